@@ -34,15 +34,15 @@ from ftrun.agent.resources import MEASURE_EVERY_S
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId, WorkerKey
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentSent,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import SCHEMA, Status
 from ftrun.core.quorum import Endpoint
 from ftrun.lighthouse.event_file import EVENTS_FILE, EventFile

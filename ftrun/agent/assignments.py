@@ -86,7 +86,6 @@ class Assignments:
         )
 
     def error_file(self, start: StartReplica, group_rank: int) -> Path:
-        """The file in which its script may leave its error."""
         log_dir = self._settings.job_log_dir
         return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
 

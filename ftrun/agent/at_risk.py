@@ -27,7 +27,6 @@ class Stored:
     at: float
 
     def resumption(self, now: float) -> Resumption:
-        """Its message."""
         return Resumption(self.step, max(0.0, now - self.at))
 
 
@@ -55,7 +54,6 @@ class AtRisk:
         return self._gaps >= LOOKS
 
     def look(self, now: float) -> None:
-        """Read the words."""
         board, step = self._memory.board, max(self._memory.board.all(Word.REACHED))
         if step > self.step:
             taken = (now - self._stepped_at) / (step - self.step)

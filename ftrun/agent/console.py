@@ -85,19 +85,15 @@ class Console:
         )
 
     def embedded_ended(self, how: str, then: str) -> None:
-        """This agent's own lighthouse has ended; ``then``: what follows."""
         self._terminal.event_line(f"The embedded lighthouse {how}. {then}.")
 
     def unpublished(self, error: OSError) -> None:
-        """The job's file cannot be written."""
         self._terminal.event_line(f"`ftrun status` will not find this job: {error}")
 
     def refused(self, reason: str) -> None:
-        """The lighthouse refuses this agent."""
         self._terminal.event_line(f"The lighthouse refuses this agent: {reason}")
 
     def refuses(self, address: str, reason: str) -> None:
-        """This agent refuses the lighthouse."""
         self._terminal.event_line(f"This agent refuses the lighthouse at {address}: {reason}")
 
     def not_accepted(self, address: str, ending: Disconnected) -> None:
@@ -131,7 +127,6 @@ class Console:
             self._terminal.event_line(f"The lighthouse at {address} answers.")
 
     def bug(self, error: BaseException | None) -> None:
-        """An exception of ftrun's own."""
         lines = traceback.format_exception(error)
         self._terminal.event_line(
             "ftrun contradicts itself. Please report this:\n" + "".join(lines)
@@ -149,7 +144,6 @@ class Console:
         self._terminal.event_line(text)
 
     def stacks(self, key: WorkerKey, text: str) -> None:
-        """The Python stacks of one worker."""
         who = f"{key.replica_id}.{key.group_rank}"
         if not text:
             self._terminal.event_line(
@@ -167,7 +161,7 @@ class Console:
     ) -> None:
         """The report of the whole run. ``account``: the lighthouse's, if it was received."""
         elapsed_s = clock.now() - self._started_at
-        slots, log_dir = self._supervisor.summary(), self._settings.job_log_dir
+        slots, log_dir = self._supervisor.slots.summary(), self._settings.job_log_dir
         lines = summary_lines(
             slots, ending, elapsed_s, log_dir, incidents, account,
             is_told=self._end_is_told, is_part=self._settings.nodes > 1,
@@ -189,7 +183,7 @@ class Console:
                 f"  the error file {error.filename} cannot be written: {error.strerror}"
             )
         if self._settings.standbys:
-            used = self._supervisor.standbys_used
+            used = self._supervisor.standbys.used
             self._terminal.event_line(f"  standbys: {self._settings.standbys} kept, {used} used")
         if self._settings.json_exit:
             self._terminal.json_line(json.dumps(document))

@@ -39,11 +39,9 @@ class Copies:
         }
 
     def wants(self, *, error: bool) -> bool:
-        """Whether lines of this stream are copied at all."""
         return self._merged is not None or self._streams.filters(error=error)
 
     def worker_lines(self, label: bytes, lines: Sequence[bytes], *, error: bool) -> None:
-        """Lines of one worker, whose name is in ``label``."""
         if self._merged is not None:
             start = f"{_stamp()} ".encode() + label
             self._disk.put(self._merged, b"".join(start + line + b"\n" for line in lines))

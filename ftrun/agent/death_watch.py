@@ -76,7 +76,6 @@ class DeathWatch:
             self._forgotten.append(watched)
 
     def close(self) -> None:
-        """End all threads."""
         for key in list(self._watched):
             self.forget(key)
         deadline = clock.now() + JOIN_S

@@ -296,5 +296,4 @@ class DeviceSlices:
         return machine.bindings[place + group_rank - self._first]
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
-        """Free the devices of all other slots."""
         self._places = {slot: at for slot, at in self._places.items() if slot in replica_ids}

@@ -12,6 +12,7 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ftrun.agent.env_markers import GUARD_NAME
@@ -20,10 +21,11 @@ from ftrun.base import clock, own_process
 from ftrun.base.errors import ExitCode
 from ftrun.core.agent.lighthouse_starts import LighthouseStarts
 from ftrun.protocol.embedding import (
-    ANY_PORT,
     GOES_ON_WORDS,
+    ORDER_FD,
+    PARENT_PID,
+    Embedding,
     ServiceAddress,
-    child_environment,
     read_address,
     withdraw_address,
 )
@@ -36,32 +38,20 @@ class EmbeddedLighthouse:
     """Runs ``ftrun/lighthouse/__main__.py`` until ``stop``.
 
     ``on_end`` gets how a child has ended, and when the next one is started; None: never.
-    ``outlives``: its state is of use to a later run (``--state-dir``). ``bind``: it is for other
-    nodes too, has these addresses, and contends with others for ``state_dir``. ``tls``: see
-    protocol/embedding.py. ``once``: it ends with its first job, and contends with nobody.
     """
 
     def __init__(
         self,
-        state_dir: Path,
-        token: str,
+        embedding: Embedding,
         guard_id: str,
         log_path: Path,
         on_ready: Callable[[ServiceAddress], None],
         on_end: Callable[[str, float | None], None],
-        *,
-        outlives: bool,
-        bind: ServiceAddress | None = None,
-        tls: tuple[str, ...] = (),
-        once: bool = False,
     ) -> None:
-        self._once, self._is_for_nodes = once, bind is not None
-        self._contends = self._is_for_nodes and not once
-        self._bind = bind or ServiceAddress(ANY_PORT, ANY_PORT)
-        self._tls = tls
-        self._outlives = outlives
-        self._state_dir = state_dir
-        self._token = token
+        log_dir = str(log_path.parent.absolute())
+        self._embedding = replace(embedding, log_dir=log_dir)
+        self._bind = ServiceAddress(embedding.bind, embedding.http)
+        self._state_dir = Path(embedding.state_dir)
         self._guard_id = guard_id
         self._log_path = log_path
         self._on_ready = on_ready
@@ -85,24 +75,25 @@ class EmbeddedLighthouse:
         self._ready = False
         self._ended.clear()
         self._started_at = clock.now()
-        if not self._contends:
+        if not self._embedding.contends:
             withdraw_address(self._state_dir)
-        token_read, token_write = os.pipe()
+        order_read, order_write = os.pipe()
         stderr_read, stderr_write = os.pipe()
         self._process = own_process.start(
             "ftrun.lighthouse.__main__",
-            env=self._environment(token_read),
+            env=self._environment(order_read),
             stdin=subprocess.DEVNULL,
             stdout=stderr_write,
             stderr=stderr_write,
-            pass_fds=(token_read,),
+            pass_fds=(order_read,),
             start_new_session=True,
         )
-        os.close(token_read)
+        os.close(order_read)
         os.close(stderr_write)
         with contextlib.suppress(OSError):
-            os.write(token_write, f"{self._token}\n".encode())
-        self._stop_fd = token_write
+            order = replace(self._embedding, bind=self._address.grpc, http=self._address.http)
+            os.write(order_write, order.order())
+        self._stop_fd = order_write
         self._output = HelperOutput(stderr_read, self._received)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
@@ -132,20 +123,9 @@ class EmbeddedLighthouse:
             self._process.kill()
             await self._ended.wait()
 
-    def _environment(self, token_fd: int) -> dict[str, str]:
-        added = child_environment(
-            self._state_dir,
-            token_fd,
-            parent_pid=os.getpid(),
-            bind=self._address.grpc,
-            http=self._address.http,
-            log_dir=self._log_path.parent,
-            outlives=self._outlives,
-            tls=self._tls,
-            for_nodes=self._is_for_nodes,
-            once=self._once,
-        )
-        return {**os.environ, **added, GUARD_NAME: self._guard_id}
+    def _environment(self, order_fd: int) -> dict[str, str]:
+        added = {ORDER_FD: str(order_fd), PARENT_PID: str(os.getpid()), GUARD_NAME: self._guard_id}
+        return {**os.environ, **added}
 
     def _close_pipe(self) -> None:
         if self._stop_fd >= 0:
@@ -161,7 +141,7 @@ class EmbeddedLighthouse:
             self._published()
 
     def _published(self) -> None:
-        if not self._contends:
+        if not self._embedding.contends:
             self._address = read_address(self._state_dir)
         self._on_ready(self._address)
 
@@ -178,7 +158,7 @@ class EmbeddedLighthouse:
         self._ended.set()
         if self._stopping:
             return
-        if self._once and status == ExitCode.OK:
+        if self._embedding.once and status == ExitCode.OK:
             return self._on_end("has ended with its job", None)
         is_hopeless = status == ExitCode.USAGE and self._address == self._bind
         if not self._ready:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.file_timer import FILE_VARIABLE
+from ftrun.agent.setup import AgentSetup
 from ftrun.base.addresses import interface_of
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings
@@ -46,23 +46,22 @@ class Place:
     world_port: int = 0
 
 
-def spawner_configuration(
-    settings: RunSettings, machine: Machine, token: str, runtime_dir: Path, *, waits: bool = False
-) -> dict[str, Any]:
+def spawner_configuration(setup: AgentSetup, *, waits: bool = False) -> dict[str, Any]:
     """What a spawner is told once; process.py sends it.
 
     ``eager``: import also what torch imports late before the first worker is forked: there is time
     while the node waits. ``late``: import that at all; workers that are interpreters of their own
     have no use for it. ``heal_tls``: workers will make certificates.
     """
+    settings = setup.settings
     return {
-        "token": token,
-        "host": machine.host,
+        "token": setup.token,
+        "host": setup.machine.host,
         "preload": list(settings.preload),
         "eager": waits or settings.script.trains_in_parallel(),
         "late": not starts_fresh(settings, os.environ),
         "heal_tls": bool(settings.tls),
-        "runtime_dir": str(runtime_dir),
+        "runtime_dir": str(setup.runtime_dir),
     }
 
 

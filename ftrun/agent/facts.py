@@ -20,46 +20,35 @@ from __future__ import annotations
 from typing import Any
 
 from ftrun.agent.watch import WorkerStarted
-from ftrun.core.agent.events import (
-    AskToStop,
-    Event,
-    Instruction,
-    SendToLighthouse,
-    ShowNotice,
-    SignalReplica,
-    StartReplica,
-    WorkerDying,
-    WorkerExited,
-    WorkerSent,
-)
+from ftrun.core.agent import events as e
 from ftrun.core.messages import FailureReport, ReplicaFinished, ReplicaLost
 
 
-def record_of(fact: Event | Instruction | WorkerStarted) -> dict[str, Any] | None:
+def record_of(fact: e.Event | e.Instruction | WorkerStarted) -> dict[str, Any] | None:
     """One fact as a record, without its time; None: it is the agent's own."""
     match fact:
-        case StartReplica(replica_id, incarnation, restarts):
+        case e.StartReplica(replica_id, incarnation, restarts):
             return _record("life", incarnation, replica=replica_id, restart=restarts)
         case WorkerStarted(key, pid):
             return _record("worker", key.incarnation, rank=key.group_rank, pid=pid)
-        case WorkerSent(key, FailureReport() as report):
+        case e.WorkerSent(key, FailureReport() as report):
             return _record(
                 "raised", key.incarnation, rank=key.group_rank, type=report.error_type,
                 message=report.message, traceback=report.traceback,
             )  # fmt: skip
-        case WorkerDying(WorkerExited(incarnation, rank, pid, status, reason)) | WorkerExited(
+        case e.WorkerDying(e.WorkerExited(incarnation, rank, pid, status, reason)) | e.WorkerExited(
             incarnation, rank, pid, status, reason
         ):
             return _record("exited", incarnation, rank=rank, pid=pid, status=status, reason=reason)
-        case SignalReplica(_, incarnation):
+        case e.SignalReplica(_, incarnation):
             return _record("stopping", incarnation, asked=False)
-        case AskToStop(_, incarnation):
+        case e.AskToStop(_, incarnation):
             return _record("stopping", incarnation, asked=True)
-        case SendToLighthouse(ReplicaLost(_, incarnation, reason, killed)):
+        case e.SendToLighthouse(ReplicaLost(_, incarnation, reason, killed)):
             return _record("lost", incarnation, reason=reason, killed=killed)
-        case SendToLighthouse(ReplicaFinished(_, incarnation)):
+        case e.SendToLighthouse(ReplicaFinished(_, incarnation)):
             return _record("finished", incarnation)
-        case ShowNotice(kind, _, text):
+        case e.ShowNotice(kind, _, text):
             return {"event": "notice", "kind": kind, "text": text}
         case _:
             return None

@@ -112,7 +112,6 @@ class FileTimer:
         self._loop.add_reader(self._fd, self._read)
 
     def close(self) -> None:
-        """Remove the pipe."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
         self.path.unlink(missing_ok=True)

@@ -13,23 +13,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ftrun.agent import sweep
 from ftrun.agent.assignments import Assignments
 from ftrun.agent.death_watch import DeathWatch
-from ftrun.agent.devices import DeviceSlices, Machine
+from ftrun.agent.devices import DeviceSlices
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.error_files import read_error_file
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.late_status import LateStatus
-from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.left_behind import NAMED_MAX, LeftBehind, keep_writing
 from ftrun.agent.logs import Output, WorkerLog
 from ftrun.agent.memory import MemoryWatch
 from ftrun.agent.process import SpawnerProcess, sweeper
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.stacks import Target, take_stacks
 from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
@@ -37,16 +36,8 @@ from ftrun.base import linux
 from ftrun.base.errors import ExitCode, PeerError, UserError
 from ftrun.base.words import first_of
 from ftrun.config.forms import injection
-from ftrun.config.settings import RunSettings
 from ftrun.config.starting import FORK, line_without_fork
-from ftrun.core.agent.events import (
-    Event,
-    OtherWorldMade,
-    SpawnerReady,
-    StartReplica,
-    WorkerDying,
-    WorkerExited,
-)
+from ftrun.core.agent import events as e
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
@@ -80,33 +71,29 @@ class Fleet:
 
     def __init__(
         self,
-        emit: Callable[[Event], None],
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
-        runtime_dir: Path,
+        emit: Callable[[e.Event], None],
+        setup: AgentSetup,
         output: Output,
         before_start: BeforeStart,
     ) -> None:
         self._emit = emit
-        self._settings = settings
-        self._machine = machine
-        self._token = token
-        self._runtime_dir = runtime_dir
+        self._setup = setup
+        self._settings = settings = setup.settings
+        self._machine = machine = setup.machine
+        self._runtime_dir = runtime_dir = setup.runtime_dir
         self._output = output
         self._loop = asyncio.get_running_loop()
-        self._launch, self.guard_id = launch, launch.guard_id
+        self.guard_id = setup.launch.guard_id
         children = {row.pid for row in linux.process_rows() if row.ppid == os.getpid()}
-        self._before = frozenset(children - {launch.process.pid})
-        self._spawner = SpawnerProcess(self, emit, launch)
+        self._before = frozenset(children - {setup.launch.process.pid})
+        self._spawner = SpawnerProcess(self, emit, setup.launch)
         self._slices = DeviceSlices(machine.devices, settings.ranks_here)
         self._assignments = Assignments(settings, machine, self._slices, runtime_dir)
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
         self._stores_ordered = 0
         self._ready = False
-        self._waiting: deque[StartReplica] = deque()
+        self._waiting: deque[e.StartReplica] = deque()
         self._held: set[str] = set()
         self._empty: set[str] = set()
         self.holds = False
@@ -124,25 +111,22 @@ class Fleet:
         self.on_start: Callable[[WorkerKey, int], None] = lambda key, pid: None
         self.world_port: int | None = None
         self.answers_for = range(settings.workers_per_replica)
-        self.meet: Callable[[StartReplica, int], int] = lambda start, port: port
+        self.meet: Callable[[e.StartReplica, int], int] = lambda start, port: port
 
     # ------------------------------------------------------------ from the agent
 
     def start(self) -> None:
         """Configure the spawner and order the first stores; ``SpawnerReady`` follows."""
-        self._spawner.start(
-            spawner_configuration(self._settings, self._machine, self._token, self._runtime_dir)
-        )
+        self._spawner.start(spawner_configuration(self._setup))
         if self._assignments.is_one_world and self.world_port is None:
             self._spawner.open_store(WORLD_STORE, 0)
         for _ in range(1 if self._settings.master_port else SPARE_STORES):
             self._order_store()
 
     def keep_only(self, replica_ids: tuple[str, ...]) -> None:
-        """The devices of all other slots are free."""
         self._slices.keep_only(replica_ids)
 
-    def start_replica(self, start: StartReplica, *, is_empty: bool = False) -> None:
+    def start_replica(self, start: e.StartReplica, *, is_empty: bool = False) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it.
 
         ``is_empty``: no worker, because ``replace_worker`` starts each.
@@ -159,7 +143,6 @@ class Fleet:
         self._loop.call_soon(self._start_waiting)
 
     def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
-        """Start one worker of a running incarnation again."""
         group = self._groups[key.incarnation]
         group.is_held, group.is_killed = self.holds, False
         group.lives[key.group_rank] = restarts
@@ -175,7 +158,6 @@ class Fleet:
         self._groups[incarnation].is_held = True
 
     def start_standby(self, name: str) -> None:
-        """Start a worker that waits for its assignment."""
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:
@@ -234,7 +216,7 @@ class Fleet:
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
                 for rank in self.answers_for:
-                    gone = WorkerExited(incarnation, rank, 0, NEVER_STARTED, why)
+                    gone = e.WorkerExited(incarnation, rank, 0, NEVER_STARTED, why)
                     self._loop.call_soon(self._emit, gone)
                 return True
         return False
@@ -263,7 +245,6 @@ class Fleet:
         ]
 
     def knows(self, key: WorkerKey, pid: int) -> bool:
-        """True if ``key`` is a worker that runs now, with this pid."""
         return self._groups.knows(key, pid)
 
     def process_of(self, key: WorkerKey) -> linux.ProcessRow | None:
@@ -295,7 +276,7 @@ class Fleet:
             keep_writing(list(self._logs))
             self._name(left, "It goes on by itself, and the logs get what it prints.")
         else:
-            selection = sweeper(self._launch, self._before)
+            selection = sweeper(self._setup.launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)
             stuck = await self._loop.run_in_executor(None, end)
             self._name(left, "It is ended with the job.")
@@ -328,7 +309,6 @@ class Fleet:
             self._spawner.start_writer(self._runtime_dir / serving.NAME)
 
     def store_opened(self, name: str, port: int) -> None:
-        """A store listens."""
         self._ports[name] = port
         if name == QUORUM_STORE:
             self._announce_ready()
@@ -341,12 +321,12 @@ class Fleet:
 
     def other_world_made(self) -> None:
         """The script trains in processes that are no workers."""
-        self._emit(OtherWorldMade(injection(self._settings) == AUTO))
+        self._emit(e.OtherWorldMade(injection(self._settings) == AUTO))
 
     def worker_started(
         self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
     ) -> None:
-        """Watch its pidfd and follow its output."""
+        """``fds``: its pidfd, and the read ends of its stdout and stderr, now the fleet's."""
         pidfd, out_fd, err_fd = fds
         group = self._groups[incarnation]
         group.expected.discard(group_rank)
@@ -365,9 +345,12 @@ class Fleet:
         self.on_start(key, pid)
 
     def worker_exited(
-        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
+        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str = ""
     ) -> None:
-        """Note a worker's exit status and emit it; only the first report of an end counts."""
+        """Emit a worker's end; only the first report of it counts.
+
+        ``status``: the exit code, or minus the signal; ``pid`` 0: it could not be started.
+        """
         group = self._groups.get(incarnation)
         if group is None or (pid and self._is_replaced(group, group_rank, pid)):
             return
@@ -395,11 +378,11 @@ class Fleet:
         group, worker = self._groups[key.incarnation], self._groups.worker(key)
         if worker is not None:
             worker.end = self._end(group, key.group_rank, worker.pid, status)
-            self._emit(WorkerDying(worker.end))
+            self._emit(e.WorkerDying(worker.end))
 
     def _end(
         self, group: Group, group_rank: int, pid: int, status: int, reason: str = ""
-    ) -> WorkerExited:
+    ) -> e.WorkerExited:
         """All that is known of a worker's end, with what was known when it died."""
         worker = group.workers.get(group_rank)
         if worker is not None and worker.end is not None:
@@ -411,21 +394,21 @@ class Fleet:
         recorded = read_error_file(path) if status > 0 else None
         incarnation = group.start.incarnation
         kept = self.memory.kept(incarnation, group_rank)
-        return WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded, kept)
+        return e.WorkerExited(incarnation, group_rank, pid, status, reason, memory, recorded, kept)
 
     # ------------------------------------------------------------ starting
 
     def _announce_ready(self) -> None:
         if self._ready and QUORUM_STORE in self._ports:
             self.store = self._store_address(QUORUM_STORE)
-            self._emit(SpawnerReady())
+            self._emit(e.SpawnerReady())
             self._start_waiting()
 
     def _store_address(self, name: str) -> str:
         host = self._machine.host
         return f"[{host}]:{self._ports[name]}" if ":" in host else f"{host}:{self._ports[name]}"
 
-    async def _start_when_free(self, start: StartReplica, devices: tuple[str, ...]) -> None:
+    async def _start_when_free(self, start: e.StartReplica, devices: tuple[str, ...]) -> None:
         try:
             if devices:
                 await self._before_start(start.replica_id, devices)
@@ -441,7 +424,7 @@ class Fleet:
             self.memory.free(start.incarnation)
         self._start_waiting()
 
-    def _next_start(self) -> StartReplica | None:
+    def _next_start(self) -> e.StartReplica | None:
         """The next incarnation to start, without those whose devices are not free yet."""
         return next((x for x in self._waiting if x.incarnation not in self._held), None)
 

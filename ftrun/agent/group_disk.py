@@ -158,7 +158,6 @@ class GroupDisk:
         return self._in_memory(memory)
 
     def _in_memory(self, memory: GroupMemory) -> InMemory:
-        """What may go to the disk."""
         board = memory.board
         newest = min(board.all(Word.NEWEST))
         is_sound = why_unsound(board.all(Word.FALL)) is None
@@ -167,7 +166,7 @@ class GroupDisk:
     async def _write(self, _step: int, memory: GroupMemory, incarnation: str) -> dict[str, Any]:
         """Write this step or a newer one; the answer of the process. Raises as WriterLink.ask."""
         order = self._order(memory, incarnation)
-        return await self.link.ask(WRITE, order, self.plan.limit_s(clock.now()))
+        return await self.link.ask(WRITE, order, self.plan.schedule(clock.now()).limit_s)
 
     async def _read(
         self, memory: GroupMemory, _replica_id: str, _incarnation: str, found: Found
@@ -190,12 +189,12 @@ class GroupDisk:
             where = self._settings.snapshot_path
             assert where is not None
             age_s = await self._loop.run_in_executor(None, directory.age_s, where)
-        self.plan.looked(age_s, clock.now())
+        self.plan.schedule(clock.now()).looked(age_s, clock.now())
 
     async def _prepare(self) -> None:
         with contextlib.suppress(PeerError):
             await self.link.connect()
-        self.plan.prepared(clock.now())
+        self.plan.schedule(clock.now()).prepared()
 
     async def _take(self, step: int, memory: GroupMemory, incarnation: str) -> None:
         s = self._settings
@@ -203,7 +202,7 @@ class GroupDisk:
             async with self._lock:
                 answer = await self._write(step, memory, incarnation)
         except (PeerError, UserError) as error:
-            self.plan.failed(clock.now())
+            self.plan.schedule(clock.now()).failed()
             self._tell(
                 f"a snapshot was not written: {error}. Training goes on; the next one is due in "
                 f"{s.snapshot_every_s:g} s or less"

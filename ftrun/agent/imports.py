@@ -59,7 +59,6 @@ class Imports:
 
     @property
     def are_done(self) -> bool:
-        """True when there is nothing left to import."""
         return not self._late
 
     def preload(self, names: tuple[str, ...]) -> None:

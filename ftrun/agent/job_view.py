@@ -13,13 +13,7 @@ from ftrun.agent.status_line import Bar, LineFacts
 from ftrun.agent.watch import WorkerStarted
 from ftrun.base import clock
 from ftrun.base.words import amount
-from ftrun.core.agent.events import (
-    Event,
-    Instruction,
-    WorkerDying,
-    WorkerExited,
-    WorkerSent,
-)
+from ftrun.core.agent import events as e
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import HealProgress, JobGlance, NoManager, Progress, Report
 
@@ -53,17 +47,17 @@ class JobView:
         self._began_at = clock.now()
         self._is_apart = self._has_begun = False
 
-    def watch(self, fact: Event | Instruction | WorkerStarted) -> None:
+    def watch(self, fact: e.Event | e.Instruction | WorkerStarted) -> None:
         match fact:
             case WorkerStarted(key):
                 found = self._replicas.get(key.replica_id)
                 if found is None or found.incarnation != key.incarnation:
                     self._replicas[key.replica_id] = _Replica(key.incarnation)
-            case WorkerSent(_, NoManager()):
+            case e.WorkerSent(_, NoManager()):
                 self._is_apart = True
-            case WorkerSent(key, Report() | Progress() as message):
+            case e.WorkerSent(key, Report() | Progress() as message):
                 self._note_message(key, message)
-            case WorkerDying(WorkerExited(incarnation)) | WorkerExited(incarnation):
+            case e.WorkerDying(e.WorkerExited(incarnation)) | e.WorkerExited(incarnation):
                 gone = [x for x, one in self._replicas.items() if one.incarnation == incarnation]
                 for replica_id in gone:
                     del self._replicas[replica_id]

@@ -13,28 +13,12 @@ from typing import Protocol
 
 from ftrun.base import clock
 from ftrun.base.addresses import ANY_HOST, is_loopback
+from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.agent.epochs import EpochGuard
 from ftrun.core.agent.group_progress import GroupProgress
 from ftrun.core.agent.lease import LeaseRequests
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AskHeartbeat,
-    FromAgent,
-    Heartbeat,
-    HeartbeatAck,
-    Hello,
-    JobSpec,
-    Leaving,
-    Progress,
-    ReplicaFinished,
-    ReplicaLost,
-    ReplicaProgress,
-    ToAgent,
-    Welcome,
-    WorkerFacts,
-    WorkerMessage,
-)
 from ftrun.protocol.rpc import Connected, ConnectionEvent, Disconnected, LighthouseConnection
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
@@ -47,7 +31,7 @@ class LinkListener(Protocol):
     def link_opened(self) -> None:
         """The stream is open and Hello is sent: the workers report next."""
 
-    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
+    def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
         """A message has arrived; ``asked_at``: when the request that it answers was sent."""
 
     def link_failed(self, ending: Disconnected) -> None:
@@ -63,9 +47,9 @@ class LighthouseLink:
     def __init__(
         self,
         listener: LinkListener,
-        hello: Callable[[], Hello | None],
+        hello: Callable[[], m.Hello | None],
         token: str,
-        spec: JobSpec,
+        spec: m.JobSpec,
         tls: TlsFiles = PLAINTEXT,
         *,
         wants_glance: bool = False,
@@ -80,9 +64,9 @@ class LighthouseLink:
         self._requests = LeaseRequests(self._interval_s, spec.isolation_limit_s, spec.nodes)
         self._connection: LighthouseConnection | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._progress: dict[tuple[str, bool], tuple[float, ReplicaProgress]] = {}
+        self._progress: dict[tuple[str, bool], tuple[float, m.ReplicaProgress]] = {}
         self._groups = GroupProgress()
-        self._facts: dict[WorkerKey, tuple[float, WorkerFacts]] = {}
+        self._facts: dict[WorkerKey, tuple[float, m.WorkerFacts]] = {}
         self._open = False
         self._address = ""
         self._epochs = EpochGuard()
@@ -127,7 +111,7 @@ class LighthouseLink:
         """Of the lighthouse whose stream is open, or ""."""
         return self._address
 
-    def send(self, message: FromAgent) -> None:
+    def send(self, message: m.FromAgent) -> None:
         """Send if there is a stream; the next Hello makes up for a message that is not sent."""
         if self._open and self._connection is not None:
             self._flush(_ended_in(message))
@@ -138,20 +122,20 @@ class LighthouseLink:
         """Send what was kept of a replica that ends, because its last steps count."""
         lines = self._take_progress(replica_id) if replica_id else ()
         if lines and self._connection is not None:
-            self._connection.send(Heartbeat(lines, quiet=True))
+            self._connection.send(m.Heartbeat(lines, quiet=True))
 
-    def note_progress(self, key: WorkerKey, progress: Progress) -> None:
+    def note_progress(self, key: WorkerKey, progress: m.Progress) -> None:
         """Keep the newest progress of a group; the next heartbeat carries it.
 
         A standstill is over once it is reported, so later progress does not replace the report.
         """
         self._groups.note(key, progress)
         if key.group_rank == 0:
-            line = ReplicaProgress(key.replica_id, key.incarnation, progress)
+            line = m.ReplicaProgress(key.replica_id, key.incarnation, progress)
             goes_on = progress.phase is not Activity.STOPPED
             self._progress[key.replica_id, goes_on] = (clock.now(), line)
 
-    def note_facts(self, facts: tuple[WorkerFacts, ...]) -> None:
+    def note_facts(self, facts: tuple[m.WorkerFacts, ...]) -> None:
         """Keep what was measured of the workers just now; the next heartbeat carries it."""
         self._facts.update({one.key: (clock.now(), one) for one in facts})
 
@@ -174,20 +158,20 @@ class LighthouseLink:
                 self._address = ""
                 self._requests.disconnected()
                 self._listener.link_failed(event)
-            case Welcome(epoch) if not self._epochs.accepts(epoch):
+            case m.Welcome(epoch) if not self._epochs.accepts(epoch):
                 assert self._connection is not None
                 self._connection.drop(
                     f"its epoch is {epoch}, and this node has followed a lighthouse of epoch "
                     f"{self.epoch}: it has been replaced"
                 )
-            case AskHeartbeat():
-                self.send(Heartbeat(quiet=True))
-            case Welcome() | HeartbeatAck():
+            case m.AskHeartbeat():
+                self.send(m.Heartbeat(quiet=True))
+            case m.Welcome() | m.HeartbeatAck():
                 self._listener.link_message(event, self._requests.answered())
             case _:
                 self._listener.link_message(event, None)
 
-    def _ask(self, question: Hello | Heartbeat) -> None:
+    def _ask(self, question: m.Hello | m.Heartbeat) -> None:
         """Send a request, and note when; requests are answered one by one, in order."""
         assert self._connection is not None
         if self._connection.send(question):
@@ -209,18 +193,18 @@ class LighthouseLink:
                     self._beat_once(asks)
 
     def _beat_once(self, asks: bool) -> None:
-        progress: tuple[ReplicaProgress, ...] = ()
-        facts: tuple[WorkerFacts, ...] = ()
+        progress: tuple[m.ReplicaProgress, ...] = ()
+        facts: tuple[m.WorkerFacts, ...] = ()
         if self._requests.carries_progress(asks):
             progress, facts = self._take_progress(), self._take_facts()
         wants_glance = asks and self._wants_glance
-        heartbeat = Heartbeat(progress, not asks, facts, wants_glance)
+        heartbeat = m.Heartbeat(progress, not asks, facts, wants_glance)
         if asks:
             self._ask(heartbeat)
         elif self._connection is not None:
             self._connection.send(heartbeat)
 
-    def _take_progress(self, replica_id: str = "") -> tuple[ReplicaProgress, ...]:
+    def _take_progress(self, replica_id: str = "") -> tuple[m.ReplicaProgress, ...]:
         """The kept messages, oldest first. The time for which each was kept belongs to its phase.
 
         ``replica_id``: of this replica; "": of all.
@@ -229,22 +213,22 @@ class LighthouseLink:
         now, kept = clock.now(), sorted(map(self._progress.pop, taken), key=itemgetter(0))
         return tuple(self._as_of_now(line, now - at) for at, line in kept)
 
-    def _as_of_now(self, line: ReplicaProgress, age_s: float) -> ReplicaProgress:
+    def _as_of_now(self, line: m.ReplicaProgress, age_s: float) -> m.ReplicaProgress:
         progress = self._groups.whole(line.replica_id, line.incarnation, line.progress)
         if progress.phase is not Activity.STOPPED:
             progress = replace(progress, since_s=progress.since_s + age_s)
         return replace(line, progress=progress)
 
-    def _take_facts(self) -> tuple[WorkerFacts, ...]:
+    def _take_facts(self) -> tuple[m.WorkerFacts, ...]:
         facts, self._facts, now = self._facts, {}, clock.now()
         return tuple(replace(one, age_s=now - at) for at, one in facts.values())
 
 
-def _ended_in(message: FromAgent) -> str:
+def _ended_in(message: m.FromAgent) -> str:
     """The replica whose end the message reports; "": of none."""
-    if isinstance(message, ReplicaFinished | ReplicaLost):
+    if isinstance(message, m.ReplicaFinished | m.ReplicaLost):
         return message.replica_id
-    if isinstance(message, WorkerMessage) and isinstance(message.message, Leaving):
+    if isinstance(message, m.WorkerMessage) and isinstance(message.message, m.Leaving):
         return message.key.replica_id
     return ""
 

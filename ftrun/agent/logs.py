@@ -75,7 +75,6 @@ class Output:
 
 
 def open_output(settings: RunSettings) -> Output:
-    """The agent's output as the settings want it."""
     streams = settings.streams()
     node = socket.gethostname() if AGENT_ID_NAME in os.environ else ""  # srun has one output
     terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines, node=node)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.shell import Agent
 from ftrun.agent.team.lead import Lead
 from ftrun.agent.team.main import Elect, run_in_team
@@ -61,8 +62,8 @@ def run_agent(
     flush_python_streams()
     runtime_dir = _make_runtime_dir()
     try:
-        running = _run(settings, machine, token, token_file, launch, neighbours, runtime_dir)
-        return asyncio.run(running)
+        setup = AgentSetup(settings, machine, token, launch, runtime_dir)
+        return asyncio.run(_run(setup, token_file or _token_file(runtime_dir, token), neighbours))
     finally:
         neighbours.withdraw()
         shutil.rmtree(runtime_dir, ignore_errors=True)
@@ -88,36 +89,18 @@ def _token_file(runtime_dir: Path, token: str) -> Path:
     return path
 
 
-async def _run(
-    settings: RunSettings,
-    machine: Machine,
-    token: str,
-    token_file: Path | None,
-    launch: SpawnerLaunch,
-    neighbours: Neighbours,
-    runtime_dir: Path,
-) -> EndAgent:
-    own_token_file = token_file or _token_file(runtime_dir, token)
-
+async def _run(setup: AgentSetup, token_file: Path, neighbours: Neighbours) -> EndAgent:
     def announce(http: str) -> None:
-        neighbours.announce(http, own_token_file)
+        neighbours.announce(http, token_file)
 
-    def make(
-        settings: RunSettings,
-        launch: SpawnerLaunch,
-        lead: Lead | None = None,
-        own_dir: Path = runtime_dir,
-    ) -> Agent:
-        watch = neighbours.watch
-        return Agent(settings, machine, token, launch, announce, own_dir, watch, lead)
+    def make(setup: AgentSetup, lead: Lead | None = None) -> Agent:
+        return Agent(setup, announce, neighbours.watch, lead)
 
-    if settings.rendezvous is not None:
-        elect = neighbours.elect
-        return await run_in_team(settings, machine, token, launch, make, runtime_dir, elect)
-    if settings.workers_per_node is not None:
-        member = Member(settings, machine, token, launch, make, runtime_dir, announce)
-        return await member.run()
-    agent = make(settings, launch)
+    if setup.settings.rendezvous is not None:
+        return await run_in_team(setup, make, neighbours.elect)
+    if setup.settings.workers_per_node is not None:
+        return await Member(setup, make, announce).run()
+    agent = make(setup)
     try:
         return await agent.run()
     finally:

@@ -118,7 +118,6 @@ def _bindings(settings: RunSettings, machine: Machine) -> Iterator[tuple[str, st
 
 
 def print_json(settings: RunSettings, machine: Machine) -> None:
-    """Print the plan to stdout as one JSON document."""
     print(json.dumps(plan(settings, machine), indent=2, default=str))
 
 

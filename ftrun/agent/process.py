@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ftrun.agent import sweep
 from ftrun.agent.channel import Channel, DescriptorsLost, Frame
@@ -26,6 +26,9 @@ from ftrun.base.own_process import UNFIT_EXIT
 from ftrun.config.script import TargetKind
 from ftrun.core.agent.events import Event, SpawnerLost, SpawnerWarmed, StandbyExited
 from ftrun.core.ids import WorkerKey
+
+if TYPE_CHECKING:
+    from ftrun.agent.fleet import Fleet
 
 SPAWNER_STOP_S = 5.0
 
@@ -62,42 +65,14 @@ class StartWorker:
     life_lock: str = ""
 
 
-class SpawnerListener(Protocol):
-    """The fleet's callbacks for messages of the spawner and of the store process."""
-
-    def spawner_ready(self, *, is_bare: bool) -> None:
-        """Torch is imported; workers can be started. ``is_bare``: see own_process.py."""
-
-    def store_opened(self, name: str, port: int) -> None:
-        """A TCPStore listens on ``port``."""
-
-    def other_world_made(self) -> None:
-        """A process that is no worker has made its world at the store of all replicas."""
-
-    def worker_started(
-        self, incarnation: str, group_rank: int, pid: int, fds: tuple[int, ...]
-    ) -> None:
-        """``fds``: its pidfd, and the read ends of its stdout and stderr, now the listener's."""
-
-    def writer_ended(self) -> None:
-        """The process that writes snapshots has ended, or could not be started."""
-
-    def worker_exited(
-        self, incarnation: str, group_rank: int, pid: int, status: int, reason: str
-    ) -> None:
-        """``status``: exit code or minus the signal; ``pid`` 0: could not be started."""
-
-
 class SpawnerProcess:
     """A running spawner. All methods belong to the event loop's thread.
 
-    ``listener`` gets what concerns the fleet's tables; ``emit`` the supervisor's other events.
+    ``fleet`` gets what concerns its tables; ``emit`` the supervisor's other events.
     """
 
-    def __init__(
-        self, listener: SpawnerListener, emit: Callable[[Event], None], launch: SpawnerLaunch
-    ) -> None:
-        self._listener = listener
+    def __init__(self, fleet: Fleet, emit: Callable[[Event], None], launch: SpawnerLaunch) -> None:
+        self._fleet = fleet
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
@@ -148,7 +123,6 @@ class SpawnerProcess:
         self._send_to_stores({"op": "open", "name": name, "port": port})
 
     def close_store(self, name: str) -> None:
-        """Drop a TCPStore."""
         self._send_to_stores({"op": "close", "name": name})
 
     async def stop(self, *, leaves: bool = False) -> None:
@@ -203,29 +177,22 @@ class SpawnerProcess:
         message = frame.message
         match message["op"]:
             case "started":
-                self._listener.worker_started(
-                    message["incarnation"], message["group_rank"], message["pid"], frame.fds
-                )
+                who = message["incarnation"], message["group_rank"]
+                self._fleet.worker_started(*who, message["pid"], frame.fds)
             case "exited":
-                self._listener.worker_exited(
-                    message["incarnation"],
-                    message["group_rank"],
-                    message["pid"],
-                    message["status"],
-                    "",
-                )
+                who = message["incarnation"], message["group_rank"]
+                self._fleet.worker_exited(*who, message["pid"], message["status"])
             case "unstarted":
+                who = message["incarnation"], message["group_rank"]
                 reason = f"could not be started: {message['reason']}"
-                self._listener.worker_exited(
-                    message["incarnation"], message["group_rank"], 0, 1, reason
-                )
+                self._fleet.worker_exited(*who, 0, 1, reason)
             case "ready":
                 self._watch_spawner(message["pid"], frame.fds[0])
-                self._listener.spawner_ready(is_bare=message["bare"])
+                self._fleet.spawner_ready(is_bare=message["bare"])
             case "warmed":
                 self._emit(SpawnerWarmed())
             case "writer_ended":
-                self._listener.writer_ended()
+                self._fleet.writer_ended()
             case "standby_exited":
                 self._emit(StandbyExited(message["name"], message["status"]))
             case "unusable":
@@ -236,9 +203,9 @@ class SpawnerProcess:
             if frame.message["op"] == "unusable":
                 self._lost(frame.message["reason"], usable=False)
             elif frame.message["op"] == "other world":
-                self._listener.other_world_made()
+                self._fleet.other_world_made()
             else:
-                self._listener.store_opened(frame.message["name"], frame.message["port"])
+                self._fleet.store_opened(frame.message["name"], frame.message["port"])
         if self._stores.closed:
             self._loop.remove_reader(self._stores.fileno())
 

@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.agent.console import Console, is_own
-from ftrun.agent.devices import Machine
 from ftrun.agent.embedded import EmbeddedLighthouse
 from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.file_timer import FileTimer, timer_path, worker_of
 from ftrun.agent.fleet import Fleet
 from ftrun.agent.health import check_health
 from ftrun.agent.incidents import IncidentRecords, with_output
-from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.line import Line
 from ftrun.agent.link import LighthouseLink, web_address
 from ftrun.agent.logs import open_output, start_keeping
 from ftrun.agent.peers import Peers
 from ftrun.agent.resources import ResourceWatch
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.lead import Lead
 from ftrun.agent.team.spanning import SpanningFleet, SpanningServer
@@ -40,86 +39,15 @@ from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
-from ftrun.config.settings import RunSettings
-from ftrun.core.agent.events import (
-    AskToStop,
-    AskWorker,
-    CheckHealth,
-    DrainAsked,
-    EndAgent,
-    Event,
-    HealthChecked,
-    HoldGroup,
-    Instruction,
-    Kept,
-    LighthouseGone,
-    LighthouseSent,
-    LookAtBoard,
-    MakeDecree,
-    PassSignal,
-    ReplaceWorker,
-    RewindMemory,
-    SendEvidence,
-    SendToLighthouse,
-    SendToReplica,
-    SendToWorkers,
-    ShowNotice,
-    ShowStacks,
-    SignalReceived,
-    SignalReplica,
-    SignalWorker,
-    SpawnerReady,
-    StacksTaken,
-    StartReplica,
-    StartStandby,
-    SweepReplica,
-    TakeStacks,
-    TimerFired,
-    WorkerDisconnected,
-    WorkerExited,
-    WorkerLife,
-    WorkerSent,
-    WorkerUsed,
-)
+from ftrun.core import messages as m
+from ftrun.core.agent import events as e
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AnotherForm,
-    AskReport,
-    AskStacks,
-    AssignSlots,
-    Beat,
-    DrainAgent,
-    EndJob,
-    FailureEvidence,
-    FailureReport,
-    GroupWords,
-    HeartbeatAck,
-    Hello,
-    IncidentRecord,
-    JobAccount,
-    KillWorkers,
-    Lease,
-    NoManager,
-    Notice,
-    PeersSilent,
-    Progress,
-    RanksKept,
-    Rejected,
-    RestartReplica,
-    StopReplica,
-    ToAgent,
-    ToWorkers,
-    Welcome,
-    WorkerFacts,
-    WorkerMessage,
-    WorkerStacks,
-)
 from ftrun.core.version import unlike_version
-from ftrun.protocol.embedding import ServiceAddress
+from ftrun.protocol.embedding import Embedding, ServiceAddress
 from ftrun.protocol.rpc import Disconnected, Refusal
 
 
@@ -131,15 +59,12 @@ class Agent:
 
     def __init__(
         self,
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
+        setup: AgentSetup,
         publish: Callable[[str], None],
-        runtime_dir: Path,
         watch: Watch = unwatched,
         lead: Lead | None = None,
     ) -> None:
+        settings, machine, token = setup.settings, setup.machine, setup.token
         self._settings = settings
         self._lead = lead
         self._watch = watch
@@ -150,10 +75,10 @@ class Agent:
         self._life = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._agent_id = os.environ.get(AGENT_ID_NAME) or self._life
         self._signal_rules = settings.signal_rules()
-        self._standbys = StandbyRules(standbys_of(settings), parked=launch.parked)
+        self._standbys = StandbyRules(standbys_of(settings), parked=setup.launch.parked)
         self._supervisor = Supervisor(self._rules(), self._started_at)
-        self._done: asyncio.Future[EndAgent] = self._loop.create_future()
-        self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
+        self._done: asyncio.Future[e.EndAgent] = self._loop.create_future()
+        self._timer = DeadlineTimer(lambda: self.handle(e.TimerFired()))
         self._output = open_output(settings)
         self._console = Console(settings, self._output.terminal, self._supervisor)
         self._line: Line | None = None
@@ -169,22 +94,17 @@ class Agent:
             self._console.notice, settings.job_log_dir, has_gpus=bool(machine.devices)
         )
         self._fleet = (Fleet if lead is None else SpanningFleet)(
-            self._fleet_event,
-            settings,
-            machine,
-            token,
-            launch,
-            runtime_dir,
-            self._output,
-            self._resources.before_start,
+            self._fleet_event, setup, self._output, self._resources.before_start
         )
         self._fleet.on_start = self._worker_started
-        self._server = (WorkerServer if lead is None else SpanningServer)(self, token, runtime_dir)
+        self._server = (WorkerServer if lead is None else SpanningServer)(
+            self, token, setup.runtime_dir
+        )
         if isinstance(self._fleet, SpanningFleet) and isinstance(self._server, SpanningServer):
             assert lead is not None
             self._fleet.led_by(lead)
             self._server.lead = lead
-        self._link = LighthouseLink(
+        self.link = LighthouseLink(
             self,
             self._hello,
             token,
@@ -194,19 +114,19 @@ class Agent:
         )
         self._fleet.memory.on_progress = self._group_progressed
         self._peers = Peers(self._peers_silent)
-        self._lighthouse = self._embedded(token, runtime_dir)
+        self._lighthouse = self._embedded(token, setup.runtime_dir)
         self._address = settings.lighthouse or ""
-        self._runtime_dir = runtime_dir
+        self._runtime_dir = setup.runtime_dir
         self._preemption_file: PreemptionFile | None = None
         self._file_timer: FileTimer | None = None
         self._own_slots: frozenset[str] = frozenset()
-        self._account: JobAccount | None = None
+        self._account: m.JobAccount | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         write = self._output.terminal.json_line if settings.event_log_handler == CONSOLE else None
         self._typed_events = TypedEvents(settings.job_id, write)
         self._incidents = IncidentRecords(settings.job_log_dir, self._output.terminal.event_line)
 
-    async def run(self) -> EndAgent:
+    async def run(self) -> e.EndAgent:
         """Start all parts, and wait for the supervisor's ``EndAgent``."""
         self._loop.set_exception_handler(self._broken)
         catch_signals(self._signal_rules, self._signalled)
@@ -218,7 +138,7 @@ class Agent:
         if self._line is not None:
             self._line.start()
         start_keeping(self._settings, self._output)
-        self._resources.start(self._fleet.processes, self._link.note_facts)
+        self._resources.start(self._fleet.processes, self.link.note_facts)
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
@@ -238,7 +158,7 @@ class Agent:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._resources.close()
-        await self._link.close()
+        await self.link.close()
         ending = self._done.result() if self._done.done() else None
         ends_well = ending is not None and ending.exit_code == ExitCode.OK and ending.again is None
         stopping = self._fleet.stop(ends_well=ends_well)
@@ -282,36 +202,36 @@ class Agent:
             return None
         state_dir = self._settings.state_dir or runtime_dir / "lighthouse"
         state_dir.mkdir(parents=True, exist_ok=True)
+        outlives = self._settings.state_dir is not None
         return EmbeddedLighthouse(
-            state_dir,
-            token,
+            Embedding(str(state_dir), token, outlives=outlives),
             self._fleet.guard_id,
             self._settings.job_log_dir / "lighthouse.log",
             self._lighthouse_ready,
             self._lighthouse_ended,
-            outlives=self._settings.state_dir is not None,
         )
 
     def _open_file_timer(self) -> None:
         path = timer_path(os.environ, self._runtime_dir)
         if path is not None:
             self._file_timer = FileTimer(
-                path, lambda pid: worker_of(pid, self._fleet.workers()), self._handle
+                path, lambda pid: worker_of(pid, self._fleet.workers()), self.handle
             )
 
     def _signalled(self, number: int) -> None:
         if self._done.done():  # Only the output's readers are waited for.
             self._output.terminal.hurry()
         else:
-            self._handle(SignalReceived(number))
+            self.handle(e.SignalReceived(number))
 
     def _preempted(self) -> None:
         reason = f"{self._settings.preempt_file} has appeared"
-        self._handle(DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
+        self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
 
     # ------------------------------------------------------------ events and instructions
 
-    def _handle(self, event: Event) -> None:
+    def handle(self, event: e.Event) -> None:
+        """Take an event, of this node or of another one of its team."""
         self._watch(event)
         for instruction in self._supervisor.handle(event, clock.now()):
             self._watch(instruction)
@@ -332,75 +252,75 @@ class Agent:
             return
         self._console.bug(error)
         if not self._done.done():
-            self._done.set_result(EndAgent(ExitCode.BUG, f"a bug in ftrun: {error!r}"))
+            self._done.set_result(e.EndAgent(ExitCode.BUG, f"a bug in ftrun: {error!r}"))
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: e.Instruction) -> None:
         self._typed_events.note(instruction)
         match instruction:
-            case SendToLighthouse(message):
-                self._link.send(message)
-            case SignalWorker(key, number):
+            case e.SendToLighthouse(message):
+                self.link.send(message)
+            case e.SignalWorker(key, number):
                 self._fleet.signal_worker(key, number)
-            case SignalReplica(_, incarnation, number):
+            case e.SignalReplica(_, incarnation, number):
                 self._fleet.signal_replica(incarnation, number)
-            case StartReplica():
+            case e.StartReplica():
                 self._fleet.start_replica(instruction)
-            case ReplaceWorker(key, restarts, standby):
+            case e.ReplaceWorker(key, restarts, standby):
                 self._fleet.replace_worker(key, restarts, standby)
-            case MakeDecree(_, incarnation, number, group_rank):
+            case e.MakeDecree(_, incarnation, number, group_rank):
                 self._fleet.memory.decree(incarnation, number, group_rank)
-            case HoldGroup(_, incarnation):
+            case e.HoldGroup(_, incarnation):
                 self._fleet.hold(incarnation)
-            case RewindMemory(_, incarnation, number, boundary):
+            case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
-            case LookAtBoard(_, incarnation):
+            case e.LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:
-                    self._loop.call_soon(self._handle, seen)
-            case StartStandby(name):
+                    self._loop.call_soon(self.handle, seen)
+            case e.StartStandby(name):
                 self._fleet.start_standby(name)
-            case AskToStop(_, incarnation, number):
+            case e.AskToStop(_, incarnation, number):
                 self._fleet.ask_to_stop(incarnation, number)
-            case PassSignal(number):
+            case e.PassSignal(number):
                 self._console.passed_on(number, *self._fleet.pass_signal(number))
-            case ShowStacks():
+            case e.ShowStacks():
                 self._begin(self._show_stacks())
-            case SweepReplica(_, incarnation):
+            case e.SweepReplica(_, incarnation):
                 self._fleet.sweep_replica(incarnation)
-            case SendToWorkers(message):
+            case e.SendToWorkers(message):
                 self._server.broadcast(message)
-            case SendToReplica(replica_id, incarnation, message):
+            case e.SendToReplica(replica_id, incarnation, message):
                 self._server.send(replica_id, incarnation, message)
-            case AskWorker(key):
-                self._server.send_to(key, AskReport())
+            case e.AskWorker(key):
+                self._server.send_to(key, m.AskReport())
                 self._loop.call_soon(self._report_use, key)
-            case TakeStacks(_, incarnation):
+            case e.TakeStacks(_, incarnation):
                 self._begin(self._take_stacks(incarnation))
-            case CheckHealth(replica_id, incarnation):
+            case e.CheckHealth(replica_id, incarnation):
                 self._begin(self._check_health(replica_id, incarnation))
-            case SendEvidence(evidence):
+            case e.SendEvidence(evidence):
                 self._output.flush()
-                self._link.send(self._with_output(evidence))
-            case ShowNotice():
+                self.link.send(self._with_output(evidence))
+            case e.ShowNotice():
                 self._console.notice(instruction, self._other_node(instruction.log))
-            case EndAgent():
+            case e.EndAgent():
                 if not self._done.done():
                     self._done.set_result(instruction)
             case _:
                 assert_never(instruction)
 
-    def _other_node(self, life: WorkerLife | None) -> str:
+    def _other_node(self, life: e.WorkerLife | None) -> str:
         """The node on which a worker's log is, if it is not this one."""
         if life is None or self._lead is None:
             return ""
         return self._lead.ranks.name_of(life.replica_id, life.restarts, life.group_rank)
 
-    def _with_output(self, evidence: FailureEvidence) -> FailureEvidence:
+    def _with_output(self, evidence: m.FailureEvidence) -> m.FailureEvidence:
         evidence = with_output(evidence, self._settings.job_log_dir, self._output.since_s)
         return evidence if self._lead is None else self._lead.ranks.with_output(evidence)
 
-    def _peers_silent(self, message: PeersSilent) -> None:
-        self._link.send(message)
+    def _peers_silent(self, message: m.PeersSilent) -> None:
+        self.link.send(message)
         if self._lead is not None:
             self._lead.hosts_silent(message.hosts)
 
@@ -416,7 +336,7 @@ class Agent:
         """Answer for every worker that is asked for, also for one that has ended."""
         taken = await self._fleet.stacks(keys & set(self._fleet.all_workers()))
         for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
-            self._link.send(WorkerStacks(request, key, taken.get(key, "")))
+            self.link.send(m.WorkerStacks(request, key, taken.get(key, "")))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run this next to the event loop's other work; its exceptions are the agent's own."""
@@ -436,19 +356,19 @@ class Agent:
         for key, text in taken.items():
             self._fleet.write_log(key, text)
         stacks = tuple((key.group_rank, text) for key, text in taken.items())
-        self._handle(StacksTaken(incarnation, stacks))
+        self.handle(e.StacksTaken(incarnation, stacks))
 
     async def _check_health(self, replica_id: str, incarnation: str) -> None:
         settings = self._settings
         failure = await check_health(
             settings.health_check, replica_id, self._fleet.guard_id, settings.health_timeout_s
         )
-        self._handle(HealthChecked(incarnation, failure))
+        self.handle(e.HealthChecked(incarnation, failure))
 
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
         if process is not None:
-            self._handle(WorkerUsed(key, process.pid, process.cpu_s))
+            self.handle(e.WorkerUsed(key, process.pid, process.cpu_s))
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
@@ -456,64 +376,34 @@ class Agent:
         if self._file_timer is not None:
             self._file_timer.worker_started()
 
-    def _fleet_event(self, event: Event) -> None:
+    def _fleet_event(self, event: e.Event) -> None:
         """Handle an event of the fleet. Once workers can be started, send Hello."""
-        self._handle(event)
-        if isinstance(event, SpawnerReady):
-            self._link.announce()
+        self.handle(event)
+        if isinstance(event, e.SpawnerReady):
+            self.link.announce()
 
     # ------------------------------------------------------------ from the other nodes of a team
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> m.Lease | None:
         """Until when workers may commit (Q3)."""
         return self._supervisor.lease
 
     @property
     def restarts(self) -> int:
-        """How many restarts of the budget are used."""
         return self._supervisor.restarts_spent
 
-    def team_event(self, event: Event) -> None:
-        """Something that another node has seen, or that concerns the team."""
-        self._handle(event)
-
-    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
-        """What the memories of the nodes have of a worker."""
-        return self._fleet.memory.kept(incarnation, group_rank)
-
-    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
-        """What the memory of another node has, or the words of its ranks."""
+    @property
+    def spanning(self) -> SpanningFleet:
         assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.ranks_kept(node_id, report)
-
-    def node_gone(self, node_id: str) -> None:
-        """Another node is lost."""
-        assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.node_gone(node_id)
-
-    def ended_elsewhere(self, end: WorkerExited) -> None:
-        """A worker of another node has ended."""
-        assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.ended_elsewhere(end)
-
-    def team_complete(self) -> None:
-        """Workers may be started again."""
-        assert isinstance(self._fleet, SpanningFleet)
-        self._fleet.begin_waiting()
-
-    def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
-        """Another node's measurements of its workers."""
-        self._link.note_facts(facts)
+        return self._fleet
 
     def show(self, text: str) -> None:
-        """A line on the terminal."""
         self._output.terminal.event_line(text)
 
     # ------------------------------------------------------------ from workers
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
-        """True if ``key`` is a worker that runs now, with this pid."""
         return self._fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:
@@ -522,24 +412,24 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        self._handle(WorkerDisconnected(key))
+        self.handle(e.WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
         match message:
-            case FailureReport() | Beat() | NoManager() | AnotherForm():
+            case m.FailureReport() | m.Beat() | m.NoManager() | m.AnotherForm():
                 pass  # no lighthouse sees it
-            case Progress():
-                self._link.note_progress(key, message)
+            case m.Progress():
+                self.link.note_progress(key, message)
             case _:
-                self._link.send(WorkerMessage(key, message))
-        self._handle(WorkerSent(key, message))
+                self.link.send(m.WorkerMessage(key, message))
+        self.handle(e.WorkerSent(key, message))
 
-    def _group_progressed(self, key: WorkerKey, progress: Progress) -> None:
+    def _group_progressed(self, key: WorkerKey, progress: m.Progress) -> None:
         """A group without a Manager is so far, by its memory."""
-        self._link.note_progress(key, progress)
+        self.link.note_progress(key, progress)
         if self._line is not None:
-            self._line.watch(WorkerSent(key, progress))
+            self._line.watch(e.WorkerSent(key, progress))
 
     # ------------------------------------------------------------ from the lighthouse
 
@@ -561,84 +451,84 @@ class Agent:
         if delay_s is None:
             code = ExitCode.LIGHTHOUSE_UNREACHABLE if starts.has_served else ExitCode.USAGE
             reason = f"the embedded lighthouse cannot be started: it {how}"
-            self._handle(EndJob(code, reason))
+            self.handle(m.EndJob(code, reason))
 
     def _connect(self) -> None:
         if self._address:
             self._fleet.lighthouse = self._address
-            self._link.start(self._address.split(","))
+            self.link.start(self._address.split(","))
 
-    def _hello(self) -> Hello | None:
+    def _hello(self) -> m.Hello | None:
         if not self._fleet.store:
             return None
-        return Hello(
+        return m.Hello(
             agent_id=self._agent_id,
             spec=self._settings.spec(),
             capacity=0 if self._supervisor.is_ending else self._machine.capacity,
             host=self._machine.host,
             store=self._fleet.store,
-            running=self._supervisor.running(),
-            dead=self._supervisor.dead(),
-            finished=self._supervisor.finished(),
-            epoch=self._link.epoch,
+            running=self._supervisor.slots.running(),
+            dead=tuple(self._supervisor.slots.dead),
+            finished=self._supervisor.slots.finished(),
+            epoch=self.link.epoch,
             age_s=clock.now() - self._started_at,
-            incidents=self._supervisor.last_incident,
+            incidents=self._supervisor.evidence.last_number,
             rank=self._settings.node_rank,
             placed=self._settings.groups_placed,
         )
 
     def link_opened(self) -> None:
         """Hello is sent; ask every worker for its Report."""
-        self._address = self._fleet.lighthouse = self._link.address
-        self._server.broadcast(AskReport())
+        self._address = self._fleet.lighthouse = self.link.address
+        self._server.broadcast(m.AskReport())
         self._output.flush()
-        for evidence in self._supervisor.unconfirmed(clock.now()):
-            self._link.send(self._with_output(evidence))
+        for evidence in self._supervisor.evidence.again(clock.now()):
+            self.link.send(self._with_output(evidence))
         self._peers.again()
         for message in self._supervisor.absent():
-            self._link.send(message)
+            self.link.send(message)
         for heartbeat in self._supervisor.apart():
-            self._link.send(heartbeat)
+            self.link.send(heartbeat)
 
-    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
+    def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
         """Relay to workers first, because they may wait for a dead peer; then handle it."""
-        if isinstance(message, ToWorkers):
+        if isinstance(message, m.ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._console.answered(self._address)
         at = self._address if self._lighthouse is None else ""
-        agreed = message.agreed if isinstance(message, HeartbeatAck) else None
-        self._handle(LighthouseSent(asked_at, at, self._link.epoch, agreed))
+        agreed = message.agreed if isinstance(message, m.HeartbeatAck) else None
+        self.handle(e.LighthouseSent(asked_at, at, self.link.epoch, agreed))
         match message:
-            case AssignSlots(replica_ids):
+            case m.AssignSlots(replica_ids):
                 self._own_slots = frozenset(replica_ids)
                 self._fleet.keep_only(replica_ids)
-                self._handle(message)
-            case RestartReplica() | StopReplica() | KillWorkers():
-                self._handle(message)
-            case AskStacks(request, keys):
+                self.handle(message)
+            case m.RestartReplica() | m.StopReplica() | m.KillWorkers():
+                self.handle(message)
+            case m.AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
-            case DrainAgent(reason):
-                self._handle(DrainAsked(reason, ExitCode.PREEMPTED))
-            case EndJob():
+            case m.DrainAgent(reason):
+                self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED))
+            case m.EndJob():
                 self._account = message.account
-                self._handle(message)
-            case IncidentRecord():
+                self.handle(message)
+            case m.IncidentRecord():
                 self._incidents.keep(message)
-                self._handle(message)
-            case Rejected(reason):
+                self.handle(message)
+            case m.Rejected(reason):
                 self._console.refused(reason)
-                self._handle(EndJob(ExitCode.REFUSED, reason))
-            case Notice():
+                self.handle(m.EndJob(ExitCode.REFUSED, reason))
+            case m.Notice():
                 self._console.lighthouse_notice(message, self._own_slots)
-            case Welcome(_, http, version):
+            case m.Welcome(_, http, version):
                 unlike = unlike_version(version, "the lighthouse")
                 if unlike:
                     self._console.refuses(self._address, unlike)
-                    self._handle(EndJob(ExitCode.REFUSED, unlike))
+                    self.handle(m.EndJob(ExitCode.REFUSED, unlike))
                 else:
                     self._welcomed(http)
-            case HeartbeatAck(glance):
+            case m.HeartbeatAck(glance):
                 if self._line is not None:  # it has no other meaning than ``LighthouseSent``
                     self._line.note_glance(glance)
             case _:
@@ -656,7 +546,7 @@ class Agent:
         if ending.refused is not None and not self._supervisor.was_answered:
             self._console.not_accepted(self._address, ending)
             what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"
-            self._handle(EndJob(ExitCode.REFUSED, f"the {what} was refused"))
+            self.handle(m.EndJob(ExitCode.REFUSED, f"the {what} was refused"))
         elif not self._supervisor.was_answered and self._lighthouse is None:
             self._console.unreachable(self._address, ending.reason)
-        self._handle(LighthouseGone(ending.reason, ending.is_moved))
+        self.handle(e.LighthouseGone(ending.reason, ending.is_moved))

@@ -26,7 +26,6 @@ class Standby:
     part_fd: int
 
     def fds(self) -> tuple[int, ...]:
-        """The spawner's descriptors for it."""
         return (self.pidfd, self.out_fd, self.err_fd, self.part_fd)
 
 

@@ -30,8 +30,6 @@ def unwatched(fact: Event | Instruction | WorkerStarted) -> None:
 
 
 def both(one: Watch, other: Watch) -> Watch:
-    """Two watches as one."""
-
     def watch(fact: Event | Instruction | WorkerStarted) -> None:
         one(fact)
         other(fact)

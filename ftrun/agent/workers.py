@@ -113,7 +113,6 @@ class WorkerServer:
         return True
 
     def received(self, key: WorkerKey, message: Any) -> None:
-        """Pass a message on."""
         self._listener.worker_message(key, message)
 
     def closed(self, link: _Link, key: WorkerKey | None) -> None:

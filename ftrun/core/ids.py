@@ -136,12 +136,18 @@ SHARED_LINEAGE = _digest("shared")
 """The lineage of a script that promises equal initial weights everywhere (``init_sync=False``)."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class WorkerKey:
-    """One worker process: the slot, its incarnation, and the place inside the replica group."""
+@dataclass(frozen=True, slots=True)
+class OfIncarnation:
+    """What is about one incarnation of a slot: a message, or an instruction."""
 
     replica_id: str
     incarnation: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WorkerKey(OfIncarnation):
+    """One worker process: the slot, its incarnation, and the place inside the replica group."""
+
     group_rank: int
 
     def __str__(self) -> str:

@@ -43,7 +43,7 @@ from ftrun.engines.meeting import CONTENDERS, Meeting, answers
 from ftrun.engines.place import Place
 from ftrun.engines.returning import ReturningNodes
 from ftrun.protocol.auth import load_or_create_token
-from ftrun.protocol.embedding import ServiceAddress
+from ftrun.protocol.embedding import Embedding, ServiceAddress
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 GUARD_BYTES = 16
@@ -167,16 +167,20 @@ class Keeper:
 
     def _start_lighthouse(self, on_ready: Callable[[ServiceAddress], None]) -> None:
         tls = self._settings.tls.absolute() or self._certificates("lighthouse")
-        self._lighthouse = EmbeddedLighthouse(
-            self._meeting.directory,
+        embedding = Embedding(
+            str(self._meeting.directory),
             load_or_create_token(self._token_file()),
+            bind=self._meeting.address,
+            http=join_address(self._meeting.host, 0),
+            tls=tuple(str(path) for path in (tls.cert, tls.key, tls.ca) if path is not None),
+            for_nodes=True,
+        )
+        self._lighthouse = EmbeddedLighthouse(
+            embedding,
             os.urandom(GUARD_BYTES).hex(),
             self._settings.job_log_dir / f"lighthouse.{self._place.own_name}.log",
             on_ready,
             self._lighthouse_ended,
-            outlives=True,
-            bind=ServiceAddress(self._meeting.address, join_address(self._meeting.host, 0)),
-            tls=tuple(str(path) for path in (tls.cert, tls.key, tls.ca) if path is not None),
         )
         self._lighthouse.start()
 

@@ -142,7 +142,7 @@ def run(task: WorkerTask) -> NoReturn:
     except SystemExit as leaving:
         stopping.script_has_ended()
         _note_exit(task.context, leaving)
-        attached.alone.ends(well=not context.has_failed())
+        attached.alone.ends(well=not context.Process.failed)
         raise
     except BaseException as error:  # noqa: BLE001
         # This is the top of the script's stack, so any exception ends here.
@@ -300,7 +300,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
     """Report the text of ``sys.exit("text")``, which ends with 1, as the cause."""
     if leaving.code is None or leaving.code == 0:
         return
-    context.mark_failed()
+    context.Process.failed = True
     if not isinstance(leaving.code, int):
         from ftrun.core.messages import FailureReport
 
@@ -320,7 +320,7 @@ def _refusal_of(error: BaseException, loop: Loop | None) -> BaseException:
 
 
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
-    context.mark_failed()
+    context.Process.failed = True
     if getattr(error, "is_reported", False):  # Refused (zero_edit/refusals.py): the agent tells it
         sys.exit(EXIT_UNCAUGHT)
     own = _script_frames(error.__traceback__)

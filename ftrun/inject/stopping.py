@@ -99,12 +99,12 @@ def _asked(ours: int, frame: FrameType | None) -> None:
         return
     if _Requests.script_is_over:
         return
-    leave = context.leaver()
+    leave = context.Process.leave
     if leave is not None and not _Requests.first_is_over:
         _Requests.first_is_over = True
         return  # the Manager raises ``Drained`` at the script's next boundary
     if not _is_safe(frame):
-        context.press()
+        context.Process.is_pressed = True
         again = threading.Timer(RETRY_S, os.kill, (os.getpid(), ours))
         again.daemon = True
         again.start()

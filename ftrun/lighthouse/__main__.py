@@ -20,11 +20,11 @@ def main() -> int:
         return 2
     linux.title_process("ftrun lighthouse")
     tie_to_parent(int(os.environ[PARENT_PID]))
-    embedding = take_embedding(os.environ)
+    embedding, stop_fd = take_embedding(os.environ)
 
     from ftrun.lighthouse.main import run_embedded
 
-    return run_embedded(embedding)
+    return run_embedded(embedding, stop_fd)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from ftrun.base.errors import ProtocolError
 from ftrun.core.ids import EPOCH_MAX
 from ftrun.core.lighthouse.events import Instruction, Journal, JournalState
 from ftrun.core.register.events import Record, Value
-from ftrun.lighthouse.register.contender import Contender
+from ftrun.lighthouse.register.contender import Contender, Leader
 from ftrun.lighthouse.register.store import Store
 from ftrun.protocol.records import RecordCodec
 
@@ -32,29 +32,29 @@ log = logging.getLogger(__name__)
 _CODEC = RecordCodec(JournalState)
 
 
-class Candidacy:
+class Candidacy(Contender, Leader):
     """From standing by to the end of one leadership; a further one is another candidacy.
 
-    ``ended``: done when another process leads; an exception if this one cannot go on.
-    ``may_go_on``: called when ``may_decide`` may have become true.
+    ``ended``: done when another process leads; an exception if this one cannot go on. ``go_on``:
+    called when ``may_decide`` may have become true.
     """
 
     def __init__(self, store: Store, address: str, silence_s: float, epoch_floor: int) -> None:
+        super().__init__(store, address, silence_s, epoch_floor, self)
         loop = asyncio.get_running_loop()
-        self.may_go_on: Callable[[], None] = _nothing
+        self.go_on: Callable[[], None] = lambda: None
         self.ended: asyncio.Future[None] = loop.create_future()
         self._led: asyncio.Future[JournalState] = loop.create_future()
-        self._carry_out: Callable[[Instruction], None] | None = None
-        self._contender = Contender(store, address, silence_s, epoch_floor, _Part(self))
-        self._contender.failed.add_done_callback(self._failed)
+        self._send_on: Callable[[Instruction], None] | None = None
+        self.failed.add_done_callback(self._has_failed)
 
-    async def leads(self, stopping: asyncio.Event) -> JournalState | None:
+    async def until_it_leads(self, stopping: asyncio.Event) -> JournalState | None:
         """Wait until this process leads; returns the job's record, or None: it is to stop.
 
         Raises:
             Exception: it cannot go on.
         """
-        self._contender.start()
+        self.start()
         stopped = asyncio.ensure_future(stopping.wait())
         try:
             ends: list[asyncio.Future[Any]] = [stopped, self._led, self.ended]
@@ -66,38 +66,16 @@ class Candidacy:
         return self._led.result() if self._led.done() and not stopping.is_set() else None
 
     async def stop(self) -> None:
-        await self._contender.stop()
+        await super().stop()
         self.ended.cancel()
-        self._contender.failed.cancel()
-
-    # ------------------------------------------------------------ the shell's journal
-
-    @property
-    def may_decide(self) -> bool:
-        """Whether an event may be handled now: leadership is proven, and nothing is held."""
-        return self._contender.may_decide
-
-    @property
-    def watched_s(self) -> float:
-        """How long this process stood by while the former lighthouse was silent; 0: it was not."""
-        return self._contender.watched_s
-
-    @property
-    def writes(self) -> int:
-        """Records written so far."""
-        return self._contender.writes
-
-    @property
-    def write_s(self) -> float:
-        """The time that this took."""
-        return self._contender.write_s
+        self.failed.cancel()
 
     def decided(
         self, instructions: Sequence[Instruction], carry_out: Callable[[Instruction], None]
     ) -> None:
         """Carry out each instruction once the records before it are in the register."""
-        self._carry_out = carry_out
-        self._contender.decided(
+        self._send_on = carry_out
+        self.hand_in(
             [
                 Record(x.record.epoch, _CODEC.encode(x.record)) if isinstance(x, Journal) else x
                 for x in instructions
@@ -106,40 +84,16 @@ class Candidacy:
 
     # ------------------------------------------------------------ from the contender
 
-    def begin(self, value: Value) -> None:
+    def leads(self, value: Value) -> None:
         """This process leads, under the value's epoch: the next one after its journal's."""
         self._led.set_result(replace(_decoded(value), epoch=value.epoch - 1))
 
-    def release(self, instruction: object) -> None:
-        """An instruction of ``decided`` may be carried out."""
-        assert self._carry_out is not None
-        self._carry_out(instruction)  # type: ignore[arg-type]  # what decided has passed on
-
-    def end(self) -> None:
-        """Another process leads."""
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def _failed(self, failed: asyncio.Future[None]) -> None:
-        error = None if failed.cancelled() else failed.exception()
-        if error is not None and not self.ended.done():
-            self.ended.set_exception(error)
-
-
-class _Part:
-    """The contender's calls, in the words of a candidacy."""
-
-    def __init__(self, candidacy: Candidacy) -> None:
-        self._candidacy = candidacy
-
-    def leads(self, value: Value) -> None:
-        self._candidacy.begin(value)
-
     def release(self, output: object) -> None:
-        self._candidacy.release(output)
+        assert self._send_on is not None
+        self._send_on(output)  # type: ignore[arg-type]  # what decided has passed on
 
     def may_go_on(self) -> None:
-        self._candidacy.may_go_on()
+        self.go_on()
 
     def deposed(self, reason: str) -> None:
         log.warning(
@@ -147,7 +101,13 @@ class _Part:
             "dropped; its agents go to the other one, and it stands by.",
             reason,
         )
-        self._candidacy.end()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _has_failed(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if error is not None and not self.ended.done():
+            self.ended.set_exception(error)
 
 
 def _decoded(value: Value) -> JournalState:
@@ -175,7 +135,3 @@ async def stands_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
         writer.write(STANDS_BY)
         await asyncio.wait_for(writer.drain(), REQUEST_S)
     writer.close()
-
-
-def _nothing() -> None:
-    """Before there is a shell."""

@@ -113,8 +113,6 @@ async def _unless_insisted(houses: Houses, stopping: StopRequests) -> None:
 
 
 def _routes(settings: ServiceSettings, houses: Houses) -> web.Application:
-    """The routes, behind the guard of a lighthouse."""
-
     async def healthz(_request: web.Request) -> web.Response:
         return web.json_response({"ok": True})
 

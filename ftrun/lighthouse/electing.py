@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ftrun.base.errors import PeerError
-from ftrun.core.register.events import Accepted, Answered, Refused, Value
-from ftrun.lighthouse.register.contender import Contender
+from ftrun.core.register.events import Value
+from ftrun.lighthouse.register.contender import Contender, Leader
 from ftrun.lighthouse.register.opening import open_store
-from ftrun.lighthouse.register.store import Store, StoreError
 from ftrun.lighthouse.settings import SILENCE_S
 
 
@@ -29,16 +28,15 @@ async def elected(place: str, own: str, limit_s: float) -> AsyncIterator[str]:
         UserError: ``place`` has another form.
         PeerError: nobody was elected within ``limit_s``.
     """
-    store = _Seen(open_store(place))
-    offer = _Offer(store.found)
-    contender = Contender(store, own, SILENCE_S, 0, offer, offer.say)
-    contender.failed.add_done_callback(offer.failed)
+    store, meeting = open_store(place), _Meeting()
+    contender = Contender(store, own, SILENCE_S, 0, meeting)
+    contender.failed.add_done_callback(meeting.failed)
     try:
         contender.start()
         try:
-            address = await asyncio.wait_for(store.found, limit_s)
+            address = await asyncio.wait_for(meeting.found, limit_s)
         except asyncio.TimeoutError:
-            why = store.why or "other nodes take the register in turn"
+            why = contender.why_away or "other nodes take the register in turn"
             raise PeerError(f"{store.place} named no node within {limit_s:g} s: {why}") from None
         if address != own:
             await contender.stop()
@@ -47,61 +45,26 @@ async def elected(place: str, own: str, limit_s: float) -> AsyncIterator[str]:
         await contender.stop()
 
 
-class _Seen:
-    """A store, and what it has answered. ``found``: the address of a holder that writes."""
+class _Meeting(Leader):
+    """``found``: the address of a holder that writes.
 
-    def __init__(self, store: Store) -> None:
-        self.place = store.place
+    A meeting has no journal. When another node is elected, nodes that come later meet there; those
+    that are here train on. The contender's words are of lighthouses.
+    """
+
+    def __init__(self) -> None:
         self.found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.why = ""
-        self._store = store
-        self._first: tuple[str, int] | None = None
-
-    async def read(self, *, with_journal: bool) -> Answered:
-        try:
-            answer = await self._store.read(with_journal=with_journal)
-        except StoreError as error:
-            self.why = str(error)
-            raise
-        value = answer.value
-        if value is None or value.is_free:
-            self._first = None
-        elif self._first is None or self._first[0] != value.holder:
-            self._first = value.holder, answer.version
-        elif self._first[1] != answer.version and not self.found.done():
-            self.found.set_result(value.address)
-        return answer
-
-    async def swap(self, version: int, value: Value) -> Accepted | Refused:
-        return await self._store.swap(version, value)
-
-    async def close(self) -> None:
-        await self._store.close()
-
-
-class _Offer:
-    """The contender's calls. A meeting has no journal, and goes on where another one is elected."""
-
-    def __init__(self, found: asyncio.Future[str]) -> None:
-        self._found = found
 
     def leads(self, value: Value) -> None:
-        if not self._found.done():
-            self._found.set_result(value.address)
+        if not self.found.done():
+            self.found.set_result(value.address)
+
+    follows = leads
 
     def failed(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
-        if error is not None and not self._found.done():
-            self._found.set_exception(error)
-
-    def release(self, output: object) -> None:
-        """Nothing is written but the address."""
-
-    def may_go_on(self) -> None:
-        """Nothing waits."""
-
-    def deposed(self, reason: str) -> None:
-        """Nodes that come later meet elsewhere; those that are here train on."""
+        if error is not None and not self.found.done():
+            self.found.set_exception(error)
 
     def say(self, text: str) -> None:
-        """Its words are of lighthouses."""
+        pass

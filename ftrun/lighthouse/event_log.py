@@ -51,10 +51,8 @@ class EventLog:
         return True
 
     def events(self, now: float) -> list[NoticeStatus]:
-        """The last notices as plain JSON, oldest first."""
         return [event.view(now) for event in self._events]
 
     def last_of(self, replica_id: str, now: float) -> NoticeStatus | None:
-        """The last notice that names this replica."""
         event = self._last.get(replica_id)
         return None if event is None else event.view(now)

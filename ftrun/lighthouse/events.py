@@ -67,7 +67,6 @@ def _without(replica: ReplicaStatus, left_out: frozenset[str]) -> dict[str, Any]
 
 
 def add_events(app: web.Application, status: Callable[[], Status]) -> None:
-    """Add the route to the lighthouse's."""
     snapshots, streams = Snapshots(status), set[asyncio.Task[Any] | None]()
 
     async def events(request: web.Request) -> web.StreamResponse:

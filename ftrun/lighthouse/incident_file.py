@@ -35,7 +35,6 @@ class IncidentFile:
         self._has_failed = False
 
     def of(self, job_id: str) -> list[dict[str, Any]]:
-        """The records of this job, oldest first."""
         return [x for x in self._all() if x["job_id"] == job_id]
 
     def earlier(self, now: datetime) -> list[EarlierIncident]:

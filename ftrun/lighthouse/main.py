@@ -33,7 +33,6 @@ from ftrun.core.lighthouse.stopping import LEAVING_MAX_S, LOOK_S, may_stop
 from ftrun.core.torchft_quorum.status import TorchftStatus
 from ftrun.lighthouse.account_file import ACCOUNT_FILE, AccountFile
 from ftrun.lighthouse.candidacy import Candidacy, stands_by
-from ftrun.lighthouse.embedded import Embedding
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.incident_file import INCIDENTS_FILE, IncidentFile
 from ftrun.lighthouse.journal import JournalFile
@@ -41,12 +40,13 @@ from ftrun.lighthouse.occurrences import ACCOUNT_INTERVAL_S
 from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.server import MembershipServer, listen
 from ftrun.lighthouse.settings import EMBEDDED, STANDALONE, ServiceSettings, TorchftSettings
-from ftrun.lighthouse.shell import Shell
+from ftrun.lighthouse.shell import Journaling, Shell
 from ftrun.lighthouse.status import full_status
 from ftrun.lighthouse.traces import start_traces
 from ftrun.lighthouse.train_job import post_progress, server_of
 from ftrun.protocol.embedding import (
     GOES_ON_WORDS,
+    Embedding,
     ServiceAddress,
     publish_address,
     withdraw_address,
@@ -107,25 +107,24 @@ def run_lighthouse(
         return asyncio.run(_run(settings, announce, stop_fd, make))
 
 
-def run_embedded(embedding: Embedding) -> int:
+def run_embedded(embedding: Embedding, stop_fd: int) -> int:
     """The lighthouse of its parent, which reads this process's stderr; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="lighthouse: %(message)s")
-    shares = embedding.for_nodes and not embedding.once
     settings = ServiceSettings(
-        state_dir=embedding.state_dir,
+        state_dir=Path(embedding.state_dir),
         token=embedding.token,
         bind=embedding.bind,
         http=embedding.http,
-        tls=TlsFiles(*embedding.tls),
+        tls=TlsFiles(*map(Path, embedding.tls)),
         insecure_plaintext=embedding.for_nodes,
         core=STANDALONE if embedding.for_nodes else EMBEDDED,
-        state=str(embedding.state_dir) if shares else "",
-        log_dir=embedding.log_dir,
+        state=embedding.state_dir if embedding.contends else "",
+        log_dir=Path(embedding.log_dir) if embedding.log_dir else None,
         outlives=embedding.outlives,
         once=embedding.once,
     )
     try:
-        return run_lighthouse(settings, log.info, embedding.stop_fd)
+        return run_lighthouse(settings, log.info, stop_fd)
     except FtrunError as error:
         print(f"lighthouse: {error}", file=sys.stderr)
         return error.exit_code
@@ -183,7 +182,7 @@ async def _contend(term: _Term) -> int:
         candidacy = Candidacy(store, reachable, settings.silence_s, floor)
         answering = await asyncio.start_server(stands_by, sock=term.listener.dup())
         try:
-            record = await candidacy.leads(term.stopping.asked)
+            record = await candidacy.until_it_leads(term.stopping.asked)
             answering.close()
             code = ExitCode.OK if record is None else await _lead(term, candidacy, record)
         finally:
@@ -193,7 +192,7 @@ async def _contend(term: _Term) -> int:
             return code
 
 
-async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalState) -> int | None:
+async def _lead(term: _Term, journal: Journaling, record: JournalState) -> int | None:
     """Be the lighthouse; returns the exit code, or None: another life or process is it now."""
     settings, server = term.settings, term.server
     rules = replace(settings.core, http=term.address.http)
@@ -207,7 +206,7 @@ async def _lead(term: _Term, journal: JournalFile | Candidacy, record: JournalSt
     traces = start_traces()
     shell = Shell(core, journal, incidents, account, EventFile(directories), traces)
     if isinstance(journal, Candidacy):
-        journal.may_go_on = shell.go_on
+        journal.go_on = shell.go_on
     shell.start()
     server.lead(shell)
     if torchft is not None:
@@ -245,7 +244,7 @@ def _collect_seldom() -> None:
 async def _until_stopped(
     term: _Term,
     shell: Shell,
-    journal: JournalFile | Candidacy,
+    journal: Journaling,
     torchft: TorchftLighthouse | None,
 ) -> int | None:
     """Returns the exit code; None: another process leads, or another life is to begin."""

@@ -8,7 +8,7 @@ of label values are bounded: replicas, uses, kinds of failures and of changes. N
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -29,7 +29,6 @@ SCALARS_MAX = 32
 
 
 def render_metrics(status: Status, totals: Totals) -> bytes:
-    """The text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_StatusCollector(status, totals))
     return generate_latest(registry)
@@ -51,18 +50,13 @@ class _StatusCollector(Collector):
 
 def _service(status: Status) -> Iterator[Metric]:
     service = status["lighthouse"]
-    build = GaugeMetricFamily("ftrun_build_info", "1; which ftrun this is.", labels=["version"])
-    build.add_metric([service["version"]], 1)
-    yield build
+    version = [([service["version"]], 1)]
+    yield _gauges("build_info", "1; which ftrun this is.", ["version"], version)
     yield _gauge("uptime_seconds", "Since this lighthouse was started.", service["uptime_s"])
     yield _gauge("epoch", "Rises at every start of a lighthouse.", status["epoch"])
     yield _gauge("agents_attached", "Agents with a stream.", service["agents_attached"])
-    received = CounterMetricFamily(
-        "ftrun_messages_received", "Messages from agents and workers.", labels=["kind"]
-    )
-    for kind, count in status["messages_received"].items():
-        received.add_metric([kind], count)
-    yield received
+    received = status["messages_received"]
+    yield _counters("messages_received", "Messages from agents and workers.", "kind", received)
     yield _counter("journal_writes", "Records written to the journal.", service["journal_writes"])
     yield _counter(
         "journal_write_seconds", "Time spent on writing the journal.", service["journal_write_s"]
@@ -72,9 +66,8 @@ def _service(status: Status) -> Iterator[Metric]:
 def _job(status: Status) -> Iterator[Metric]:
     quorum = status["quorum"]
     members, live = (quorum["members"], quorum["live"]) if quorum is not None else ([], [])
-    phase = GaugeMetricFamily("ftrun_phase", "1 for the phase of the membership.", labels=["phase"])
-    phase.add_metric([status["phase"]], 1)
-    yield phase
+    phase = [([status["phase"]], 1)]
+    yield _gauges("phase", "1 for the phase of the membership.", ["phase"], phase)
     yield _gauge("phase_age_seconds", "Since the phase began.", status["phase_age_s"])
     yield _gauge("replicas_wanted", "Slots of the job.", status["job"]["replicas"])
     yield _gauge("quorum_members", "Replicas in the quorum.", len(members))
@@ -85,12 +78,8 @@ def _job(status: Status) -> Iterator[Metric]:
 
 def _account(status: Status) -> Iterator[Metric]:
     account, rate, quorum = status["account"], status["rate"], status["quorum"]
-    spent = CounterMetricFamily(
-        "ftrun_time_seconds", "Replica-seconds of the job by their use.", labels=["phase"]
-    )
-    for use, seconds in account["seconds"].items():
-        spent.add_metric([use], seconds)
-    yield spent
+    spent = account["seconds"]
+    yield _counters("time_seconds", "Replica-seconds of the job by their use.", "phase", spent)
     yield _counter("committed_steps", "Steps that were committed.", account["steps"])
     yield _counter(
         "lost_seconds", "Replica-seconds in which replicas could not train.", account["lost_s"]
@@ -104,22 +93,14 @@ def _account(status: Status) -> Iterator[Metric]:
         yield _gauge("quorum_age_seconds", "Since the quorum came.", quorum["age_s"])
     open_count = sum(incident["is_open"] for incident in status["incidents"])
     yield _gauge("incidents_open", "Failures that are not over.", open_count)
-    waits = GaugeMetricFamily("ftrun_waiting", "1 while the job waits.", labels=["for"])
-    if status["waiting"] is not None:
-        waits.add_metric([status["waiting"]["for"]], 1)
-    yield waits
+    waits = [] if status["waiting"] is None else [([status["waiting"]["for"]], 1)]
+    yield _gauges("waiting", "1 while the job waits.", ["for"], waits)
 
 
 def _totals(totals: Totals) -> Iterator[Metric]:
-    failures = CounterMetricFamily("ftrun_failures", "Incidents by first cause.", labels=["kind"])
-    for kind, count in sorted(totals.failures.items()):
-        failures.add_metric([kind], count)
-    changes = CounterMetricFamily(
-        "ftrun_membership_changes", "Changes of membership.", labels=["kind"]
-    )
-    for kind, count in sorted(totals.changes.items()):
-        changes.add_metric([kind], count)
-    yield from (failures, changes)
+    failures, changes = dict(sorted(totals.failures.items())), dict(sorted(totals.changes.items()))
+    yield _counters("failures", "Incidents by first cause.", "kind", failures)
+    yield _counters("membership_changes", "Changes of membership.", "kind", changes)
     yield _counter("heal_bytes", "Bytes of state that healing workers read.", totals.heal_bytes)
     yield _histogram(
         "recovery", "From a failure until its replica trained again.", totals.recoveries
@@ -129,33 +110,43 @@ def _totals(totals: Totals) -> Iterator[Metric]:
 
 
 def _replicas(replicas: list[ReplicaStatus]) -> Iterator[Metric]:
-    step = GaugeMetricFamily("ftrun_replica_step", "The replica's step.", labels=["replica"])
-    state = GaugeMetricFamily(
-        "ftrun_replica_phase", "1 for the phase of the replica.", labels=["replica", "phase"]
-    )
-    restarts = CounterMetricFamily(
-        "ftrun_replica_restarts", "Restarts of the replica.", labels=["replica"]
-    )
-    scalars = GaugeMetricFamily(
-        "ftrun_replica_scalar", "What the script logged.", labels=["replica", "name"]
-    )
-    for replica in replicas:
-        name = replica["replica_id"]
-        state.add_metric([name, replica["phase"]], 1)
-        restarts.add_metric([name], replica["restarts"])
-        if replica["step"] is not None:
-            step.add_metric([name], replica["step"])
-        for key, value in list(replica["scalars"].items())[:SCALARS_MAX]:
-            scalars.add_metric([name, key], math.nan if value is None else value)
-    return iter((step, state, restarts, scalars))
+    name, text = ["replica"], "1 for the phase of the replica."
+    steps = [([x["replica_id"]], x["step"]) for x in replicas if x["step"] is not None]
+    yield _gauges("replica_step", "The replica's step.", name, steps)
+    phases = [([x["replica_id"], x["phase"]], 1) for x in replicas]
+    yield _gauges("replica_phase", text, [*name, "phase"], phases)
+    restarts = {x["replica_id"]: x["restarts"] for x in replicas}
+    yield _counters("replica_restarts", "Restarts of the replica.", "replica", restarts)
+    scalars = [
+        ([x["replica_id"], key], math.nan if value is None else value)
+        for x in replicas
+        for key, value in list(x["scalars"].items())[:SCALARS_MAX]
+    ]
+    yield _gauges("replica_scalar", "What the script logged.", [*name, "name"], scalars)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"ftrun_{name}", text, value=value)
 
 
+def _gauges(
+    name: str, text: str, labels: list[str], rows: Sequence[tuple[list[str], float]]
+) -> Metric:
+    found = GaugeMetricFamily(f"ftrun_{name}", text, labels=labels)
+    for values, number in rows:
+        found.add_metric(values, number)
+    return found
+
+
 def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(f"ftrun_{name}", text, value=value)
+
+
+def _counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
+    found = CounterMetricFamily(f"ftrun_{name}", text, labels=[label])
+    for value, count in counts.items():
+        found.add_metric([value], count)
+    return found
 
 
 def _histogram(name: str, text: str, found: Histogram) -> Metric:

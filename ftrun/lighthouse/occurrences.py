@@ -36,7 +36,6 @@ class Histogram:
     total_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more duration."""
         self.counts[bisect_left(SECONDS, seconds)] += 1
         self.total_s += seconds
 
@@ -92,12 +91,10 @@ class Occurrences:
             self.account(now, with_bands=True)  # nobody may wait for this lighthouse's end
 
     def notice(self, notice: Notice) -> None:
-        """The core has a notice for people."""
         facts = {"kind": notice.kind, "replicas": list(notice.replica_ids), "text": notice.text}
         self._file.write("notice", facts)
 
     def incident(self, document: dict[str, Any]) -> None:
-        """An incident is open, or over."""
         first, number = document["first_cause"], document["number"]
         if number > self._last_incident:
             self._last_incident = number
@@ -117,7 +114,6 @@ class Occurrences:
             self._traces.incident(document)
 
     def healed(self, healed: Healed, key: WorkerKey) -> None:
-        """A worker has its peers' state."""
         self.totals.heal_bytes += healed.nbytes
         if key.group_rank == 0:
             self.totals.heals.add(healed.duration_s)

@@ -31,29 +31,78 @@ def openapi(version: str) -> dict[str, Any]:
         "security": [{"token": []}],
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _object({"error": {"type": "string"}})},
+            "schemas": {"Error": _object({"error": _TEXT})},
         },
-        "paths": {
-            "/healthz": _get("Whether it is alive", _json(_object({"ok": {"type": "boolean"}}))),
-            "/status": _get("The job: replicas, quorum, steps, events", _json(schema_of(Status))),
-            "/incidents": _get(
-                "The failures of the job, oldest first (docs/INCIDENTS.md)",
-                _json(_object({"incidents": {"type": "array", "items": {"type": "object"}}})),
-            ),
-            "/metrics": _get("Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
-            "/openapi.json": _get("This document", _json({"type": "object"})),
-            "/events": _get_events(),
-            "/links": _post("A code for one link to the web page", _json(_CODE)),
-            "/session": _post_session(),
-            **{path: _open(name, kind) for path, (name, kind) in FILES.items()},
-            "/operations": _post_operation(),
-            "/operations/{number}": _get_operation(),
-        },
+        "paths": _paths(),
     }
 
 
-_TEXT = {"type": "string"}
-_TEXT_ONLY = {"schema": _TEXT}
+def _paths() -> dict[str, Any]:
+    alive = _json(_object({"ok": {"type": "boolean"}}))
+    incidents = _object({"incidents": {"type": "array", "items": {"type": "object"}}})
+    expiring = {"expires_s": {"type": "number"}}
+    operation = _json(schema_of(OperationStatus))
+    code = {"type": "object", "properties": {"code": _TEXT}}
+    seconds = {"type": "number", "minimum": 0, "maximum": WAIT_MAX_S}
+    return {
+        "/healthz": _route("get", "Whether it is alive", alive, is_open=True),
+        "/status": _route(
+            "get", "The job: replicas, quorum, steps, events", _json(schema_of(Status))
+        ),
+        "/incidents": _route(
+            "get", "The failures of the job, oldest first (docs/INCIDENTS.md)", _json(incidents)
+        ),
+        "/metrics": _route("get", "Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
+        "/openapi.json": _route("get", "This document", _json({"type": "object"})),
+        # Each event's data is a status without what the page does not show.
+        "/events": _route(
+            "get",
+            "The status once a second, for the web page",
+            {"text/event-stream": {"schema": _TEXT}},
+            {"503": f"{STREAMS_MAX} streams are open"},
+        ),
+        "/links": _route(
+            "post",
+            "A code for one link to the web page",
+            _json(_object({"code": _TEXT, **expiring})),
+            _TOO_LONG,
+        ),
+        # The code in the body stands for the token, so the token is not required.
+        "/session": _route(
+            "post",
+            "A session of the web page, for the token or a link's code",
+            _json(_object({"session": _TEXT, **expiring})),
+            _TOO_LONG,
+            requestBody={"required": False, "content": _json(code)},
+        ),
+        **{
+            path: _route("get", f"The web page: {name}", {kind: {"schema": _TEXT}}, is_open=True)
+            for path, (name, kind) in FILES.items()
+        },
+        "/operations": _route(
+            "post",
+            "Drain, restart or kill replicas, or take stacks",
+            operation,
+            {
+                "404": "No such replica, worker or node",
+                "409": "It cannot be done now",
+                **_TOO_LONG,
+                "415": "Not sent as application/json",
+                "429": "Too many are under way",
+            },
+            requestBody={"required": True, "content": _json(_request())},
+        ),
+        "/operations/{number}": _route(
+            "get",
+            "What has become of it",
+            operation,
+            {"404": "There is no such operation, or no longer"},
+            parameters=[
+                {"name": "number", "in": "path", "required": True, "schema": _TEXT},
+                {"name": "wait", "in": "query", "required": False, "schema": seconds},
+            ],
+        ),
+    }
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -83,38 +132,9 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
 
-def _get_events() -> dict[str, Any]:
-    """The stream: each event's data is a status without what the page does not show."""
-    found = _get("The status once a second, for the web page", {"text/event-stream": _TEXT_ONLY})
-    _add_refusals(found["get"], {"503": f"{STREAMS_MAX} streams are open"})
-    return found
-
-
-def _open(name: str, kind: str) -> dict[str, Any]:
-    """A file of the web page, which needs no token."""
-    found = _get(f"The web page: {name}", {kind: _TEXT_ONLY})
-    found["get"]["security"] = []
-    del found["get"]["responses"]["401"], found["get"]["responses"]["403"]
-    return found
-
-
-def _post(summary: str, content: dict[str, Any]) -> dict[str, Any]:
-    operation = _get(summary, content)["get"]
-    _add_refusals(operation, {"413": "Too long"})
-    return {"post": operation}
-
-
-def _post_session() -> dict[str, Any]:
-    """The code in the body stands for the token, so the token is not required."""
-    found = _post("A session of the web page, for the token or a link's code", _json(_SESSION))
-    body = {"type": "object", "properties": {"code": _TEXT}}
-    found["post"]["requestBody"] = {"required": False, "content": _json(body)}
-    return found
-
-
-def _post_operation() -> dict[str, Any]:
+def _request() -> dict[str, Any]:
     name = {"type": "string", "maxLength": 128}
-    body = {
+    return {
         "type": "object",
         "required": ["command"],
         "additionalProperties": False,
@@ -126,55 +146,27 @@ def _post_operation() -> dict[str, Any]:
             "request_id": name,
         },
     }
-    operation = _get("Drain, restart or kill replicas, or take stacks", _OPERATION)["get"]
-    operation["requestBody"] = {"required": True, "content": _json(body)}
-    _add_refusals(
-        operation,
-        {
-            "404": "No such replica, worker or node",
-            "409": "It cannot be done now",
-            "413": "Too long",
-            "415": "Not sent as application/json",
-            "429": "Too many are under way",
-        },
-    )
-    return {"post": operation}
 
 
-def _get_operation() -> dict[str, Any]:
-    found = _get("What has become of it", _OPERATION)
-    number = {"name": "number", "in": "path", "required": True, "schema": {"type": "string"}}
-    seconds = {"type": "number", "minimum": 0, "maximum": WAIT_MAX_S}
-    wait = {"name": "wait", "in": "query", "required": False, "schema": seconds}
-    found["get"]["parameters"] = [number, wait]
-    _add_refusals(found["get"], {"404": "There is no such operation, or no longer"})
-    return found
-
-
-def _add_refusals(operation: dict[str, Any], refusals: dict[str, str]) -> None:
+def _route(
+    method: str,
+    summary: str,
+    content: dict[str, Any],
+    refusals: dict[str, str] | None = None,
+    *,
+    is_open: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """``refusals``: beside those of every route. ``is_open``: it needs no token."""
+    found = {"400": "No HTTP", "421": "Not under that name", **(refusals or {})}
+    if not is_open:
+        found |= {"401": "No token, or another's", "403": "Of another page"}
     error = _json({"$ref": "#/components/schemas/Error"})
-    for code, why in refusals.items():
-        operation["responses"][code] = {"description": why, "content": error}
+    answers = {code: {"description": why, "content": error} for code, why in found.items()}
+    answers["200"] = {"description": summary, "content": content}
+    security: dict[str, Any] = {"security": []} if is_open else {}
+    return {method: {"summary": summary, "responses": answers, **security, **more}}
 
 
-def _get(summary: str, content: dict[str, Any]) -> dict[str, Any]:
-    refusals = {
-        "400": "No HTTP",
-        "401": "No token, or another's",
-        "403": "Of another page",
-        "421": "Not under that name",
-    }
-    error = _json({"$ref": "#/components/schemas/Error"})
-    answers: dict[str, Any] = {"200": {"description": summary, "content": content}}
-    for code, why in refusals.items():
-        answers[code] = {"description": why, "content": error}
-    operation: dict[str, Any] = {"summary": summary, "responses": answers}
-    if summary == "Whether it is alive":
-        operation["security"] = []
-        del answers["401"], answers["403"]
-    return {"get": operation}
-
-
-_OPERATION = _json(schema_of(OperationStatus))
-_CODE = _object({"code": _TEXT, "expires_s": {"type": "number"}})
-_SESSION = _object({"session": _TEXT, "expires_s": {"type": "number"}})
+_TEXT = {"type": "string"}
+_TOO_LONG = {"413": "Too long"}

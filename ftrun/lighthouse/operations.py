@@ -111,7 +111,6 @@ def _name(found: dict[str, Any], field: str) -> str:
 
 
 def view(operation: Operation) -> OperationStatus:
-    """An operation as plain JSON."""
     ended = "failed" if operation.has_failed else "done"
     in_order = sorted(
         operation.stacks.items(), key=lambda x: (replica_order(x[0].replica_id), x[0].group_rank)

@@ -43,7 +43,6 @@ PAGE_HEADERS = {
 
 
 def add_page(app: web.Application, token: str, sessions: Sessions) -> None:
-    """Add the routes."""
     add_files(app, {})
 
     async def link(_request: web.Request) -> web.Response:

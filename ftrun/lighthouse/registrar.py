@@ -15,16 +15,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.timer import DeadlineTimer
-from ftrun.core.messages import (
-    EndJob,
-    MemberGone,
-    NodeFree,
-    NodeHello,
-    Notice,
-    Rejected,
-    TeamPlace,
-    ToNode,
-)
+from ftrun.core import messages as m
 from ftrun.core.teams.nodes import Node, NodeCame, NodeGone, Show, Standing, TimerFired
 from ftrun.core.teams.placement import Placement, PlacementRules, TeamDissolved, TeamPlaced
 from ftrun.core.version import unlike_version
@@ -46,7 +37,7 @@ class Registrar:
         self._nodes: dict[str, Node] = {}
         self._sessions: dict[str, Session] = {}
         self._wanted: Any = None
-        self._earlier: EndJob | None = None
+        self._earlier: m.EndJob | None = None
         self._is_closed = False
         self._are_home = False
         self._timer = DeadlineTimer(lambda: self._handle(TimerFired()))
@@ -62,7 +53,7 @@ class Registrar:
 
     # ------------------------------------------------------------ streams
 
-    def attached(self, session: Session, hello: NodeHello) -> None:
+    def attached(self, session: Session, hello: m.NodeHello) -> None:
         """A node has come; by another stream, if it was here already."""
         if self._is_closed:
             session.close(STOPS)
@@ -76,7 +67,7 @@ class Registrar:
             reason = "its options are not those of the job's other nodes: give the same everywhere"
         if reason:
             log.warning("node %s is refused: %s", hello.node, reason)
-            _send(session, Rejected(reason))
+            _send(session, m.Rejected(reason))
             session.close(reason)
             return
         if self._outcome is not None:
@@ -95,7 +86,7 @@ class Registrar:
     def received(self, session: Session, *messages: Any) -> None:
         """A lead has lost a node of its group."""
         for message in messages:
-            if isinstance(message, MemberGone) and self._placement is not None:
+            if isinstance(message, m.MemberGone) and self._placement is not None:
                 ids = [node.node_id for node in self._placement.team_with(message.node_id)]
                 if session.agent_id in ids[:1] and message.node_id in ids[1:]:
                     self._cut(message.node_id, message.reason)
@@ -128,7 +119,7 @@ class Registrar:
             self._placement = None
             self._timer.set(None)
 
-    def _begin(self, hello: NodeHello) -> None:
+    def _begin(self, hello: m.NodeHello) -> None:
         spec = hello.spec
         rules = PlacementRules(
             spec.replicas,
@@ -141,7 +132,7 @@ class Registrar:
         self._earlier = self._shell.outcome
         self._are_home = False
 
-    def _come(self, hello: NodeHello) -> None:
+    def _come(self, hello: m.NodeHello) -> None:
         node = Node(
             hello.node_id, hello.node, hello.host, hello.workers, hello.rank, hello.label,
             hello.address, hello.certificate,
@@ -159,7 +150,7 @@ class Registrar:
         if self._outcome is not None:
             self._look(event.node_id if isinstance(event, NodeGone) else None)
             return
-        orders: dict[str, ToNode] = {}
+        orders: dict[str, m.ToNode] = {}
         for instruction in self._placement.handle(event, clock.now()):
             match instruction:
                 case TeamPlaced(number, nodes):
@@ -167,7 +158,7 @@ class Registrar:
                     orders.update(self._places(number, nodes))
                 case TeamDissolved(number, idle, reason):
                     log.info("group of nodes %d is no more: %s", number, reason)
-                    orders.update({node.node_id: NodeFree(reason) for node in idle})
+                    orders.update({node.node_id: m.NodeFree(reason) for node in idle})
                 case Show(text):
                     self._show(text)
         for node_id, order in orders.items():
@@ -175,7 +166,7 @@ class Registrar:
         self._timer.set(self._placement.next_deadline())
         self._look()
 
-    def _tell_again(self, hello: NodeHello) -> None:
+    def _tell_again(self, hello: m.NodeHello) -> None:
         """A node that has come again may not have got what was sent on its former stream."""
         assert self._placement is not None
         number = self._placement.team_of(hello.node_id)
@@ -183,10 +174,10 @@ class Registrar:
             nodes = self._placement.teams[number]
             self._tell(hello.node_id, self._places(number, nodes)[hello.node_id])
         elif hello.team is not None and self._placement.is_idle(hello.node_id):
-            self._tell(hello.node_id, NodeFree("its group of nodes is no more"))
+            self._tell(hello.node_id, m.NodeFree("its group of nodes is no more"))
 
     @property
-    def _outcome(self) -> EndJob | None:
+    def _outcome(self) -> m.EndJob | None:
         """How this run has ended; None: it goes on."""
         outcome = self._shell.outcome
         return None if outcome is self._earlier else outcome
@@ -211,7 +202,7 @@ class Registrar:
             if session.closing is None:
                 self._send_home(session, outcome)
 
-    def _send_home(self, session: Session, outcome: EndJob) -> None:
+    def _send_home(self, session: Session, outcome: m.EndJob) -> None:
         _send(session, outcome)
         session.close("the job has ended")
 
@@ -220,25 +211,25 @@ class Registrar:
         assert self._placement is not None
         leads = [nodes[0] for nodes in self._placement.teams.values()]
         for number, node in enumerate(self._placement.idle or leads):
-            self._tell(node.node_id, Notice("nodes", (), text, elsewhere=number > 0))
+            self._tell(node.node_id, m.Notice("nodes", (), text, elsewhere=number > 0))
 
     def _idle(self) -> list[str]:
         """The nodes that are in no group, for people."""
         return [] if self._placement is None else [x.words() for x in self._placement.idle]
 
-    def _places(self, number: int, nodes: tuple[Node, ...]) -> dict[str, TeamPlace]:
+    def _places(self, number: int, nodes: tuple[Node, ...]) -> dict[str, m.TeamPlace]:
         assert self._placement is not None
         lead, ids = nodes[0], tuple(node.node_id for node in nodes)
         door, placed = (lead.host, lead.address, lead.certificate), len(self._placement.teams)
         return {
-            name: TeamPlace(number, place, ids, *door, placed) for place, name in enumerate(ids)
+            name: m.TeamPlace(number, place, ids, *door, placed) for place, name in enumerate(ids)
         }
 
-    def _tell(self, node_id: str, message: ToNode) -> None:
+    def _tell(self, node_id: str, message: m.ToNode) -> None:
         session = self._sessions.get(node_id)
         if session is not None:
             _send(session, message)
 
 
-def _send(session: Session, message: ToNode) -> None:
+def _send(session: Session, message: m.ToNode) -> None:
     session.put(session.codec.encode(message))

@@ -23,15 +23,8 @@ from ftrun.core.messages import FromAgent, FromNode, Hello, NodeHello
 from ftrun.lighthouse.registrar import Registrar
 from ftrun.lighthouse.settings import ServiceSettings
 from ftrun.lighthouse.shell import Session, Shell
+from ftrun.protocol import rpc
 from ftrun.protocol.grpc_port import GrpcPort
-from ftrun.protocol.rpc import (
-    ACCEPTED,
-    SERVER_OPTIONS,
-    AttachHandler,
-    TokenInterceptor,
-    end_call,
-    membership_service,
-)
 from ftrun.protocol.streams import StreamCodec
 
 # An agent opens its stream at once, to detect a wrong address or token, and sends Hello when its
@@ -52,7 +45,7 @@ class MembershipServer:
     ``attach``: serves a stream in another way than a lighthouse does (door.py).
     """
 
-    def __init__(self, settings: ServiceSettings, attach: AttachHandler | None = None) -> None:
+    def __init__(self, settings: ServiceSettings, attach: rpc.AttachHandler | None = None) -> None:
         self._settings = settings
         self._serve_stream = attach or self._attach
         self._shell: Shell | None = None
@@ -92,24 +85,24 @@ class MembershipServer:
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(
-            interceptors=[TokenInterceptor(self._settings.token)],
-            options=SERVER_OPTIONS,
+            interceptors=[rpc.TokenInterceptor(self._settings.token)],
+            options=rpc.SERVER_OPTIONS,
             maximum_concurrent_rpcs=STREAMS_MAX,
         )
-        server.add_generic_rpc_handlers((membership_service(self._serve_stream),))
+        server.add_generic_rpc_handlers((rpc.membership_service(self._serve_stream),))
         return server
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One agent's stream, from its Hello to its end; or that of a node, at the registrar."""
         shell = await self._leader()
-        await context.send_initial_metadata(ACCEPTED)
+        await context.send_initial_metadata(rpc.ACCEPTED)
         codec = StreamCodec()
         try:
             opening = await asyncio.wait_for(_opening(requests, codec), HELLO_TIMEOUT_S)
         except asyncio.TimeoutError:
-            return end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello")
+            return rpc.end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello")
         if isinstance(opening, str):
-            return end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
+            return rpc.end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
         hello, *rest = opening
         is_node = isinstance(hello, NodeHello)
         session = Session(hello.node_id if is_node else hello.agent_id, codec)
@@ -121,7 +114,7 @@ class MembershipServer:
         finally:
             host.detached(session, reason)
         if session.cut:
-            end_call(context, grpc.StatusCode.ABORTED, reason)
+            rpc.end_call(context, grpc.StatusCode.ABORTED, reason)
 
     async def _leader(self) -> Shell:
         """Wait until this lighthouse leads and can prove it, as long as the agent does."""

@@ -111,11 +111,9 @@ class ServiceSettings:
     outlives: bool = True
 
     def grpc_address(self) -> tuple[str, int]:
-        """Host and port for agents."""
         return parse_address(self.bind, "--bind")
 
     def http_address(self) -> tuple[str, int]:
-        """Host and port for people and scrapers."""
         if self.http is not None:
             return parse_address(self.http, "--http")
         host, port = self.grpc_address()

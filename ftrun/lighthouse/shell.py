@@ -13,40 +13,27 @@ import contextlib
 import json
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
 from ftrun.base.timer import DeadlineTimer
 from ftrun.core.books.records import SaveAccount, SaveIncident
-from ftrun.core.lighthouse.events import (
-    AgentAttached,
-    AgentDetached,
-    AgentSent,
-    BeginAgain,
-    CloseAgent,
-    Event,
-    Instruction,
-    Journal,
-    Operation,
-    OperationChanged,
-    OperatorAsked,
-    Request,
-    SendToAgent,
-    TimerFired,
-)
+from ftrun.core.lighthouse import events as e
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus
 from ftrun.core.lighthouse.stopping import has_served
 from ftrun.core.messages import EndJob, FromAgent, Healed, Hello, Notice, Welcome, WorkerMessage
 from ftrun.lighthouse.account_file import AccountFile
+from ftrun.lighthouse.candidacy import Candidacy
 from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.event_log import EventLog
 from ftrun.lighthouse.incident_file import IncidentFile
+from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import Occurrences
 from ftrun.lighthouse.traces import Traces
 from ftrun.protocol.broadcast import Broadcast
@@ -94,23 +81,8 @@ class Session:
         return await self._queue.next_batch()
 
 
-class Journaling(Protocol):
-    """A journal as the shell uses it: a file of its own (journal.py), or a register (candidacy.py).
-
-    ``may_decide``: whether an event may be handled now. ``writes``, ``write_s``: so far.
-    """
-
-    @property
-    def may_decide(self) -> bool: ...
-    @property
-    def writes(self) -> int: ...
-    @property
-    def write_s(self) -> float: ...
-
-    def decided(
-        self, instructions: Sequence[Instruction], carry_out: Callable[[Instruction], None]
-    ) -> None:
-        """Have each instruction carried out, once the records before it are durable."""
+Journaling: TypeAlias = JournalFile | Candidacy
+"""A file of the shell's own, or a register: the methods of both are the same."""
 
 
 class Shell:
@@ -139,10 +111,10 @@ class Shell:
         self.occurrences = Occurrences(core, events, traces)
         core.books.incidents.take_over(self._incidents.earlier(clock.wall()))
         self._sessions: dict[str, Session] = {}
-        self._events: deque[Event] = deque()
+        self._events: deque[e.Event] = deque()
         self._is_handling = self._has_stopped = False
         self._went_on = asyncio.Event()
-        self._timer = DeadlineTimer(partial(self._feed, TimerFired()), TIMER_DELAY_MIN_S)
+        self._timer = DeadlineTimer(partial(self._feed, e.TimerFired()), TIMER_DELAY_MIN_S)
         self._broadcast = Broadcast()
         self.event_log = EventLog()
         self._received: Counter[str] = Counter()
@@ -180,7 +152,7 @@ class Shell:
 
     def start(self) -> None:
         """Start the core and carry out its first instruction: its epoch goes to the journal."""
-        self._feed(TimerFired())
+        self._feed(e.TimerFired())
         refusal = self._core.books.account.refusal
         if refusal:
             log.warning("the account of the job's time begins again now: %s", refusal)
@@ -193,7 +165,7 @@ class Shell:
         self._sessions[session.agent_id] = session
         session.rank = hello.rank
         log.info("agent %s attached (host %s)", session.agent_id, hello.host)
-        self._feed(AgentAttached(session.agent_id, hello))
+        self._feed(e.AgentAttached(session.agent_id, hello))
 
     def received(self, session: Session, *messages: FromAgent) -> None:
         """A batch of messages has arrived on the session's stream."""
@@ -203,7 +175,7 @@ class Shell:
                 self._received[type(received).__name__] += 1
                 if type(message) is WorkerMessage and type(message.message) is Healed:
                     self.occurrences.healed(message.message, message.key)
-            self._feed(AgentSent(session.agent_id, messages))
+            self._feed(e.AgentSent(session.agent_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:
         """The session's stream is over. A replaced session causes no event."""
@@ -211,20 +183,19 @@ class Shell:
         if self._sessions.get(session.agent_id) is session:
             del self._sessions[session.agent_id]
             log.info("agent %s detached: %s", session.agent_id, session.closing)
-            self._feed(AgentDetached(session.agent_id))
+            self._feed(e.AgentDetached(session.agent_id))
 
     def snapshot(self, now: float) -> MembershipStatus:
         return self._core.snapshot(now)
 
     def messages_received(self) -> dict[str, int]:
-        """How many messages of each kind have arrived."""
         return dict(sorted(self._received.items()))
 
-    async def ask(self, request: Request) -> Operation | None:
+    async def ask(self, request: e.Request) -> e.Operation | None:
         """Begin what a person asks for; None: too much is under way, or nothing can be decided."""
         self._operations += 1
         number = self._operations
-        self._feed(OperatorAsked(number, request))
+        self._feed(e.OperatorAsked(number, request))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.caught_up(), ASK_TIMEOUT_S)
         return None if self.is_behind else self._core.operation(number, request.request_id)
@@ -240,7 +211,7 @@ class Shell:
             self._went_on.clear()
             await self._went_on.wait()
 
-    def operation(self, number: int) -> Operation | None:
+    def operation(self, number: int) -> e.Operation | None:
         """The state of a request; None if it is unknown or forgotten."""
         return self._core.operation(number)
 
@@ -268,7 +239,7 @@ class Shell:
         for session in self._sessions.values():
             session.close("the lighthouse stops")
 
-    def _feed(self, event: Event) -> None:
+    def _feed(self, event: e.Event) -> None:
         if not (self._has_stopped or self.failed.done()):
             self._events.append(event)
             self.go_on()
@@ -291,17 +262,17 @@ class Shell:
         self._is_handling = False
         self._went_on.set()
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:
-            case SendToAgent():
+            case e.SendToAgent():
                 self._send(instruction)
-            case BeginAgain(reason):
+            case e.BeginAgain(reason):
                 log.warning("%s", reason)
                 self._has_stopped = True
                 self.again.set_result(None)
-            case Journal():
+            case e.Journal():
                 raise AssertionError("the journal has its records itself")
-            case OperationChanged(number):
+            case e.OperationChanged(number):
                 changed = self._changed.pop(number, None)
                 if changed is not None:
                     changed.set()
@@ -309,7 +280,7 @@ class Shell:
                 self._save(instruction)
             case SaveAccount(document):
                 self._account.write(document)
-            case CloseAgent(agent_id, reason):
+            case e.CloseAgent(agent_id, reason):
                 # The core has already removed the agent: the end of this stream is no event.
                 session = self._sessions.pop(agent_id, None)
                 if session is not None:
@@ -333,9 +304,9 @@ class Shell:
         self.occurrences.incident(document)
         record = replace(instruction.record, document=json.dumps(document))
         for agent_id in instruction.agents:
-            self._send(SendToAgent(agent_id, record))
+            self._send(e.SendToAgent(agent_id, record))
 
-    def _send(self, instruction: SendToAgent) -> None:
+    def _send(self, instruction: e.SendToAgent) -> None:
         message = instruction.message
         if isinstance(message, Notice) and not message.elsewhere and self.event_log.note(message):
             log.info("%s: %s", message.kind, message.text)

@@ -57,7 +57,6 @@ class Traces:
         self._whole(f"quorum {change.kind}", job_id, facts, began_ns, began_ns + _ns(duration_s))
 
     def healed(self, job_id: str, replica_id: str, healed: Healed) -> None:
-        """A replica has its peers' state."""
         ended_ns = time.time_ns()
         facts = {
             "ftrun.job.id": job_id,

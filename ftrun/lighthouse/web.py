@@ -125,7 +125,6 @@ def build_app(
     incidents: IncidentSource = list,
     totals: Totals | None = None,
 ) -> web.Application:
-    """The routes, behind the guard."""
     counted = totals if totals is not None else Totals()
 
     async def healthz(_request: web.Request) -> web.Response:

@@ -194,11 +194,9 @@ class ProcessGroup(ReconfigurableGroup):
         return self._built.rank if self._built is not None else 0
 
     def getBackendName(self) -> str:
-        """The name of this backend in torch."""
         return "ftrun"
 
     def abort(self, errored: bool = True) -> None:
-        """Abort the group in use, if there is one."""
         if self._built is not None:
             self._built.abort()
 

@@ -115,7 +115,6 @@ class BuiltGroup(Collectives):
             native._set_default_timeout(timeout)
 
     def abort(self) -> None:
-        """Wake every waiter with an error. From any thread, idempotent, milliseconds."""
         self._signal.trigger()
 
     def threads_sleep(self) -> bool | None:
@@ -211,7 +210,6 @@ class FinishedWork(FutureWork):
             self.future.set_exception(error)
 
     def is_success(self) -> bool:
-        """Whether it ended without an error."""
         return self._error is None
 
 

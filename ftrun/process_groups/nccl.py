@@ -20,15 +20,8 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from ftrun.base.errors import PeerError, UserError
+from ftrun.process_groups import built
 from ftrun.process_groups.base import Place, ProcessGroup
-from ftrun.process_groups.built import (
-    DEFAULT_TIMEOUT,
-    AbortSignal,
-    BuiltGroup,
-    FutureWork,
-    QuantizedWork,
-    Tensors,
-)
 from ftrun.process_groups.codec import ROW_BYTES, ROW_VALUES, Codec, rows_of
 from ftrun.process_groups.quantized import gather_sums
 from ftrun.process_groups.store import StoreClient, split_address
@@ -42,7 +35,7 @@ class ProcessGroupNCCL(ProcessGroup):
 
     caller_waits = False
 
-    def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
+    def __init__(self, timeout: timedelta = built.DEFAULT_TIMEOUT) -> None:
         super().__init__(timeout)
         # Blocking initialisation cannot be aborted, and the watchdog would kill the process when a
         # collective fails, which the Manager can repair.
@@ -53,7 +46,7 @@ class ProcessGroupNCCL(ProcessGroup):
     def getBackendName(self) -> str:
         return "ftrun-nccl"
 
-    def _connect(self, place: Place) -> BuiltGroup:
+    def _connect(self, place: Place) -> built.BuiltGroup:
         native_class = _native_class()
         _await_first(place)
         timeout = place.remaining()
@@ -63,7 +56,7 @@ class ProcessGroupNCCL(ProcessGroup):
         device = torch.device("cuda", torch.cuda.current_device())
         named = PrefixStore(f"ftrun/{place.prefix}", store)
         native = native_class(named, place.rank, place.world_size, options)
-        late = AbortSignal()  # torch's own deadline is another one, and ends no all-reduce
+        late = built.AbortSignal()  # torch's own deadline is another one, and ends no all-reduce
         late.subscribe(native.abort)
         unsubscribe = place.signal.subscribe(late.trigger)
         timer = threading.Timer(timeout.total_seconds(), late.trigger)
@@ -83,7 +76,7 @@ class ProcessGroupNCCL(ProcessGroup):
         return NCCLGroup(place.rank, place.world_size, native, place.signal)
 
 
-class NCCLGroup(BuiltGroup):
+class NCCLGroup(built.BuiltGroup):
     """One quorum's NCCL communicator.
 
     The future of an all-reduce completes when the GPU has done it. (NCCL's own future completes
@@ -91,12 +84,12 @@ class NCCLGroup(BuiltGroup):
     thread of the group waits for the kernels, so the caller does not (``caller_waits``).
     """
 
-    def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
+    def __init__(self, rank: int, world_size: int, native: Any, signal: built.AbortSignal) -> None:
         super().__init__(rank, world_size, native, signal)
         signal.subscribe(native.abort)
         self._watcher = _Watcher(torch.device("cuda", torch.cuda.current_device()), signal)
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce(self, tensors: built.Tensors, opts: Any = None) -> Work:
         return self._watcher.watch(super().allreduce(tensors, opts), tensors)
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
@@ -105,7 +98,7 @@ class NCCLGroup(BuiltGroup):
             return super().allreduce([tensor])  # which has the error
         rows = rows_of(tensor, self.world_size).view(self.world_size, -1, ROW_VALUES)
         sums, gathering = gather_sums(rows if factor == 1.0 else rows * factor, self, codec)
-        result = QuantizedWork([sums.view(-1, ROW_BYTES)], tensor.numel())
+        result = built.QuantizedWork([sums.view(-1, ROW_BYTES)], tensor.numel())
         done: Any = self._watcher.watch(gathering, [sums]).get_future()
         done.add_done_callback(lambda ended: _pass_on(ended, result.future))
         return result
@@ -118,19 +111,19 @@ class NCCLGroup(BuiltGroup):
 class _Watcher:
     """A thread that waits for kernels in the order of issue and completes futures on the host."""
 
-    def __init__(self, device: torch.device, signal: AbortSignal) -> None:
+    def __init__(self, device: torch.device, signal: built.AbortSignal) -> None:
         self._device = device
         self._signal = signal
-        self._queue: queue.SimpleQueue[tuple[Work, Tensors, Future[Any]] | None] = (
+        self._queue: queue.SimpleQueue[tuple[Work, built.Tensors, Future[Any]] | None] = (
             queue.SimpleQueue()
         )
         threading.Thread(target=self._run, name="ftrun-nccl", daemon=True).start()
 
-    def watch(self, work: Work, tensors: Tensors) -> Work:
+    def watch(self, work: Work, tensors: built.Tensors) -> Work:
         """A Work that completes when the GPU has done ``work``, or with its error."""
         future: Future[Any] = Future(devices=[self._device])
         self._queue.put((work, tensors, future))
-        return FutureWork(future)
+        return built.FutureWork(future)
 
     def close(self) -> None:
         """End the thread once all that was issued has ended."""

@@ -19,13 +19,7 @@ import torch
 from torch.distributed import Work
 
 from ftrun.base.errors import PeerError
-from ftrun.process_groups.built import (
-    AbortSignal,
-    BuiltGroup,
-    FinishedWork,
-    GroupAborted,
-    QuantizedWork,
-)
+from ftrun.process_groups import built
 from ftrun.process_groups.codec import ROW_BYTES, Codec, rows_of
 from ftrun.process_groups.quantized import add_up
 
@@ -38,7 +32,7 @@ UNDER_WAY_MAX = 8
 """Pieces whose sums are sent before the thread waits for the sums of the first of them."""
 
 
-class MessageGroup(BuiltGroup):
+class MessageGroup(built.BuiltGroup):
     """A group whose messages have tags, so that it can reduce in the background."""
 
     _messages: QuantizedMessages | None = None
@@ -57,7 +51,7 @@ class MessageGroup(BuiltGroup):
 class QuantizedMessages:
     """The quantised all-reduces of one group. All ranks must start the same in the same order."""
 
-    def __init__(self, group: BuiltGroup, signal: AbortSignal) -> None:
+    def __init__(self, group: built.BuiltGroup, signal: built.AbortSignal) -> None:
         self._group = group
         self._signal = signal
         self._started = 0
@@ -67,7 +61,7 @@ class QuantizedMessages:
     def allreduce(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
         """Begin to add up ``tensor`` times ``factor``; a QuantizedWork, or an error in a Work."""
         if self._signal.triggered:
-            return FinishedWork(error=GroupAborted("the process group was aborted"))
+            return built.FinishedWork(error=built.GroupAborted("the process group was aborted"))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ftrun-quantized", daemon=True)
             self._thread.start()
@@ -113,10 +107,10 @@ class QuantizedMessages:
             if work is not None:
                 waiting.append(work)
         for work in waiting:
-            work.fail(GroupAborted("the process group was aborted"))
+            work.fail(built.GroupAborted("the process group was aborted"))
 
 
-class _Whole(QuantizedWork):
+class _Whole(built.QuantizedWork):
     """One all-reduce, of so many pieces. The group's thread ends them in order."""
 
     def __init__(self, pieces: int) -> None:
@@ -143,7 +137,7 @@ class _Piece:
 
     def __init__(
         self,
-        group: BuiltGroup,
+        group: built.BuiltGroup,
         tensor: torch.Tensor,
         factor: float,
         codec: Codec,
@@ -205,7 +199,6 @@ class _Piece:
         self._whole.piece_ended()
 
     def fail(self, error: Exception) -> None:
-        """The all-reduce has failed."""
         if not self._failed:
             self._failed = True
             self._drop()

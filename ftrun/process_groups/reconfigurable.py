@@ -81,17 +81,14 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         """Close all connections."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the deadline of later collectives."""
         raise NotImplementedError(f"{type(self).__name__} has no timeout to set")
 
     # ------------------------------------------------------------ its name in torch
 
     def getBackendName(self) -> str:
-        """The name of this backend in torch."""
         raise NotImplementedError(f"{type(self).__name__} has no name")
 
     def size(self) -> int:
-        """The number of ranks."""
         raise NotImplementedError(f"{type(self).__name__} has no size")
 
     def register(self, name: str) -> ReconfigurableGroup:
@@ -139,7 +136,6 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         self._registered_name = name
 
     def broadcast_one(self, tensor: torch.Tensor, root: int) -> Work:
-        """Broadcast a single tensor."""
         options = dist.BroadcastOptions()
         options.rootRank = root
         return self.broadcast([tensor], options)

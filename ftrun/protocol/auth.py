@@ -41,7 +41,6 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def default_token_path() -> Path:
-    """The path of the user's own token."""
     return state_home() / "token"
 
 

@@ -1,9 +1,9 @@
-"""How a lighthouse and its parent find each other: environment, token pipe, ``address.json``.
+"""How a lighthouse and its parent find each other: an order through a pipe, ``address.json``.
 
-An agent, or the keeper of a node, starts ``ftrun/lighthouse/__main__.py`` with
-``child_environment`` added to its own environment, and passes the read end of a pipe. A line of it
-is the token (never argv: X4), and its end is the order to stop. The child publishes its ports in
-``STATE_DIR/address.json`` and dies with its parent (P1).
+An agent, or the keeper of a node, starts ``ftrun/lighthouse/__main__.py`` and passes it the read
+end of a pipe. A line of it is the order with the token (never argv, never the environment: X4), and
+its end is the order to stop. The child publishes its ports in ``STATE_DIR/address.json`` and dies
+with its parent (P1).
 
 Imports nothing heavy, because the child is tied to its parent before it loads anything else. Not
 here: starting and restarting the child (agent/embedded.py), its start (lighthouse/embedded.py).
@@ -13,22 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ftrun.base.files import write_whole
 
-STATE_DIR = "FTRUN_LIGHTHOUSE_STATE_DIR"
-BIND = "FTRUN_LIGHTHOUSE_BIND"
-HTTP = "FTRUN_LIGHTHOUSE_HTTP"
-LOG_DIR = "FTRUN_LIGHTHOUSE_LOG_DIR"
-TOKEN_FD = "FTRUN_LIGHTHOUSE_TOKEN_FD"
-OUTLIVES = "FTRUN_LIGHTHOUSE_OUTLIVES"
-TLS = "FTRUN_LIGHTHOUSE_TLS"
-FOR_NODES = "FTRUN_LIGHTHOUSE_FOR_NODES"
-ONCE = "FTRUN_LIGHTHOUSE_ONCE"
+ORDER_FD = "FTRUN_LIGHTHOUSE_ORDER_FD"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
+ORDER_BYTES_MAX = 64 * 1024
 
 GOES_ON_WORDS = "training goes on without it"
 """What the child says last, if it was asked to stop and nodes train on."""
@@ -45,38 +37,35 @@ class ServiceAddress:
     pid: int = 0
 
 
-def child_environment(
-    state_dir: Path,
-    token_fd: int,
-    *,
-    parent_pid: int,
-    bind: str = ANY_PORT,
-    http: str = ANY_PORT,
-    log_dir: Path | None = None,
-    outlives: bool = True,
-    tls: tuple[str, ...] = (),
-    for_nodes: bool = False,
-    once: bool = False,
-) -> dict[str, str]:
-    """Variables that the agent adds to the environment of its lighthouse.
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """What a parent passes to its lighthouse.
 
-    ``log_dir``: of the job, where ``events.jsonl`` is written too. ``outlives``: ``state_dir`` is
-    of use after a crash of the machine. ``tls``: paths of a certificate, its key and a CA; none:
-    no TLS. ``for_nodes``: agents of other nodes come too, and ``state_dir`` is a register that
-    several lighthouses share. ``once``: it ends with its first job, and shares with nobody.
+    ``log_dir``: of the job, where ``events.jsonl`` is written too; "": nowhere. ``outlives``:
+    ``state_dir`` is of use after a crash of the machine: it is not of the agent's life alone.
+    ``tls``: paths of a certificate, its key and a CA; none: no TLS. ``for_nodes``: agents of other
+    nodes come too, and ``state_dir`` is a register that several lighthouses share. ``once``: it
+    ends with its first job, and shares with nobody.
     """
-    return {
-        OUTLIVES: "1" if outlives else "",
-        TLS: os.pathsep.join(tls),
-        FOR_NODES: "1" if for_nodes else "",
-        ONCE: "1" if once else "",
-        LOG_DIR: "" if log_dir is None else str(log_dir.absolute()),
-        STATE_DIR: str(state_dir),
-        BIND: bind,
-        HTTP: http,
-        TOKEN_FD: str(token_fd),
-        PARENT_PID: str(parent_pid),
-    }
+
+    state_dir: str
+    token: str = field(repr=False)
+    bind: str = ANY_PORT
+    http: str = ANY_PORT
+    log_dir: str = ""
+    outlives: bool = True
+    tls: tuple[str, ...] = ()
+    for_nodes: bool = False
+    once: bool = False
+
+    @property
+    def contends(self) -> bool:
+        """Whether it is one of several lighthouses, of which one leads."""
+        return self.for_nodes and not self.once
+
+    def order(self) -> bytes:
+        """The line to write into the child's pipe."""
+        return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def publish_address(state_dir: Path, address: ServiceAddress) -> None:

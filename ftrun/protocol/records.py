@@ -29,14 +29,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as Wire
 
 from ftrun.base.errors import ProtocolError
-from ftrun.protocol.limits import (
-    MESSAGE_BYTES_MAX,
-    PROSE_FIELDS,
-    clip,
-    id_validator,
-    validate_count,
-    validator,
-)
+from ftrun.protocol import limits
 from ftrun.protocol.shared_records import SHARED, SharedRecords, shallow_class
 
 T = TypeVar("T")
@@ -67,8 +60,8 @@ class RecordCodec(Generic[T]):
             ProtocolError: a value is over its limit or of the wrong type.
         """
         data = guarded(self.encode_part, record)
-        if len(data) > MESSAGE_BYTES_MAX:
-            raise ProtocolError(f"{type(record).__name__} is over {MESSAGE_BYTES_MAX} bytes")
+        if len(data) > limits.MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"{type(record).__name__} is over {limits.MESSAGE_BYTES_MAX} bytes")
         return data
 
     def decode(self, data: bytes) -> T:
@@ -77,8 +70,10 @@ class RecordCodec(Generic[T]):
         Raises:
             ProtocolError: the bytes are no such record, or over a limit.
         """
-        if len(data) > MESSAGE_BYTES_MAX:
-            raise ProtocolError(f"a message of {len(data)} bytes is over {MESSAGE_BYTES_MAX}")
+        if len(data) > limits.MESSAGE_BYTES_MAX:
+            raise ProtocolError(
+                f"a message of {len(data)} bytes is over {limits.MESSAGE_BYTES_MAX}"
+            )
         return guarded(self.decode_part, data)
 
     def _encode(self, record: T) -> bytes:
@@ -198,12 +193,12 @@ def _scalar(where: str, kind: Any) -> _Plan:
     name = where.rpartition(".")[2]
     if issubclass(kind, Enum):
         return _enum(where, kind)
-    validate = validator(where, kind)
+    validate = limits.validator(where, kind)
 
     def encode_clipped(wire: Any, value: Any) -> None:
-        setattr(wire, name, clip(value))
+        setattr(wire, name, limits.clip(value))
 
-    is_prose = name in PROSE_FIELDS and validate is not None
+    is_prose = name in limits.PROSE_FIELDS and validate is not None
     return _Plan(encode_clipped if is_prose else None, attrgetter(name), validate, blank=kind())
 
 
@@ -266,7 +261,7 @@ def _optional(where: str, kind: Any) -> _Plan:
     if isinstance(kind, type) and is_dataclass(kind):
         return _nested(where, kind, is_optional=True)
     name = where.rpartition(".")[2]
-    validate = validator(where, kind) or _unchanged
+    validate = limits.validator(where, kind) or _unchanged
 
     def encode(wire: Any, value: Any) -> None:
         setattr(wire, name, validate(value))
@@ -282,12 +277,12 @@ def _repeated(where: str, kind: Any) -> _Plan:
     encode_items, decode_items = _items(where, kind)
 
     def encode(wire: Any, value: Any) -> None:
-        validate_count(where, len(value))
+        limits.validate_count(where, len(value))
         encode_items(getattr(wire, name), value)
 
     def decode(wire: Any) -> Any:
         found = getattr(wire, name)
-        validate_count(where, len(found))
+        limits.validate_count(where, len(found))
         return tuple(decode_items(found)) if found else ()
 
     return _Plan(encode, decode, blank=())
@@ -299,7 +294,7 @@ def _items(where: str, kind: Any) -> tuple[EncodeField, Callable[[Any], Iterable
         return _pairs(where)
     if isinstance(kind, type) and is_dataclass(kind):
         return _record_items(where, kind)
-    validate = validator(where, kind) or _unchanged
+    validate = limits.validator(where, kind) or _unchanged
     return (
         lambda items, values: items.extend([validate(value) for value in values]),
         lambda items: [validate(item) for item in items],
@@ -324,7 +319,7 @@ def _record_items(where: str, cls: type) -> tuple[EncodeField, Callable[[Any], I
 
 def _pairs(where: str) -> tuple[EncodeField, Callable[[Any], Iterable[Any]]]:
     """``tuple[tuple[str, float], ...]`` as repeated Scalar: named numbers, NaN allowed."""
-    validate = id_validator(f"{where}.name")
+    validate = limits.id_validator(f"{where}.name")
 
     def encode(items: Any, values: Any) -> None:
         for name, number in values:

@@ -167,7 +167,6 @@ class LighthouseConnection:
 
     Args:
         addresses: ``host:port`` of the lighthouse, or of each that may become it.
-        token: the job's.
         on_event: must not block or raise.
         tls: the certificates of both sides; without files: plaintext.
         job_id: for a door, which knows the lighthouses of many jobs.

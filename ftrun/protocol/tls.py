@@ -38,7 +38,6 @@ class TlsFiles:
         return self.cert is not None or self.ca is not None
 
     def absolute(self) -> TlsFiles:
-        """The same files, by absolute paths."""
         return TlsFiles(*(p and p.absolute() for p in (self.cert, self.key, self.ca)))
 
     def check_server(self) -> None:

@@ -20,7 +20,7 @@ from ftrun.config.settings import check_writable
 from ftrun.core.lighthouse.stopping import LEAVING_MAX_S
 from ftrun.lighthouse.door import HouseStatus, serve_door
 from ftrun.lighthouse.settings import ServiceSettings
-from ftrun.protocol.embedding import ServiceAddress
+from ftrun.protocol.embedding import Embedding, ServiceAddress
 
 JOBS_MAX = 256
 START_S = 4.0
@@ -91,18 +91,22 @@ class Houses:
         logs = home / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         tls = settings.tls.absolute()
+        embedding = Embedding(
+            str(home),
+            settings.token,
+            any_port,
+            any_port,
+            tls=tuple(str(path) for path in (tls.cert, tls.key, tls.ca) if path is not None),
+            for_nodes=True,
+            once=True,
+        )
         house = House(
             EmbeddedLighthouse(
-                home,
-                settings.token,
+                embedding,
                 os.urandom(GUARD_BYTES).hex(),
                 logs / "lighthouse.log",
                 partial(self._ready, job_id),
                 partial(self._ended, job_id),
-                outlives=True,
-                bind=ServiceAddress(any_port, any_port),
-                tls=tuple(str(path) for path in (tls.cert, tls.key, tls.ca) if path is not None),
-                once=True,
             )
         )
         self._houses[job_id] = house

@@ -34,7 +34,6 @@ _Order = tuple[Question, Member]
 
 
 def encode(entry: Entry) -> bytes:
-    """An answer, as JSON."""
     shape = entry.shape
     fields = None if shape is None else [shape.op, shape.dtype, list(shape.sizes)]
     return json.dumps([fields, entry.changed, entry.cleared, entry.over]).encode()

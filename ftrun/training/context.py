@@ -78,13 +78,17 @@ class WorkerContext:
         return " and ".join(asked)
 
 
-class _Process:
+class Process:
     """The state of this process, which is one worker for all its life.
 
-    ``managed``: the worker whose Manager is open. ``managers``: how many the worker ``owner`` has
-    had, with that one. ``place``: of the last Manager, which may be closed.
-    ``leave``: see ``trains``. ``before_claim``: see there.
-    ``stop_signal``: what it was asked to stop with; 0: it was not. ``is_pressed``: see ``press``.
+    ``failed``: the script has raised or exits non-zero, so exit handlers must not report it as
+    finished. ``managed``: the worker whose Manager is open. ``managers``: how many the worker
+    ``owner`` has had, with that one. ``place``: of the last Manager, which may be closed; for the
+    report of a failure. ``leave``: of a Manager that has begun its first step; it raises
+    ``Drained`` unless left. ``before_claim``: see there. ``stop_signal``: what it was asked to stop
+    with; 0: it was not. ``is_pressed``: the script is to leave where it stands, and stands in a
+    place of ftrun's: a wait for peers there ends by ``Drained``, because it may last longer than
+    the grace.
     """
 
     context: WorkerContext | None = None
@@ -101,17 +105,17 @@ class _Process:
 
 def install(context: WorkerContext) -> None:
     """Set the identity of this process. The bootstrap calls it once."""
-    _Process.context = context
+    Process.context = context
 
 
 def current() -> WorkerContext | None:
     """The identity of this process; None if the script was started without ftrun."""
-    return _Process.context
+    return Process.context
 
 
 def before_claim(call: Callable[[], None]) -> None:
     """Call this before each Manager of this process is made."""
-    _Process.before_claim = call
+    Process.before_claim = call
 
 
 def claim(key: WorkerKey) -> None:
@@ -120,61 +124,44 @@ def claim(key: WorkerKey) -> None:
     Raises:
         UserError: it has one already.
     """
-    if _Process.before_claim is not None:
-        _Process.before_claim()
-    if _Process.managed == key:
+    if Process.before_claim is not None:
+        Process.before_claim()
+    if Process.managed == key:
         raise UserError(
             "this process has a Manager already: use that one (ftrun.manager() returns it), or "
             "call its shutdown() first"
         )
-    if _Process.owner != key:
-        _Process.owner, _Process.managers = key, 0
-    _Process.managed = key
-    _Process.managers += 1
+    if Process.owner != key:
+        Process.owner, Process.managers = key, 0
+    Process.managed = key
+    Process.managers += 1
 
 
 def release(key: WorkerKey) -> None:
-    """Note that this worker's Manager is closed."""
-    if _Process.managed == key:
+    if Process.managed == key:
         last = place()
-        _Process.managed = None
-        _Process.leave = None
-        _Process.place = lambda: last
-
-
-def knows_place(place: Callable[[], Place]) -> None:
-    """Note the function that returns the open Manager's place, for the report of a failure."""
-    _Process.place = place
+        Process.managed = None
+        Process.leave = None
+        Process.place = lambda: last
 
 
 def place() -> Place:
     """The Manager's place now, or at its end; no step if there was no Manager."""
-    return _Process.place() if _Process.place is not None else (None, False)
+    return Process.place() if Process.place is not None else (None, False)
 
 
 def had_manager() -> bool:
-    """Whether the script has ever made a Manager."""
-    return _Process.managers > 0
+    return Process.managers > 0
 
 
 def managers_before(key: WorkerKey) -> int:
     """How many Managers this worker has had and shut down."""
-    return _Process.managers - (_Process.managed == key) if _Process.owner == key else 0
-
-
-def trains(leave: Callable[[], None]) -> None:
-    """Note that the Manager has begun its first step; ``leave`` raises ``Drained`` unless left."""
-    _Process.leave = leave
-
-
-def leaver() -> Callable[[], None] | None:
-    """The function given to ``trains``; None where no Manager trains."""
-    return _Process.leave
+    return Process.managers - (Process.managed == key) if Process.owner == key else 0
 
 
 def request_stop(number: int = signal.SIGTERM) -> None:
     """Note that the agent has asked this process to stop; ``number``: as if by this signal."""
-    _Process.stop_signal = _Process.stop_signal or int(number)
+    Process.stop_signal = Process.stop_signal or int(number)
 
 
 def stop_requested() -> bool:
@@ -183,37 +170,19 @@ def stop_requested() -> bool:
     It is True before ``Drained`` is raised, so that a script can end its loop by itself. Without
     ``ftrun`` it is always False.
     """
-    return _Process.stop_signal != 0
-
-
-def press() -> None:
-    """Note that the script is to leave where it stands, and stands in a place of ftrun's.
-
-    A wait for peers there ends by ``Drained``, because it may last longer than the grace.
-    """
-    _Process.is_pressed = True
+    return Process.stop_signal != 0
 
 
 def is_pressed() -> bool:
     """Whether the script is to leave as soon as it can: a wait for peers ends now."""
-    return _Process.is_pressed
+    return Process.is_pressed
 
 
 def stops_with() -> BaseException:
     """What a script without a Manager is ended by."""
-    return KeyboardInterrupt() if was_interrupted() else SystemExit(128 + _Process.stop_signal)
+    return KeyboardInterrupt() if was_interrupted() else SystemExit(128 + Process.stop_signal)
 
 
 def was_interrupted() -> bool:
     """Whether it was asked by Ctrl-C."""
-    return _Process.stop_signal == signal.SIGINT
-
-
-def mark_failed() -> None:
-    """Note that the script has raised or exits non-zero."""
-    _Process.failed = True
-
-
-def has_failed() -> bool:
-    """Whether the script has failed: then exit handlers must not report it as finished."""
-    return _Process.failed
+    return Process.stop_signal == signal.SIGINT

@@ -240,7 +240,6 @@ class PureDistributedDataParallel(nn.Module):
                 note(self._note_gradient)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model."""
         return self.module(*args, **kwargs)
 
     @contextmanager
@@ -305,7 +304,6 @@ class _Buckets(ProcessGroup):
         self.use(SoloGroup(AbortSignal()))
 
     def learn(self, buckets: Sequence[GradBucket], parameters: list[nn.Parameter]) -> None:
-        """Learn the final layout of the reducer's buckets."""
         self._layouts = [_BucketLayout(bucket) for bucket in buckets]
         self._parameters = parameters
 

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftrun.base import clock
 from ftrun.base.errors import Bug, FtrunError, PeerError, UserError, assert_never
@@ -40,6 +40,9 @@ from ftrun.training.link import AgentLink
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import Reduction
 
+if TYPE_CHECKING:
+    from ftrun.training.exchanges import Exchanges
+
 log = logging.getLogger(__name__)
 
 
@@ -49,16 +52,6 @@ LOCK_WAIT_S = 5.0
 BUILD_TIMEOUT_S = 10.0
 CLOSED = "the Manager was closed"
 T = TypeVar("T")
-
-
-class Exchanged(Protocol):
-    """The values that this worker keeps of its exchanges with peers (exchanges.py)."""
-
-    def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """The answer to a peer's question; None: not known yet. From any thread."""
-
-    def step_is_void(self, step: int) -> None:
-        """The step that was begun is given up."""
 
 
 class Engine:
@@ -75,21 +68,21 @@ class Engine:
         self.machine = machine
         self.fatal: Exception | None = None
         self.peers: m.Roster | None = None
-        self.exchanges: Exchanged | None = None
+        self.exchanges: Exchanges | None = None
         self._begun = machine.begun
         self.lock = threading.RLock()  # of ``changed``; by itself it costs a step less
         self.changed = threading.Condition(self.lock)
-        self._context = context
+        self.context = context
         self._registered = False
         self._events: deque[e.Event] = deque()
         self._draining = False
         self._has_closed = False
         self._waiting = 0
         self._stock: tuple[Quorum | None, tuple[int, ...]] = (None, ())
-        self._progress = progress
+        self.progress = progress
         self._progress_due = False
         self._progress_sent = 0.0
-        self._healing = healing
+        self.healing = healing
         self._groups = Groups(context, pg, self.feed, BUILD_TIMEOUT_S)
         self.in_flight = InFlight(
             machine, self._groups, pg.caller_waits, self._events.append, self.feed, self.die
@@ -111,7 +104,6 @@ class Engine:
         return "" if beside is None or quorum is None else beside.wanted_by(quorum.store)
 
     def start(self) -> None:
-        """Start to receive messages from the agent."""
         pauses.stop_listening()  # the link asks at each tick
         self._link.start()
 
@@ -135,7 +127,7 @@ class Engine:
         """Issue one more reduction of this step: it goes out now, or once it has been compared."""
         with self.lock:
             over = reduction.closes and reduction.awaited
-            self._healing.forward_over(may_resume=reduction.batched and not over)
+            self.healing.forward_over(may_resume=reduction.batched and not over)
             self.in_flight.reductions.append(reduction)
             issued = e.OperationIssued(reduction.batched, reduction.closes, reduction.shape)
             self._events.append(issued)
@@ -158,7 +150,7 @@ class Engine:
     def finish_results(self) -> None:
         """Return when every result that stands is in its tensor and its callbacks have run."""
         self.in_flight.complete_results()
-        self._healing.forward_over()
+        self.healing.forward_over()
 
     def wait_until(
         self,
@@ -244,7 +236,7 @@ class Engine:
         self._link.close()
         self._comparing.close()
         self._groups.close()
-        self._healing.close()
+        self.healing.close()
         with self.changed:  # another thread may wait
             self._has_closed = True
             self.in_flight.close(PeerError(CLOSED))
@@ -281,7 +273,7 @@ class Engine:
             case e.HandOut():
                 self.in_flight.hand_out(instruction.indices)
             case e.ShowProgress():
-                made = self._progress.make(instruction.activity, instruction.since_s)
+                made = self.progress.make(instruction.activity, instruction.since_s)
                 self._link.send(made)
             case e.Send():
                 self._link.send(instruction.message)
@@ -303,11 +295,11 @@ class Engine:
             case e.FailScript():
                 self.die(UserError(instruction.reason))
             case e.LoadState():
-                self._healing.load(instruction)
+                self.healing.load(instruction)
             case e.OfferState():
-                self._healing.offer(instruction)
+                self.healing.offer(instruction)
             case e.RetireState():
-                self._healing.retire(instruction.tag)
+                self.healing.retire(instruction.tag)
             case e.ShowPeers():
                 self.peers = instruction.roster
             case _:
@@ -319,7 +311,7 @@ class Engine:
         self.in_flight.begin_step()
         if self._groups.beside is not None:
             self._groups.beside.boundary(self.machine.position)
-        self._healing.forward_may_run()
+        self.healing.forward_may_run()
         self._take_stock()
 
     def _break(self, error: Exception) -> None:
@@ -343,7 +335,7 @@ class Engine:
         if quorum is None or not ranks or stock == self._stock:
             return
         self._stock = stock
-        key = self._context.key
+        key = self.context.key
         own = quorum.index(key.replica_id, key.incarnation)
         self.in_flight.divisor = len(ranks)
         self.in_flight.rank = ranks.index(own) if own in ranks else None
@@ -384,7 +376,7 @@ class Engine:
     def _flush_progress(self) -> None:
         now = clock.now()
         if self._progress_due and now - self._progress_sent >= PROGRESS_INTERVAL_S:
-            self._link.send(self._progress.make())
+            self._link.send(self.progress.make())
             self._progress_due = False
             self._progress_sent = now
 
@@ -398,7 +390,7 @@ class Engine:
         began = clock.now()
         if message is not None:
             self.feed(message)
-        heal = self._healing.progress()
+        heal = self.healing.progress()
         with self.changed:
             waited_s = clock.now() - began
             beside = self._groups.beside
@@ -407,7 +399,7 @@ class Engine:
             self._flush_progress()
 
     def _on_link_lost(self, error: PeerError) -> None:
-        self.die(PeerError(f"replica {self._context.replica_id} lost its agent: {error}"))
+        self.die(PeerError(f"replica {self.context.replica_id} lost its agent: {error}"))
 
     def _story(self) -> str:
         return "\n".join(self.machine.story())

@@ -24,7 +24,6 @@ class EventLoggers:
     Args:
         job_id: of ftrun; JOB_ID in the environment counts more, as with torchft.
         replica_id: the script's own name for this replica group, or the slot.
-        group_rank: of this worker.
     """
 
     def __init__(self, job_id: str, replica_id: str, group_rank: int) -> None:

@@ -22,6 +22,7 @@ from ftrun.base.errors import PeerError, UserError
 from ftrun.core.messages import Roster
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
+from ftrun.core.worker import exchange
 from ftrun.core.worker.asking import (
     AskLighthouse,
     AskPeer,
@@ -30,15 +31,6 @@ from ftrun.core.worker.asking import (
     GiveUpQuorum,
     Known,
     NextMove,
-)
-from ftrun.core.worker.exchange import (
-    BODY_BYTES_MAX,
-    Contribution,
-    ExchangeQuestion,
-    Kept,
-    Kind,
-    Names,
-    answer_of,
 )
 from ftrun.core.worker.exchange_places import (
     AskingDonors,
@@ -75,7 +67,6 @@ class Exchanges:
     """The exchanges of one worker. For the main thread, except for ``answer``.
 
     Args:
-        context: of this worker.
         engine: of this worker; its lock guards what is kept.
         leave: called while the main thread waits: it raises if the script is to leave there.
     """
@@ -86,7 +77,7 @@ class Exchanges:
         self._context = context
         self._leave = leave
         self._engine = engine
-        self._kept, self._names = Kept(context.replica_id), Names()
+        self._kept, self._names = exchange.Kept(context.replica_id), exchange.Names()
         self._places = ShownPlaces()
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
@@ -123,12 +114,12 @@ class Exchanges:
             _warn_alone(f"{what} of {site}")
             return None
         body = (COUNTS if counts else COUNTS_NOT) + body
-        if len(body) > BODY_BYTES_MAX:
+        if len(body) > exchange.BODY_BYTES_MAX:
             raise UserError(
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
-                f"{BODY_BYTES_MAX} at most"
+                f"{exchange.BODY_BYTES_MAX} at most"
             )
-        own = Contribution(self._context.replica_id, site, what, body)
+        own = exchange.Contribution(self._context.replica_id, site, what, body)
         with self._engine.changed:
             is_full = self._kept.is_full
         if is_full:
@@ -268,7 +259,7 @@ class Exchanges:
         self._engine.peers = None
         return self.peers(timeout_s, counts_isolation=True)
 
-    def ask(self, move: AskPeer) -> tuple[list[Contribution] | None, bool]:
+    def ask(self, move: AskPeer) -> tuple[list[exchange.Contribution] | None, bool]:
         """Ask a peer for its stage: its answer, if it has one, and whether it was reached."""
         return self._links.ask(move, timeout_s=STAGE_TIMEOUT_S)
 
@@ -345,21 +336,21 @@ class Exchanges:
         """The step that was begun is given up, so its place is no answer any more."""
         self._places.forget(step)
 
-    def answer(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
+    def answer(self, question: exchange.ExchangeQuestion, timeout_s: float) -> bytes | None:
         """The answer to a peer's question; None: not known yet. From any thread."""
         machine = self._engine.machine
-        if question.name.kind is Kind.STAGE:
+        if question.name.kind is exchange.Kind.STAGE:
             timeout_s = min(timeout_s, STAGE_ANSWER_S)
 
-        def find() -> Sequence[Contribution] | None:
-            if question.name.kind is Kind.PLACE:
+        def find() -> Sequence[exchange.Contribution] | None:
+            if question.name.kind is exchange.Kind.PLACE:
                 return place_of(
                     self._places, self._context.key, question, is_set_up=machine.is_set_up
                 )
-            if question.name.kind is Kind.STAGE:
+            if question.name.kind is exchange.Kind.STAGE:
                 return self.stage.answer(self._context.key, question, machine.trains_from)
             attempt = machine.in_force.attempt if machine.in_force is not None else None
-            return answer_of(
+            return exchange.answer_of(
                 self._kept,
                 question,
                 attempt,
@@ -380,13 +371,12 @@ class Exchanges:
 class _Waiting:
     """One call of the script, and how long it may wait."""
 
-    own: Contribution
+    own: exchange.Contribution
     deadline: float
     timeout_s: float
     noticed_at: float = 0.0
 
     def left_s(self) -> float:
-        """Seconds until the deadline."""
         return max(0.0, self.deadline - clock.now())
 
     def check(self, whom: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ The *global* weights are those after the last committed outer step: equal on all
 *local* weights are the model's own. A pseudo-gradient is global minus local; the outer optimizer
 steps the global weights by the average of all replicas' pseudo-gradients.
 
-Not here: when a fragment is reduced and stepped (diloco.py), a batch of reductions (batch.py).
+Not here: when a fragment is reduced and stepped (diloco.py), a batch of reductions (reductions.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ class Fragment:
         module: the fragment.
         number: its place among the fragments; the state heals under a key with this number.
         outer_optimizer: steps these parameters; it may have parameters of other fragments too.
-        settings: see FragmentSettings.
 
     Raises:
         UserError: the outer optimizer steps none of these parameters.
@@ -153,7 +152,6 @@ class Fragment:
             return committed
 
     def _save_grads(self) -> None:
-        """Compute the pseudo-gradients."""
         with torch.no_grad():
             for name, parameter in self._module.named_parameters():
                 if parameter.is_floating_point():

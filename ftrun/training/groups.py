@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ftrun.base import clock
@@ -92,26 +93,20 @@ class Following:
         return self._machine.position + self._machine.in_step
 
 
+@dataclass(eq=False, repr=False)
 class Groups:
     """All groups that exist in this worker, by attempt: one in use, a few built or dropped."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        factory: ProcessGroup,
-        report: Callable[[GroupBuilt | GroupFailed], None],
-        build_timeout_s: float,
-    ) -> None:
-        self._context = context
-        self._factory = factory
-        self._report = report
-        self._build_timeout_s = build_timeout_s
-        self.beside: Beside | None = None
-        self._lock = threading.Lock()
-        self._signals: dict[Attempt, AbortSignal] = {}
-        self._built: dict[Attempt, BuiltGroup] = {}
-        self._dropped: list[BuiltGroup] = []
-        self._threads: set[threading.Thread] = set()
+    _context: WorkerContext
+    _factory: ProcessGroup
+    _report: Callable[[GroupBuilt | GroupFailed], None]
+    _build_timeout_s: float
+    beside: Beside | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _signals: dict[Attempt, AbortSignal] = field(default_factory=dict)
+    _built: dict[Attempt, BuiltGroup] = field(default_factory=dict)
+    _dropped: list[BuiltGroup] = field(default_factory=list)
+    _threads: set[threading.Thread] = field(default_factory=set)
 
     def build(self, quorum: Quorum) -> None:
         """Start to build; a thread of its own reports GroupBuilt or GroupFailed."""

@@ -195,7 +195,6 @@ class Healing:
         self._unlike.add(key)
 
     def keys(self) -> tuple[str, ...]:
-        """The keys of all state functions."""
         return tuple(self._functions)
 
     def tree(self) -> dict[str, Any]:
@@ -574,5 +573,4 @@ class _Fetch:
 
     @property
     def tag(self) -> Tag:
-        """The attempt and the step that the state is for."""
         return self.load.tag

@@ -12,9 +12,10 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import DistError, Work
@@ -29,31 +30,16 @@ from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
 from ftrun.training.groups import Groups
 from ftrun.training.reductions import Reduction
 
+if TYPE_CHECKING:
+    from ftrun.training.elastic_sampler import ElasticSampler
+
 RECHECK_INTERVAL = timedelta(milliseconds=20)
 REASON_CHARS_MAX = 500
 
 _Launched = tuple[BuiltGroup, Attempt, int, Work]
 
 
-class Sampled(Protocol):
-    """The sampler of a Manager's steps (elastic_sampler.py)."""
-
-    def heal(self, state: dict[str, Any]) -> None:
-        """Take the peers' position."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position, for peers."""
-
-    def weight(self) -> float:
-        """The factor for what this worker adds to an average, by its samples."""
-
-    def before_reduction(self) -> None:
-        """Check, before a reduction, that its gradients are of the samples of this step."""
-
-    def committed(self, contributors: tuple[str, ...]) -> None:
-        """The step is committed, with these contributors."""
-
-
+@dataclass(eq=False, repr=False)
 class InFlight:
     """All reductions of the step under way, by index, and the group that they go out on.
 
@@ -76,36 +62,27 @@ class InFlight:
         ready: calls that complete futures; they run outside the engine's lock.
     """
 
-    def __init__(
-        self,
-        machine: StepMachine,
-        groups: Groups,
-        caller_waits: bool,
-        note: Callable[[e.Event], None],
-        feed: Callable[[e.Event], None],
-        die: Callable[[Exception], None],
-    ) -> None:
-        self.reductions: list[Reduction] = []
-        self.divisor = 0
-        self.rank: int | None = None
-        self.contributors: tuple[str, ...] = ()
-        self.sampled: Sampled | None = None
-        self.error: Exception | None = None
-        self.issues_awaited = False
-        self.ready: deque[Callable[[], None]] = deque()
-        self._machine = machine
-        self._groups = groups
-        self._caller_waits = caller_waits
-        self._note = note
-        self._feed = feed
-        self._die = die
-        self._has_ended = False
-        self._refusal: Exception | None = None  # of an operation that may be at fault itself
-        self._batch: list[_Launched] = []
-        self._works: list[Work] = []
-        self._aborted: list[tuple[BuiltGroup, list[Work]]] = []
-        self._group: BuiltGroup | None = None
-        self._group_attempt: Attempt | None = None
+    _machine: StepMachine
+    _groups: Groups
+    _caller_waits: bool
+    _note: Callable[[e.Event], None]
+    _feed: Callable[[e.Event], None]
+    _die: Callable[[Exception], None]
+    reductions: list[Reduction] = field(default_factory=list)
+    divisor: int = 0
+    rank: int | None = None
+    contributors: tuple[str, ...] = ()
+    sampled: ElasticSampler | None = None
+    error: Exception | None = None
+    issues_awaited: bool = False
+    ready: deque[Callable[[], None]] = field(default_factory=deque)
+    _has_ended: bool = False
+    _refusal: Exception | None = None  # of an operation that may be at fault itself
+    _batch: list[_Launched] = field(default_factory=list)
+    _works: list[Work] = field(default_factory=list)
+    _aborted: list[tuple[BuiltGroup, list[Work]]] = field(default_factory=list)
+    _group: BuiltGroup | None = None
+    _group_attempt: Attempt | None = None
 
     @property
     def counts(self) -> bool:

@@ -15,24 +15,16 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed import ReduceOp
 
 from ftrun.base.errors import UserError
-from ftrun.core.worker.joining import (
-    FIELDS,
-    JoinVerdict,
-    Row,
-    Stepped,
-    Terms,
-    decode,
-    encode,
-    judge,
-)
+from ftrun.core.worker import joining as rows
 from ftrun.core.worker.machine import StepMachine
+from ftrun.training.optim import OptimizerWrapper
 from ftrun.training.reductions import Reduction
 
 log = logging.getLogger(__name__)
@@ -50,18 +42,18 @@ class Announcement(Reduction):
         device: of the gradients, whose group carries it.
     """
 
-    def __init__(self, row: Row, slot: int, slots: int, device: torch.device) -> None:
-        table = torch.zeros(slots, FIELDS, dtype=torch.int64, device=device)
+    def __init__(self, row: rows.Row, slot: int, slots: int, device: torch.device) -> None:
+        table = torch.zeros(slots, rows.FIELDS, dtype=torch.int64, device=device)
         super().__init__(
             table, ReduceOp.SUM, lambda divisor: self._write(row), batched=True, awaited=True
         )
         self._row = row
         self._slot = slot
-        self._verdict: JoinVerdict | None = None
+        self._verdict: rows.JoinVerdict | None = None
         self._write(row)
 
     @property
-    def verdict(self) -> JoinVerdict | None:
+    def verdict(self) -> rows.JoinVerdict | None:
         """The verdict of the step, once its results stand."""
         return self._verdict
 
@@ -74,34 +66,19 @@ class Announcement(Reduction):
         self.judged()
         super().hand_out(divisor)
 
-    def judged(self) -> JoinVerdict:
+    def judged(self) -> rows.JoinVerdict:
         """The verdict, in any thread that hands out a result of the same batch."""
         verdict = self._verdict
         if verdict is None:  # two threads at once come to the same
-            verdict = self._verdict = judge(decode(self.data.tolist()))
+            verdict = self._verdict = rows.judge(rows.decode(self.data.tolist()))
         return verdict
 
-    def _write(self, row: Row) -> None:
+    def _write(self, row: rows.Row) -> None:
         self.data.zero_()
-        self.data[self._slot] = torch.tensor(encode(row), dtype=torch.int64)
+        self.data[self._slot] = torch.tensor(rows.encode(row), dtype=torch.int64)
 
 
-class Stepping(Protocol):
-    """ftrun's Optimizer, as far as a Join uses it. ``committed``: whether the last step was."""
-
-    committed: bool
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Parameters and settings."""
-
-    def zero_grad_again(self) -> None:
-        """Begin a step as the script does."""
-
-    def step(self) -> None:
-        """Step if the step is committed and any replica has data."""
-
-
+@dataclass(eq=False, repr=False)
 class Joining:
     """The Joins of one Manager, one after another.
 
@@ -117,35 +94,28 @@ class Joining:
         is_last_joiner: this replica ran out last. Exactly one replica has it.
     """
 
-    def __init__(
-        self,
-        replica_id: str,
-        slots: int,
-        issue: Callable[[Reduction], Any],
-        machine: StepMachine,
-    ) -> None:
-        self.is_active = False
-        self.is_over = False
-        self.is_last_joiner = False
-        self._replica_id = replica_id
-        self._slots = slots
-        self._issue = issue
-        self._machine = machine
-        self._optimizer: Stepping | None = None
-        self._terms = Terms()
-        self._has_batch = True
-        self._followed = 0
-        self._is_fresh = True  # no step of this Join is committed here
-        self._lacks_settings = False  # the script changes them after steps, and the Join does not
-        self._ends_unlike = 0
-        self._number = 0
-        self._stepped = Stepped.UNKNOWN
-        self._has_warned = False
-        self._announced: tuple[int, Announcement] | None = None
-        self._gradients: dict[int, tuple[int, int, int]] = {}
-        self._settings = 0
+    _replica_id: str
+    _slots: int
+    _issue: Callable[[Reduction], Any]
+    _machine: StepMachine
+    is_active: bool = False
+    is_over: bool = False
+    is_last_joiner: bool = False
+    _optimizer: OptimizerWrapper | None = None
+    _terms: rows.Terms = field(default_factory=rows.Terms)
+    _has_batch: bool = True
+    _followed: int = 0
+    _is_fresh: bool = True  # no step of this Join is committed here
+    _lacks_settings: bool = False  # the script changes them after steps, and the Join does not
+    _ends_unlike: int = 0
+    _number: int = 0
+    _stepped: rows.Stepped = rows.Stepped.UNKNOWN
+    _has_warned: bool = False
+    _announced: tuple[int, Announcement] | None = None
+    _gradients: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    _settings: int = 0
 
-    def begin(self, terms: Terms, optimizer: Stepping) -> None:
+    def begin(self, terms: rows.Terms, optimizer: OptimizerWrapper) -> None:
         """A Join begins, in which ``optimizer`` steps what is averaged.
 
         Raises:
@@ -179,7 +149,7 @@ class Joining:
             return
         self._gradients.clear()
         self._settings = self._own_settings()
-        row = Row(
+        row = rows.Row(
             self._has_batch,
             stepped=self._stepped,
             followed=self._followed,
@@ -192,7 +162,7 @@ class Joining:
         self._issue(announcement)
 
     @property
-    def verdict(self) -> JoinVerdict | None:
+    def verdict(self) -> rows.JoinVerdict | None:
         """The verdict of the step that began last; None: it has no results that stand."""
         announced = self._current
         return None if announced is None else announced.verdict
@@ -237,9 +207,9 @@ class Joining:
         if not self._has_batch:
             return self._follower_forgoes(verdict)
         is_changed = scales or self._is_changed()
-        was_plain = self._stepped is not Stepped.CHANGED
+        was_plain = self._stepped is not rows.Stepped.CHANGED
         if was_plain:
-            self._stepped = Stepped.CHANGED if is_changed else Stepped.PLAIN
+            self._stepped = rows.Stepped.CHANGED if is_changed else rows.Stepped.PLAIN
         if not is_changed or not verdict.has_follower or verdict.settings is None:
             return ""
         reason = "the script changed gradients or settings for the first time"
@@ -255,7 +225,7 @@ class Joining:
         verdict = self.verdict
         return verdict is not None and verdict.throws
 
-    def _follower_forgoes(self, verdict: JoinVerdict) -> str:
+    def _follower_forgoes(self, verdict: rows.JoinVerdict) -> str:
         if not verdict.batches:
             return "" if verdict.has_leader else self._ends_with(verdict)
         reason = verdict.reason
@@ -273,7 +243,7 @@ class Joining:
             )
         return reason
 
-    def _ends_with(self, verdict: JoinVerdict) -> str:
+    def _ends_with(self, verdict: rows.JoinVerdict) -> str:
         """All have run out: the settings must be the last joiner's, or this replica heals."""
         if verdict.last_settings == self._own_settings():
             return ""
@@ -346,7 +316,7 @@ class Joining:
             log.warning("replica %s in a Join: %s", self._replica_id, text)
 
 
-def digest(optimizer: Stepping) -> int:
+def digest(optimizer: OptimizerWrapper) -> int:
     """A number for the optimizer's settings, equal on all replicas that have the same ones."""
     groups = [
         sorted((name, _plain(value)) for name, value in group.items() if name != "params")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from ftrun.base.errors import ExitCode
@@ -32,6 +33,7 @@ class Interrupted(Drained, KeyboardInterrupt):
     """``Drained`` after Ctrl-C: also ``except KeyboardInterrupt`` catches it."""
 
 
+@dataclass(eq=False, repr=False)
 class Leaving:
     """Ends the script of a replica that leaves; ``closed``: its Manager has left the job.
 
@@ -39,20 +41,14 @@ class Leaving:
         holds_state: whether the script holds the state of its step, which it might save.
     """
 
-    def __init__(
-        self,
-        machine: StepMachine,
-        feed: Callable[[e.Event], None],
-        holds_state: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.closed = False
-        self._machine = machine
-        self._feed = feed
-        self._holds_state = holds_state
+    _machine: StepMachine
+    _feed: Callable[[e.Event], None]
+    _holds_state: Callable[[], bool] = lambda: True
+    closed: bool = False
 
     def raise_drained(self) -> NoReturn:
         """Raise Drained, or a plain SystemExit if there is no whole state to save."""
-        if self._machine.torn or not self._holds_state():
+        if self._machine.heal.torn or not self._holds_state():
             raise SystemExit(int(ExitCode.PREEMPTED))
         if context.was_interrupted():
             raise Interrupted

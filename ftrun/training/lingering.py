@@ -21,7 +21,6 @@ from ftrun.base.errors import PeerError
 from ftrun.core.messages import Roster
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
-from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, Stay
 from ftrun.training.context import stop_requested
 from ftrun.training.engine import Engine
@@ -53,7 +52,6 @@ class Parted(Enum):
 
 def linger(
     engine: Engine,
-    machine: StepMachine,
     flow: StepFlow,
     exchanges: Exchanges,
     replicas: int,
@@ -74,7 +72,7 @@ def linger(
     try:
         if vote is not None:
             vote.any(False)
-        return _Lingering(engine, machine, flow, exchanges, replicas, timeout_s).run()
+        return _Lingering(engine, flow, exchanges, replicas, timeout_s).run()
     except (PeerError, TimeoutError, _Broken) as error:
         log.warning("ends without the others: %s", error)
         return Parted.ALONE
@@ -88,17 +86,16 @@ class _Lingering:
     def __init__(
         self,
         engine: Engine,
-        machine: StepMachine,
         flow: StepFlow,
         exchanges: Exchanges,
         replicas: int,
         timeout_s: float,
     ) -> None:
-        self._engine, self._machine, self._flow = engine, machine, flow
+        self._engine, self._machine, self._flow = engine, engine.machine, flow
         self._exchanges = exchanges
         self._deadline = clock.now() + timeout_s
         self._notice_at = clock.now() + NOTICE_AFTER_S
-        self._parting = Parting(machine, replicas, exchanges.stage)
+        self._parting = Parting(engine.machine, replicas, exchanges.stage)
 
     def run(self) -> Parted:
         """Stay until all may leave, or until it is known that the others train on."""

@@ -65,7 +65,6 @@ class AgentLink:
             self._frames.shut_down()
 
     def close(self) -> None:
-        """Close the socket and end the thread."""
         self._closing.set()
         self._frames.close()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:

@@ -72,7 +72,6 @@ class InnerSteps:
         self._stepped()
 
     def _stepped(self) -> None:
-        """An inner step is done."""
         raise NotImplementedError
 
 

@@ -23,14 +23,7 @@ from ftrun.base.errors import Bug, PeerError, UserError
 from ftrun.core.worker.exchange import BODY_BYTES_MAX
 from ftrun.process_groups.built import FinishedWork, JoinedWork
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup
-from ftrun.training.exchanged_tensors import (
-    AVERAGE_OF_INTEGERS,
-    from_bytes,
-    operation_name,
-    reduced,
-    to_bytes,
-    words,
-)
+from ftrun.training import exchanged_tensors
 
 if TYPE_CHECKING:
     from ftrun.training.exchanges import Given
@@ -73,7 +66,6 @@ class ManagedProcessGroup(ReconfigurableGroup):
         return self._manager.participating_rank() or 0
 
     def getBackendName(self) -> str:
-        """The name of this backend in torch."""
         return "ftrun-managed"
 
     # ------------------------------------------------------------ collectives
@@ -95,8 +87,8 @@ class ManagedProcessGroup(ReconfigurableGroup):
     def _reduce(self, tensor: torch.Tensor, opts: Any) -> None:
         op = opts.reduceOp
         if op == ReduceOp.AVG and not tensor.is_floating_point():
-            raise ValueError(AVERAGE_OF_INTEGERS)
-        found = self._all(tensor, f"all_reduce {operation_name(op)}")
+            raise ValueError(exchanged_tensors.AVERAGE_OF_INTEGERS)
+        found = self._all(tensor, f"all_reduce {exchanged_tensors.operation_name(op)}")
         if found is not None:
             tensor.copy_(_combined(found, op))
 
@@ -108,8 +100,8 @@ class ManagedProcessGroup(ReconfigurableGroup):
         """Reduce the parts of all, and keep that of this replica's rank."""
         op, parts = opts.reduceOp, parts.view(-1, *output.shape)
         if op == ReduceOp.AVG and not parts.is_floating_point():
-            raise ValueError(AVERAGE_OF_INTEGERS)
-        found = self._all(parts, f"reduce_scatter {operation_name(op)}")
+            raise ValueError(exchanged_tensors.AVERAGE_OF_INTEGERS)
+        found = self._all(parts, f"reduce_scatter {exchanged_tensors.operation_name(op)}")
         whole = parts if found is None else _combined(found, op)
         output.copy_(whole[min(self.rank(), len(whole) - 1)])
 
@@ -189,14 +181,16 @@ class ManagedProcessGroup(ReconfigurableGroup):
 
     def _all(self, tensor: torch.Tensor, operation: str) -> _Gathered | None:
         """Each member's tensor, and whether it contributes to the step; None: only its own."""
-        what = words(operation, tensor)
+        what = exchanged_tensors.words(operation, tensor)
         if tensor.nbytes >= BODY_BYTES_MAX:
             self._too_large(what, tensor.nbytes)
             return None
-        given: list[Given] | None = self._session.exchange(SITE, what, to_bytes(tensor))
+        given: list[Given] | None = self._session.exchange(
+            SITE, what, exchanged_tensors.to_bytes(tensor)
+        )
         if given is None:
             return None
-        return [(one.counts, from_bytes(one.body, tensor)) for one in given]
+        return [(one.counts, exchanged_tensors.from_bytes(one.body, tensor)) for one in given]
 
     def _too_large(self, what: str, nbytes: int) -> None:
         error = UserError(
@@ -213,9 +207,9 @@ class ManagedProcessGroup(ReconfigurableGroup):
 def _combined(found: _Gathered, op: Any) -> torch.Tensor:
     """One tensor of those that count; of all, if nobody contributes."""
     counting = [tensor for counts, tensor in found if counts]
-    whole = reduced(torch.stack(counting or [tensor for _, tensor in found]), op)
+    whole = exchanged_tensors.reduced(torch.stack(counting or [tensor for _, tensor in found]), op)
     if whole is None:
-        raise ValueError(f"a reduction by {operation_name(op)} cannot be managed")
+        raise ValueError(f"a reduction by {exchanged_tensors.operation_name(op)} cannot be managed")
     return whole
 
 

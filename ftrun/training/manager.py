@@ -25,27 +25,16 @@ from ftrun.core.messages import LeaveReason, Roster
 from ftrun.core.worker import events as e
 from ftrun.process_groups.adapted import adapt, name_ranks, own_error
 from ftrun.process_groups.built import FinishedWork
-from ftrun.training import seats
-from ftrun.training.batch import Batch
+from ftrun.training import launcher_arguments, seats
 from ftrun.training.context import stop_requested
 from ftrun.training.event_loggers import COMMITS, ERRORS, QUORUMS
 from ftrun.training.exchanged_tensors import AVERAGE_OF_INTEGERS
 from ftrun.training.futures import BoundedFuture
 from ftrun.training.healing import Healing, LoadFn, StateFn
-from ftrun.training.launcher_arguments import (
-    CONNECT_TIMEOUT_SEC_ENV,
-    QUORUM_TIMEOUT_SEC_ENV,
-    TIMEOUT_SEC_ENV,
-    refuse_contradictions,
-    seconds_of,
-    show_unread,
-    show_unused,
-    stated_seconds,
-)
 from ftrun.training.leaving import Drained
 from ftrun.training.lingering import Parted, linger
 from ftrun.training.quantized_reductions import QuantizedReduction, quantized_kind
-from ftrun.training.reductions import ManagedWork, Reduction
+from ftrun.training.reductions import Batch, ManagedWork, Reduction
 from ftrun.training.script_transport import own_transport
 from ftrun.training.session import Session
 from ftrun.training.step_errors import ExceptionWithTraceback
@@ -155,10 +144,14 @@ class Manager:
         if (load_state_dict is None) != (state_dict is None):
             raise UserError("give both load_state_dict and state_dict, or neither")
         spares = world_size_mode == WorldSizeMode.FIXED_WITH_SPARES
-        stated_s = stated_seconds(TIMEOUT_SEC_ENV, timeout)
+        stated_s = launcher_arguments.stated_seconds(launcher_arguments.TIMEOUT_SEC_ENV, timeout)
         self._timeout_s = DEFAULT_TIMEOUT.total_seconds() if stated_s is None else stated_s
-        quorum_timeout_s = seconds_of(QUORUM_TIMEOUT_SEC_ENV, quorum_timeout)
-        connect_timeout_s = seconds_of(CONNECT_TIMEOUT_SEC_ENV, connect_timeout)
+        quorum_timeout_s = launcher_arguments.seconds_of(
+            launcher_arguments.QUORUM_TIMEOUT_SEC_ENV, quorum_timeout
+        )
+        connect_timeout_s = launcher_arguments.seconds_of(
+            launcher_arguments.CONNECT_TIMEOUT_SEC_ENV, connect_timeout
+        )
         self._use_async_quorum = use_async_quorum  # torchft's name: local SGD of scripts reads it
         self._batch: Batch | None = None
         self._error: ExceptionWithTraceback | None = None
@@ -175,8 +168,8 @@ class Manager:
         seat = seats.take(asked)
         with seats.given_back_on_error(seat):
             context = seat.context
-            refuse_contradictions(context, rank, world_size)
-            show_unused(
+            launcher_arguments.refuse_contradictions(context, rank, world_size)
+            launcher_arguments.show_unused(
                 seat,
                 store_addr=store_addr,
                 store_port=store_port,
@@ -186,7 +179,7 @@ class Manager:
                 heartbeat_interval=heartbeat_interval,
                 quorum_retries=quorum_retries,
             )
-            show_unread(seat)
+            launcher_arguments.show_unread(seat)
             name = replica_id or context.replica_id
             name_ranks(pg, name, context.group_rank, context.workers_per_replica)
             choices = Choices(
@@ -428,11 +421,11 @@ class Manager:
         session, machine = self._session, self._session.machine
         seats.refuse_in_threads(session.seat, "Manager.linger()")
         replicas, limit_s = session.here.replicas, timeout.total_seconds()
-        parts = session.engine, machine, session.flow, session.exchanges
+        parts = session.engine, session.flow, session.exchanges
         parted = linger(*parts, replicas, limit_s, session.vote)
         if parted is Parted.EARLY:
             session.ends_early = True
-            has_trained = machine.has_committed
+            has_trained = machine.heal.has_committed
             session.close(LeaveReason.EARLY if has_trained else LeaveReason.LEFT)
             if not has_trained:
                 raise UserError(

@@ -115,15 +115,12 @@ class OptimizerWrapper(torch.optim.Optimizer):
                     yield parameter.grad
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters to the wrapped optimizer."""
         self.optim.add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the wrapped optimizer."""
         self.optim.load_state_dict(state_dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """The wrapped optimizer's state."""
         return self.optim.state_dict()
 
     @property
@@ -138,7 +135,6 @@ class OptimizerWrapper(torch.optim.Optimizer):
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
-        """The wrapped optimizer's defaults."""
         return self.optim.defaults
 
     def __getattr__(self, name: str) -> Any:

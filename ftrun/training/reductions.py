@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed import ReduceOp, Work
@@ -48,14 +48,6 @@ NAMES = {
     "and": ReduceOp.BAND,
 }
 """Names of operations: for people, and equal in all processes."""
-
-
-class OpenBatch(Protocol):
-    """The batch of a reduction, while it is open and after."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether more reductions may follow in it."""
 
 
 class Reduction:
@@ -345,6 +337,33 @@ def _overlaps(tensor: torch.Tensor) -> bool:
     return len(set(places.flatten().tolist())) < tensor.numel()
 
 
+class Batch:
+    """Reductions that get their results together (``Manager.batch``). ``issue`` sends one off.
+
+    Only the end of the block shows which reduction is the last one, and the step machine must know
+    it when that one is issued. So each reduction is issued when the next one comes.
+    """
+
+    def __init__(self, issue: Callable[[Reduction], Any]) -> None:
+        self.is_open = True
+        self._issue = issue
+        self._held: Reduction | None = None
+
+    def add(self, reduction: Reduction) -> None:
+        """Issue the reduction before this one."""
+        held, self._held = self._held, reduction
+        if held is not None:
+            self._issue(held)
+
+    def close(self) -> None:
+        """Issue the last one, which closes the batch."""
+        self.is_open = False
+        held, self._held = self._held, None
+        if held is not None:
+            held.closes = True
+            self._issue(held)
+
+
 class ManagedWork(Work):
     """The Work of ``Manager.allreduce``: completes when the result stands, never raises.
 
@@ -355,7 +374,7 @@ class ManagedWork(Work):
         self,
         reduction: Reduction,
         report: Callable[[Exception], None],
-        batch: OpenBatch | None = None,
+        batch: Batch | None = None,
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         super().__init__()

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,18 @@ from ftrun.checkpoint.heal import FetchedState
 from ftrun.core.forms import Form
 from ftrun.core.ids import StateId
 from ftrun.core.worker import events as e
-from ftrun.core.worker.machine import StepMachine
 from ftrun.snapshots import directory
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
-from ftrun.training.context import WorkerContext
 from ftrun.training.engine import Engine
-from ftrun.training.healing import OWN, USER, Healing
-from ftrun.training.progress import WorkerProgress
+from ftrun.training.healing import OWN, USER
 from ftrun.training.vote import GroupVote
 
 AGREEMENTS_MAX = 10
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Resuming:
     """A worker's claim to a snapshot. For the main thread only.
 
@@ -55,30 +54,22 @@ class Resuming:
         first_step: at which this job began: that of the snapshot, or of the script's own state.
     """
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        engine: Engine,
-        machine: StepMachine,
-        healing: Healing,
-        progress: WorkerProgress,
-        vote: GroupVote | None = None,
-    ) -> None:
-        self.form = Form.EXPLICIT.value
-        self.position = ""
-        self._vote = vote
-        self.first_step = 0
-        self._context = context
-        self._engine = engine
-        self._machine = machine
-        self._healing = healing
-        self._progress = progress
-        self._found: Found | None = None
-        self._has_looked = False
-        self._has_claimed = False
-        self._is_pending = False
-        self._fresh = machine.state
-        self._began = 0.0
+    _engine: Engine
+    _vote: GroupVote | None = None
+    form: str = Form.EXPLICIT.value
+    position: str = ""
+    first_step: int = 0
+    _found: Found | None = None
+    _has_looked: bool = False
+    _has_claimed: bool = False
+    _is_pending: bool = False
+    _began: float = 0.0
+
+    def __post_init__(self) -> None:
+        engine = self._engine
+        self._context, self._machine = engine.context, engine.machine
+        self._healing, self._progress = engine.healing, engine.progress
+        self._fresh = self._machine.state
 
     def claim(self) -> None:
         """Before the first report: begin with the newest snapshot's state, if it is ahead.
@@ -100,6 +91,9 @@ class Resuming:
                 found.manifest.step,
             )
             return
+        engine = self._engine
+        self._context, self._machine = engine.context, engine.machine
+        self._healing, self._progress = engine.healing, engine.progress
         self._fresh = self._machine.state
         self._claim(found)
         if self._context.restarts == 0:

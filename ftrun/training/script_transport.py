@@ -96,7 +96,6 @@ class ScriptTransport:
             raise PeerError(f"the checkpoint_transport: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Free what the transport holds."""
         self._transport.shutdown(wait=False)
 
 

@@ -79,13 +79,13 @@ class ProcessSeat(Seat):
         process.release(self.context.key)
 
     def knows_place(self, place: Callable[[], Place]) -> None:
-        process.knows_place(place)
+        process.Process.place = place
 
     def trains(self, leave: Callable[[], None]) -> None:
-        process.trains(leave)
+        process.Process.leave = leave
 
     def has_failed(self) -> bool:
-        return process.has_failed()
+        return process.Process.failed
 
 
 @dataclass(frozen=True, slots=True)

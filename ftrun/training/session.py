@@ -17,6 +17,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed import ReduceOp
@@ -34,10 +35,10 @@ from ftrun.training.event_loggers import EventLoggers
 from ftrun.training.exchanges import Exchanges, Given
 from ftrun.training.groups import Beside, Following
 from ftrun.training.healing import Healing
-from ftrun.training.in_flight import Sampled
-from ftrun.training.joining import Joining, Stepping
+from ftrun.training.joining import Joining
 from ftrun.training.kept_inputs import KeptInputs
 from ftrun.training.leaving import Leaving
+from ftrun.training.optim import OptimizerWrapper
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import Reduction, Restore
 from ftrun.training.resuming import Resuming
@@ -45,6 +46,9 @@ from ftrun.training.seats import Seat
 from ftrun.training.snapshots import Snapshots
 from ftrun.training.step_flow import Choices, StepFlow
 from ftrun.training.vote import GroupVote
+
+if TYPE_CHECKING:
+    from ftrun.training.elastic_sampler import ElasticSampler
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +93,7 @@ class Session:
         self.seat, self.pg, self.choices, self.healing = seat, pg, choices, healing
         self.here = context = seat.context
         self.copies = KeptInputs()
-        self.optimizers: weakref.WeakSet[Stepping] = weakref.WeakSet()
+        self.optimizers: weakref.WeakSet[OptimizerWrapper] = weakref.WeakSet()
         self.before_reduction: Callable[[], bool] = lambda: True
         self.ends_early = False
         self.vote: GroupVote | None = None
@@ -134,8 +138,8 @@ class Session:
         # Peers may take long to their first step: the launcher knows how long the job waits. They
         # are all there when a script makes its second Manager.
         first_s = 0.0 if self._before else self.here.quorum_timeout_s
-        parts = engine, machine, self.healing, self.progress, self.vote
-        self.flow = StepFlow(*parts, choices, first_s, self.resuming, self.snapshots, own_error)
+        resumes = self.resuming, self.snapshots
+        self.flow = StepFlow(engine, self.vote, choices, first_s, *resumes, own_error)
         self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
         engine.start()
         atexit.register(self.finish)
@@ -153,11 +157,8 @@ class Session:
                 self._before + 1,
             )
             return None, None
-        parts = engine, self.machine, self.healing, self.progress
-        resuming = Resuming(context, *parts, self.vote)
-        return resuming, Snapshots(
-            context, self.machine, self.healing, self.progress, engine.in_flight, resuming
-        )
+        resuming = Resuming(engine, self.vote)
+        return resuming, Snapshots(engine, resuming)
 
     # ------------------------------------------------------------ a step
 
@@ -238,14 +239,14 @@ class Session:
     @property
     def awaits_newcomers(self) -> bool:
         """Whether others may join at the next boundary."""
-        return self.machine.awaits_newcomers
+        return self.machine.quorums.awaits_newcomers
 
     @property
     def others_join(self) -> bool:
         """Whether all is ready for others to join at the next boundary."""
         pending = self.machine.pending
         is_ready = self.machine.in_force is not None if pending is None else pending.built
-        return is_ready and self.machine.awaits_newcomers
+        return is_ready and self.machine.quorums.awaits_newcomers
 
     def require_step(self) -> None:
         """Raise a UserError if no step is under way."""
@@ -306,7 +307,7 @@ class Session:
     # ------------------------------------------------------------ who takes part
 
     def watch_optimizer(
-        self, optimizer: torch.optim.Optimizer, wrapper: Stepping | None = None
+        self, optimizer: torch.optim.Optimizer, wrapper: OptimizerWrapper | None = None
     ) -> None:
         """Heal in place what ``optimizer`` steps; it must step committed steps only.
 
@@ -316,7 +317,7 @@ class Session:
         if wrapper is not None:
             self.optimizers.add(wrapper)
 
-    def watch_sampler(self, sampler: Sampled, *, repairs: bool) -> None:
+    def watch_sampler(self, sampler: ElasticSampler, *, repairs: bool) -> None:
         """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.
 
         An ElasticSampler calls this by itself. ``repairs``: its batches allow to repair a step.
@@ -345,7 +346,7 @@ class Session:
         joining = self.flow.joining
         return joining if joining is not None and joining.is_active else None
 
-    def make_joining(self) -> tuple[Joining, Stepping]:
+    def make_joining(self) -> tuple[Joining, OptimizerWrapper]:
         """This worker's part in Joins, and the optimizer that followers step.
 
         Raises:

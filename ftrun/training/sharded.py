@@ -85,7 +85,6 @@ class _Unit:
 
     @property
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The shards that are trained."""
         return (shard for shard in self.shards if shard.requires_grad)
 
     @property

@@ -58,7 +58,6 @@ class SnapshotWriting:
     """The background thread of one worker, and its connection to the process that writes.
 
     Args:
-        context: of this worker.
         meeting: the workers of its replica; None: it is the only one.
     """
 
@@ -75,7 +74,6 @@ class SnapshotWriting:
     # ------------------------------------------------------------ from the training thread
 
     def hand(self, task: Callable[[], None]) -> None:
-        """Have the background thread do this next."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ftrun-snapshot", daemon=True)
             self._thread.start()

@@ -28,15 +28,11 @@ from ftrun.base.words import amount
 from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
-from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.snapshots import Decision, PartSchedule, SkipNotices, SnapshotSchedule
 from ftrun.snapshots import directory
 from ftrun.snapshots.manifest import AWAITS
 from ftrun.snapshots.memory import offsets_of
-from ftrun.training.context import WorkerContext
-from ftrun.training.healing import Healing
-from ftrun.training.in_flight import InFlight
-from ftrun.training.progress import WorkerProgress
+from ftrun.training.engine import Engine
 from ftrun.training.resuming import Resuming
 from ftrun.training.snapshot_meeting import END, Meeting
 from ftrun.training.snapshot_writing import Copied, SnapshotWriting
@@ -51,8 +47,7 @@ class Snapshots:
     """Takes the snapshots of one worker's replica.
 
     Args:
-        context: of this worker; its ``snapshot_dir`` is not empty.
-        in_flight: knows this replica's place among the contributors to the step under way.
+        engine: of this worker; the ``snapshot_dir`` of its context is not empty.
         resuming: where the job has begun.
 
     Attributes:
@@ -60,23 +55,14 @@ class Snapshots:
         copy_s, held_s: the last copy's time, and how long the training thread was held for it.
     """
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        machine: StepMachine,
-        healing: Healing,
-        progress: WorkerProgress,
-        in_flight: InFlight,
-        resuming: Resuming,
-    ) -> None:
+    def __init__(self, engine: Engine, resuming: Resuming) -> None:
+        context = engine.context
         self.position: Callable[[], str] = str
         self.copy_s = self.held_s = 0.0
         self._context = context
         self._directory = Path(context.snapshot_dir)
-        self._machine = machine
-        self._healing = healing
-        self._progress = progress
-        self._in_flight = in_flight
+        self._machine, self._in_flight = engine.machine, engine.in_flight
+        self._healing, self._progress = engine.healing, engine.progress
         self._resuming = resuming
         self._schedule: SnapshotSchedule | PartSchedule | None = None
         self._lock = threading.Condition()  # guards the schedule
@@ -133,7 +119,7 @@ class Snapshots:
         Half of the launcher's grace is for that, the rest for what the script saves itself.
         """
         machine, deadline = self._machine, clock.now() + self._context.grace_s / 2
-        has_state = self._schedule is not None and not (machine.torn or machine.healing)
+        has_state = self._schedule is not None and not (machine.heal.torn or machine.healing)
         is_new = has_state and self._await_idle(deadline) and self._taken_at != machine.state.step
         takes = is_new and self._takes_last(deadline)
         if self._meeting is not None and self._is_lead:

@@ -24,12 +24,10 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
-from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
 from ftrun.training.engine import Engine
-from ftrun.training.healing import OWN, Healing
+from ftrun.training.healing import OWN
 from ftrun.training.joining import Joining
-from ftrun.training.progress import WorkerProgress
 from ftrun.training.resuming import Resuming
 from ftrun.training.snapshots import Snapshots
 from ftrun.training.vote import GroupVote, Votes
@@ -81,7 +79,6 @@ class StepFlow:
     """Begins, heals and decides one step after another. For the main thread only.
 
     Args:
-        engine, machine, healing, progress: of this worker.
         vote: the vote of a replica group of several workers; None for one worker.
         choices: how it trains.
         first_s: how long the first quorum may take, if ``quorum_timeout_s`` is less.
@@ -92,9 +89,6 @@ class StepFlow:
     def __init__(
         self,
         engine: Engine,
-        machine: StepMachine,
-        healing: Healing,
-        progress: WorkerProgress,
         vote: GroupVote | None,
         choices: Choices,
         first_s: float,
@@ -102,10 +96,8 @@ class StepFlow:
         snapshots: Snapshots | None = None,
         own_error: Callable[[], Exception | None] | None = None,
     ) -> None:
-        self._engine = engine
-        self._machine = machine
-        self._healing = healing
-        self._progress = progress
+        self._engine, self._machine = engine, engine.machine
+        self._healing, self._progress = engine.healing, engine.progress
         self._vote = vote
         self._choices = choices
         self._first_s = max(first_s, choices.quorum_timeout_s)
@@ -231,7 +223,7 @@ class StepFlow:
         machine = self._machine
         while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
             self._heal(lambda: machine.fate is Fate.VOID)
-            if machine.loaded is not None:
+            if machine.heal.loaded is not None:
                 return  # another state replaces the loaded one: ``decide`` waits for that
 
     def decide(
@@ -354,14 +346,18 @@ class StepFlow:
         self._commits = 0
         self._engine.note_progress()
         self._engine.wait_until(
-            lambda: machine.loaded is not None or is_over(),
+            lambda: machine.heal.loaded is not None or is_over(),
             until.left_s(self._longest_s),
             "the state to heal from",
             counts_isolation=until.is_stated,
         )
         with self._healing.applying:
             fetched = self._healing.fetched
-            if machine.loaded is None or fetched is None or fetched.state_id != machine.loaded:
+            if (
+                machine.heal.loaded is None
+                or fetched is None
+                or fetched.state_id != machine.heal.loaded
+            ):
                 return  # interrupted: the next quorum names the donors
             spoiled = self._healing.apply()
             if spoiled:

@@ -90,7 +90,6 @@ class GroupVote:
         return bool(ballot[0])
 
     def close(self) -> None:
-        """Release the control group."""
         self._group.shutdown()
 
 

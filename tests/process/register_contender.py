@@ -16,7 +16,7 @@ from typing import TextIO
 from ftrun.base import clock
 from ftrun.core.register.events import Accepted, Answered, Record, Refused, Value
 from ftrun.lighthouse.register import contender, kubernetes
-from ftrun.lighthouse.register.contender import Contender
+from ftrun.lighthouse.register.contender import Contender, Leader
 from ftrun.lighthouse.register.opening import open_store
 from ftrun.lighthouse.register.store import Store, StoreError
 
@@ -66,7 +66,7 @@ class NotingStore:
         await self._store.close()
 
 
-class Leads:
+class Leads(Leader):
     """The leader: a chain of records, and answers that each follow from one."""
 
     def __init__(self, out: TextIO) -> None:
@@ -84,9 +84,6 @@ class Leads:
         # Stopped since it looked at the clock, it sends this late: agents refuse a lower epoch.
         self._out.write(f"sent {LOOKS.at} {self._epoch} {output}\n")
 
-    def may_go_on(self) -> None:
-        pass
-
     def deposed(self, reason: str) -> None:
         self._is_leading = False
         self._out.write("deposed\n")
@@ -103,7 +100,7 @@ class Leads:
         else:
             self._count += 1
             record = Record(self._epoch, str(self._count).encode())
-            own.decided((record, self._count))
+            own.hand_in((record, self._count))
 
 
 async def contend(state: str, silence_s: float, log: Path) -> None:

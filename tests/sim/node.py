@@ -400,12 +400,12 @@ class Agent(Actor):
                 0 if supervisor.is_ending else world.job.replicas,
                 self.host.name,
                 self.store,
-                supervisor.running(),
-                supervisor.dead(),
-                supervisor.finished(),
+                supervisor.slots.running(),
+                tuple(supervisor.slots.dead),
+                supervisor.slots.finished(),
                 self._epoch,
                 AGE_S,
-                incidents=supervisor.last_incident,
+                incidents=supervisor.evidence.last_number,
             )
         )
         for worker in self.workers.values():
@@ -448,7 +448,7 @@ class Agent(Actor):
         match message:
             case m.Welcome(epoch):
                 self._epoch = epoch
-                for evidence in self.supervisor.unconfirmed(self.world.now):
+                for evidence in self.supervisor.evidence.again(self.world.now):
                     self._send_evidence(evidence)
             case m.AskHeartbeat():
                 self._tell(m.Heartbeat(quiet=True))

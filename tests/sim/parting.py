@@ -77,7 +77,7 @@ class EarlyEnd:
         """Whether this worker's script leaves the loop here."""
         machine = worker.machine
         is_it = (worker.key.replica_id, machine.state.step) == (self.slot, self.step)
-        return is_it and machine.has_committed and not machine.healing
+        return is_it and machine.heal.has_committed and not machine.healing
 
     def holds_up(self, quorum: Quorum) -> bool:
         """Whether a member of ``quorum`` may stand at its end at its first step."""

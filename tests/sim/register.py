@@ -23,6 +23,7 @@ from ftrun.core.register.events import (
     Depose,
     Event,
     Failed,
+    Follow,
     GivenBack,
     Lead,
     Read,
@@ -226,7 +227,7 @@ class Node(Actor):
                     world.note(self.name, "is deposed:", reason)
                     self.core = None
                     self._events.clear()
-                case Say():
+                case Say() | Follow():
                     pass
                 case GivenBack():
                     self.alive = False

@@ -226,7 +226,7 @@ class Script:
         """Begin a step. ``holds``: nobody joins at it."""
         worker, machine = self.worker, self.worker.machine
         worker.error = ""
-        prepares = machine.awaits_newcomers
+        prepares = machine.quorums.awaits_newcomers
         worker.register()
         yield INSTANT_S
         freezes, rng = self._world.freezes, self._world.rng
@@ -390,11 +390,11 @@ class Script:
         """Wait for the state to heal from, and apply it, unless an interrupt comes first."""
         worker, machine = self.worker, self.worker.machine
         yield Until(
-            lambda: machine.loaded is not None or not machine.may_issue,
+            lambda: machine.heal.loaded is not None or not machine.may_issue,
             BOTH_TIMEOUTS_S,
             "the state to heal from",
         )
-        if machine.loaded is None or worker.fetched is None:
+        if machine.heal.loaded is None or worker.fetched is None:
             return
         fetched, worker.fetched = worker.fetched, None
         yield self._world.rng.uniform(0.0, 0.01)

@@ -45,8 +45,7 @@ from typing import Any, Protocol
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
-from ftrun.core.lighthouse.events import OperationChanged, OperatorAsked, Request
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
@@ -55,13 +54,16 @@ from ftrun.core.lighthouse.machine import (
     Instruction,
     Journal,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
+    OperationChanged,
+    OperatorAsked,
+    Request,
     SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.quorum import Endpoint, Quorum
 
 TIMERS_MAX = 200
@@ -168,7 +170,7 @@ class Replay:
 
     def _drain(self, replica_ids: list[str]) -> None:
         assert self.lighthouse is not None
-        self.lighthouse.membership.drain(replica_ids)
+        self.lighthouse.membership.leaving.drain(replica_ids)
         self._feed(TimerFired())
 
     # ------------------------------------------------------------ agents and workers

@@ -150,7 +150,7 @@ class Replay:
                 self._name(instruction)
             self._out.append(self._shown(instruction))
         self.core.check()
-        summary = self.core.summary()
+        summary = self.core.slots.summary()
         slots = {x.replica_id: f"{x.phase.value}{_outcome(x)}" for x in summary}
         for name in sorted(self._slots.keys() | slots.keys(), key=int):
             if self._slots.get(name) != slots.get(name):
@@ -280,20 +280,22 @@ class Replay:
 
     def _facts(self, core: Supervisor) -> Iterator[str]:
         due = core.next_deadline()
-        yield self._running(core.running())
-        yield from (f"dead {self._of(x)}: {x.cause}{', killed' * x.killed}" for x in core.dead())
-        if core.finished():
-            yield f"finished {','.join(core.finished())}"
+        yield self._running(core.slots.running())
+        yield from (
+            f"dead {self._of(x)}: {x.cause}{', killed' * x.killed}" for x in core.slots.dead
+        )
+        if core.slots.finished():
+            yield f"finished {','.join(core.slots.finished())}"
         yield from (self._sent(x) for x in core.absent())
         yield from (self._sent(x) for x in core.apart())
-        for x in core.unconfirmed(self.now):
+        for x in core.evidence.again(self.now):
             number = f", incident {x.incident}" if x.incident else ""
             yield f"unconfirmed {self._of(x)}, age {x.workers[0].age_s:g}{number}"
-        yield from (_summary(x) for x in core.summary())
-        if core.last_incident:
-            yield f"last incident {core.last_incident}"
-        if core.standbys_used:
-            yield f"{core.standbys_used} standbys used"
+        yield from (_summary(x) for x in core.slots.summary())
+        if core.evidence.last_number:
+            yield f"last incident {core.evidence.last_number}"
+        if core.standbys.used:
+            yield f"{core.standbys.used} standbys used"
         if core.ran_apart:
             yield "ran apart"
         if core.lease is not None:

@@ -110,7 +110,7 @@ class SpannedDisk(GroupDisk):
 
     async def _write(self, step: int, memory: GroupMemory, incarnation: str) -> dict[str, Any]:
         """See GroupDisk."""
-        copying, limit_s = self._copying(), self.plan.limit_s(clock.now())
+        copying, limit_s = self._copying(), self.plan.schedule(clock.now()).limit_s
         copying.is_taken = True
         step = max(step, copying.pinned or step)  # another write may have been waited for
         order = self._order(memory, incarnation) | {"step": step}

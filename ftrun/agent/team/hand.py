@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ftrun.agent.devices import Machine
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.place import Place
 from ftrun.agent.team.storing import make_mark
@@ -27,7 +27,6 @@ from ftrun.base.addresses import join_address
 from ftrun.base.errors import ExitCode
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.rendezvous import Rendezvous, Span
-from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     EndAgent,
     SpawnerLost,
@@ -57,38 +56,28 @@ BACK_S = 3.0
 
 
 class Hand:
-    """See the module's text. ``make_launch``: a spawner for each place but the first."""
+    """See the module's text. The setup's spawner is for its first place."""
 
     def __init__(
-        self,
-        settings: RunSettings,
-        rendezvous: Rendezvous,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
-        runtime_dir: Path,
-        show: Callable[[str], None],
+        self, setup: AgentSetup, rendezvous: Rendezvous, show: Callable[[str], None]
     ) -> None:
-        self._settings = settings
+        self._setup, self._settings = setup, setup.settings
         self._rendezvous = rendezvous
-        self._machine = machine
-        self._token = token
-        self._launch: SpawnerLaunch | None = launch
-        self._runtime_dir = runtime_dir
+        self._launch: SpawnerLaunch | None = setup.launch
         self._say = show
         self._loop = asyncio.get_running_loop()
         self._address = join_address(rendezvous.host, rendezvous.port)
         self._orders: asyncio.Queue[Any] = asyncio.Queue()
         self._done: asyncio.Future[EndAgent] = self._loop.create_future()
         self._connection = LighthouseConnection(
-            (self._address,), token, self._orders.put_nowait, tls=settings.tls
+            (self._address,), setup.token, self._orders.put_nowait, tls=setup.settings.tls
         )
         self._place: Place | None = None
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
         # A lead that a registrar has told of comes up at about the same time.
-        self._speaks_at = clock.now() + (PLACE_SHOWN_S if settings.workers_per_node else 0.0)
+        self._speaks_at = clock.now() + (PLACE_SHOWN_S if setup.settings.workers_per_node else 0.0)
         self._why = "it does not answer"
         self._is_connected = False
         self._waits_since: float | None = None
@@ -170,7 +159,7 @@ class Hand:
         self._connection.send(
             HandHello(
                 socket.gethostname()[:64],
-                self._machine.host,
+                self._setup.machine.host,
                 self._settings.workers_per_replica,
                 rendezvous.rank,
                 rendezvous.size,
@@ -253,12 +242,12 @@ class Hand:
 
     def _park(self) -> None:
         """There is time: have a spawner with all imports and standbys when a place comes."""
-        settings, machine = self._settings, self._machine
+        settings, machine = self._settings, self._setup.machine
         if self._launch is None:
-            empty(self._runtime_dir)
+            empty(self._setup.runtime_dir)
             self._launch = SpawnerLaunch()
         self._launch.configure(
-            spawner_configuration(settings, machine, self._token, self._runtime_dir, waits=True),
+            spawner_configuration(self._setup, waits=True),
             standbys_of(settings),
             threads_per_worker(settings, machine),
         )
@@ -267,7 +256,7 @@ class Hand:
 
     async def _take_place(self, place: HandPlace) -> None:
         if self._launch is None:
-            empty(self._runtime_dir)
+            empty(self._setup.runtime_dir)
         launch, self._launch = self._launch or SpawnerLaunch(), None
         first = place.first
         span = Span(
@@ -280,10 +269,8 @@ class Hand:
             span=span,
         )
         settings.check_directories()
-        self._place = Place(
-            settings, self._machine, self._token, launch, self._runtime_dir, self._connection.send,
-            self._spawner_lost,
-        )  # fmt: skip
+        setup = replace(self._setup, settings=settings, launch=launch)
+        self._place = Place(setup, self._connection.send, self._spawner_lost)
         await self._place.start()
         self._was_placed = True
         ranks = f"workers {first} to {span.ranks[-1]}" if span.workers > 1 else f"worker {first}"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ftrun.agent.team.door import Door, HandStream
 from ftrun.agent.team.port import TeamPort
@@ -30,7 +30,6 @@ from ftrun.core.agent.events import (
     WorkerExited,
     WorkerUsed,
 )
-from ftrun.core.agent.events import Event as AgentEvent
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import (
     AskLease,
@@ -41,7 +40,6 @@ from ftrun.core.messages import (
     HandHello,
     HandLeaving,
     HandPlace,
-    Lease,
     LeaseLeft,
     RankDisconnected,
     RankEnded,
@@ -54,7 +52,6 @@ from ftrun.core.messages import (
     ReplaceRank,
     StartRanks,
     ToHand,
-    WorkerFacts,
     WorkerMessage,
     WorkerStacks,
 )
@@ -78,53 +75,11 @@ from ftrun.core.teams.nodes import (
 from ftrun.core.teams.ranks import Ranks, first_rank, places, ranks_of
 from ftrun.protocol.tls import TlsFiles
 
+if TYPE_CHECKING:
+    from ftrun.agent.shell import Agent
+
 STACKS_TIMEOUT_S = 2.5
 KILLED = -9
-
-
-class LeadingAgent(Protocol):
-    """What a lead asks of its node's Agent (agent/shell.py), and tells it."""
-
-    @property
-    def lease(self) -> Lease | None:
-        """Until when workers may commit (Q3)."""
-
-    @property
-    def restarts(self) -> int:
-        """How many restarts of the budget are used."""
-
-    async def run(self) -> EndAgent:
-        """Serve until its end."""
-
-    async def close(self) -> None:
-        """End all its parts."""
-
-    def kept(self, incarnation: str, group_rank: int) -> Kept | None:
-        """What the memories of the nodes have of a worker."""
-
-    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
-        """What the memory of another node has, or the words of its ranks."""
-
-    def node_gone(self, node_id: str) -> None:
-        """Another node is lost."""
-
-    def team_event(self, event: AgentEvent) -> None:
-        """Something that another node has seen, or that concerns the team."""
-
-    def ended_elsewhere(self, end: WorkerExited) -> None:
-        """A worker of another node has ended."""
-
-    def team_complete(self) -> None:
-        """Workers may be started again."""
-
-    def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """A message of a worker of another node."""
-
-    def facts_elsewhere(self, facts: tuple[WorkerFacts, ...]) -> None:
-        """What another node has measured of its workers."""
-
-    def show(self, text: str) -> None:
-        """A line on the terminal."""
 
 
 class Lead:
@@ -161,7 +116,7 @@ class Lead:
         self._door = door
         door.listener = self
         self._port = port
-        self._agent: LeadingAgent | None = None
+        self._agent: Agent | None = None
         self._team: tuple[Node, ...] = ()
         self._places: dict[str, HandPlace] = {}
         self._job_id = ""
@@ -216,7 +171,7 @@ class Lead:
         tls = TlsFiles() if settings.lighthouse is None else settings.tls
         return replace(settings, workers_per_replica=world, span=span, tls=tls)
 
-    def attach(self, agent: LeadingAgent) -> None:
+    def attach(self, agent: Agent) -> None:
         """An Agent for this team begins."""
         self._agent = agent
         self.ranks.clear()
@@ -352,14 +307,14 @@ class Lead:
             case WorkerMessage(key, said) | RankMessage(key, said):
                 agent.worker_message(key, said)
             case RankDisconnected(key):
-                agent.team_event(WorkerDisconnected(key))
+                agent.handle(WorkerDisconnected(key))
             case RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
-                agent.facts_elsewhere(tuple(replace(one, node=name) for one in workers))
+                agent.link.note_facts(tuple(replace(one, node=name) for one in workers))
             case RanksKept() | GroupWords():
-                agent.ranks_kept(stream.node_id, message)
+                agent.spanning.ranks_kept(stream.node_id, message)
             case RankUsed(key, pid, cpu_s):
-                agent.team_event(WorkerUsed(key, pid, cpu_s))
+                agent.handle(WorkerUsed(key, pid, cpu_s))
             case WorkerStacks(request, key, text):
                 waiting = self._stacks.get(request, {}).get(key)
                 if waiting is not None and not waiting.done():
@@ -373,7 +328,7 @@ class Lead:
                 self.leaver = stream.node_id, message
                 node = next(x for x in self._team if x.node_id == stream.node_id)
                 why = f"{reason} at {node.words()}"
-                agent.team_event(DrainAsked(why, exit_code, number, is_notice=is_notice))
+                agent.handle(DrainAsked(why, exit_code, number, is_notice=is_notice))
             case HandHello():
                 pass
             case _:
@@ -388,18 +343,20 @@ class Lead:
             ended.recorded, self._kept(key),
         )  # fmt: skip
         if ended.is_dying:
-            self._agent.team_event(WorkerDying(end))
+            self._agent.handle(WorkerDying(end))
         else:
             self._ended(key, end)
 
     def _kept(self, key: WorkerKey) -> Kept | None:
         agent = self._agent
-        return None if agent is None else agent.kept(key.incarnation, key.group_rank)
+        return (
+            None if agent is None else agent.spanning.memory.kept(key.incarnation, key.group_rank)
+        )
 
     def _ended(self, key: WorkerKey, end: WorkerExited) -> None:
         self.ranks.end(key)
         if self._agent is not None:
-            self._agent.ended_elsewhere(end)
+            self._agent.spanning.ended_elsewhere(end)
 
     # ------------------------------------------------------------ the team
 
@@ -427,7 +384,7 @@ class Lead:
         self._places.pop(node.node_id, None)
         self._lose_ranks(node.node_id, node.words(), reason)
         if self._agent is not None:
-            self._agent.node_gone(node.node_id)
+            self._agent.spanning.node_gone(node.node_id)
         stream = self._door.streams.get(node.node_id)
         if stream is not None:
             stream.cut(reason)
@@ -451,17 +408,17 @@ class Lead:
         if again:
             self.is_complete = False
             words = f"All workers begin again, and no restart is counted: {again}."
-            self._agent.team_event(TeamChanged(words))
+            self._agent.handle(TeamChanged(words))
         else:
             self.is_complete = True
             self._send_places()
-            self._agent.team_complete()
+            self._agent.spanning.begin_waiting()
 
     def _give_up(self, reason: str) -> None:
         if self._agent is None:
             self.interrupt(reason)
         else:
-            self._agent.team_event(EndJob(ExitCode.NO_QUORUM, reason))
+            self._agent.handle(EndJob(ExitCode.NO_QUORUM, reason))
 
     def _send_places(self) -> None:
         """Tell each hand its place, unless it has it."""

@@ -11,14 +11,15 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 from ftrun.agent.devices import Machine
 from ftrun.agent.launch import SpawnerLaunch
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, empty
-from ftrun.agent.team.lead import Lead, LeadingAgent, say
+from ftrun.agent.team.lead import Lead, say
 from ftrun.agent.team.meeting import address_here, free_port, is_free
 from ftrun.agent.team.port import TeamPort
 from ftrun.base.addresses import is_loopback_name, join_address, parse_address
@@ -32,10 +33,13 @@ from ftrun.core.agent.signals import Reaction
 from ftrun.core.forms import Form
 from ftrun.core.teams.nodes import Node
 
+if TYPE_CHECKING:
+    from ftrun.agent.shell import Agent
+
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 Elect = Callable[[str, str, float], AbstractAsyncContextManager[str]]
 """By a register, an address of this node and a limit: the address of the node that serves."""
-MakeAgent = Callable[[RunSettings, SpawnerLaunch, Lead, Path], LeadingAgent]
+MakeAgent: TypeAlias = "Callable[[AgentSetup, Lead], Agent]"
 
 
 def open_token(rendezvous: Rendezvous) -> str:
@@ -43,28 +47,25 @@ def open_token(rendezvous: Rendezvous) -> str:
     return hashlib.sha256(f"ftrun team {rendezvous.run_id}".encode()).hexdigest()
 
 
-async def run_in_team(
-    settings: RunSettings,
-    machine: Machine,
-    token: str,
-    launch: SpawnerLaunch,
-    make: MakeAgent,
-    runtime_dir: Path,
-    elect: Elect | None = None,
-) -> EndAgent:
+async def run_in_team(setup: AgentSetup, make: MakeAgent, elect: Elect | None = None) -> EndAgent:
     """Lead the group, or be a hand, to the end of the job."""
-    rendezvous = settings.rendezvous
+    settings, rendezvous = setup.settings, setup.settings.rendezvous
     assert rendezvous is not None
-    if settings.token_file is None:
-        token = open_token(rendezvous)
+    token = open_token(rendezvous) if settings.token_file is None else setup.token
     async with AsyncExitStack() as stack:
         try:
-            rendezvous, host = await _meeting(rendezvous, machine, elect, stack)
+            rendezvous, host = await _meeting(rendezvous, setup.machine, elect, stack)
         except PeerError as error:
             say(f"{error}. Nothing was started.")
             return EndAgent(ExitCode.LIGHTHOUSE_UNREACHABLE, str(error))
-        settings = replace(settings, rendezvous=rendezvous)
-        return await _run(settings, machine, token, launch, make, runtime_dir, host)
+        setup = replace(setup, settings=replace(settings, rendezvous=rendezvous))
+        if host is not None:
+            return await _lead_at(setup, rendezvous, make, host, Door(token, settings.tls))
+        hand = Hand(replace(setup, token=token), rendezvous, say)
+        ending = await hand.run()
+        what = "The job has ended" if hand.job_has_ended else "This node ends"
+        say(f"{what} with exit code {ending.exit_code}: {ending.reason}.")
+        return ending
 
 
 async def _meeting(
@@ -84,38 +85,24 @@ async def _meeting(
     return replace(rendezvous, host=host, port=port), machine.host if address == own else None
 
 
-async def _run(
-    settings: RunSettings,
-    machine: Machine,
-    token: str,
-    launch: SpawnerLaunch,
-    make: MakeAgent,
-    runtime_dir: Path,
-    host: str | None,
+async def _lead_at(
+    setup: AgentSetup, rendezvous: Rendezvous, make: MakeAgent, host: str, door: Door
 ) -> EndAgent:
-    rendezvous = settings.rendezvous
-    assert rendezvous is not None
-    if host is not None:
-        name, own = socket.gethostname(), settings.workers_per_replica
-        node = Node("lead", name, machine.host, own, rendezvous.rank)
-        door = Door(token, settings.tls)
-        port = TeamPort()
-        # A restart of all costs more than a wait, so a silence may last as long as a dead stream's.
-        shared = None if why_no_memory_snapshots(settings) else settings.snapshot_path
-        lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port, shared)
-        # A name that means this machine alone here is another of its addresses elsewhere.
-        is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
-        try:
-            await _listen(door, port, ANY if is_own_name else host, node.host, rendezvous.port)
-            return await _lead(settings, lead, launch, make, runtime_dir)
-        finally:
-            await door.stop()
-            await port.close()
-    hand = Hand(settings, rendezvous, machine, token, launch, runtime_dir, say)
-    ending = await hand.run()
-    what = "The job has ended" if hand.job_has_ended else "This node ends"
-    say(f"{what} with exit code {ending.exit_code}: {ending.reason}.")
-    return ending
+    """Serve the meeting at this address, and lead whom it brings."""
+    settings, own = setup.settings, setup.settings.workers_per_replica
+    node = Node("lead", socket.gethostname(), setup.machine.host, own, rendezvous.rank)
+    port = TeamPort()
+    # A restart of all costs more than a wait, so a silence may last as long as a dead stream's.
+    shared = None if why_no_memory_snapshots(settings) else settings.snapshot_path
+    lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port, shared)
+    # A name that means this machine alone here is another of its addresses elsewhere.
+    is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
+    try:
+        await _listen(door, port, ANY if is_own_name else host, node.host, rendezvous.port)
+        return await _lead(setup, rendezvous, lead, make)
+    finally:
+        await door.stop()
+        await port.close()
 
 
 async def _listen(door: Door, port: TeamPort, host: str, own: str, number: int) -> None:
@@ -130,15 +117,8 @@ async def _listen(door: Door, port: TeamPort, host: str, own: str, number: int) 
     await port.start([host] if host in (ANY, own) else [host, own], number)
 
 
-async def _lead(
-    settings: RunSettings,
-    lead: Lead,
-    launch: SpawnerLaunch,
-    make: MakeAgent,
-    runtime_dir: Path,
-) -> EndAgent:
-    rendezvous = settings.rendezvous
-    assert rendezvous is not None
+async def _lead(setup: AgentSetup, rendezvous: Rendezvous, lead: Lead, make: MakeAgent) -> EndAgent:
+    settings = setup.settings
     place = join_address(rendezvous.host, rendezvous.port)
     who = "A node needs the token" if settings.token_file else "Who reaches that port can join"
     say(f"The {rendezvous.size.replace(':', ' to ')} nodes meet at {place}, on this one. {who}.")
@@ -146,9 +126,9 @@ async def _lead(
     try:
         while ending is None or ending.again is Form.RESIZED:
             if ending is not None:
-                launch = SpawnerLaunch()
-                empty(runtime_dir)
-            agent = make(lead.settings(settings), launch, lead, runtime_dir)
+                setup = replace(setup, launch=SpawnerLaunch())
+                empty(setup.runtime_dir)
+            agent = make(replace(setup, settings=lead.settings(settings)), lead)
             lead.attach(agent)
             try:
                 ending = await agent.run()
@@ -156,7 +136,7 @@ async def _lead(
                 lead.detach()
                 await agent.close()
                 settings = replace(settings, restarts_spent=agent.restarts)
-                launch.end()
+                setup.launch.end()
         return ending
     finally:
         bug = EndAgent(ExitCode.BUG, "the first node's ftrun has failed")

@@ -21,24 +21,23 @@ import tempfile
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ftrun.agent.devices import Machine
 from ftrun.agent.env_markers import AGENT_ID_NAME
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.link import web_address
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.signals import PreemptionFile, catch_signals
 from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import Hand, cause
-from ftrun.agent.team.lead import Lead, LeadingAgent, say
+from ftrun.agent.team.lead import Lead, say
 from ftrun.agent.team.main import MakeAgent, first_team
 from ftrun.base import clock
 from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import OF_ONE_NODE, ExitCode
 from ftrun.config.forms import standbys_of
 from ftrun.config.rendezvous import Rendezvous
-from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import EndAgent, TeamChanged
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
@@ -55,6 +54,9 @@ from ftrun.core.messages import (
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
+if TYPE_CHECKING:
+    from ftrun.agent.shell import Agent
+
 REMIND_S = 10.0
 PARK_AFTER_S = 15.0
 """While a group starts, nothing else should take the processor."""
@@ -66,32 +68,22 @@ class Member:
     ``announce``: publishes where the lighthouse answers people, on every node of the job.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
-        make: MakeAgent,
-        runtime_dir: Path,
-        announce: Callable[[str], None],
-    ) -> None:
+    def __init__(self, setup: AgentSetup, make: MakeAgent, announce: Callable[[str], None]) -> None:
+        settings = setup.settings
         assert settings.workers_per_node is not None
         assert settings.lighthouse is not None
         self._settings = settings
         # What its parts count are the workers that it has itself, until they know the group's.
         self._own = replace(settings, workers_per_replica=settings.workers_per_node)
-        self._machine = machine
-        self._token = token
-        self._launch: SpawnerLaunch | None = launch
+        self._setup = setup
+        self._launch: SpawnerLaunch | None = setup.launch
         self._make = make
         self._announce = announce
         self._lighthouse = ""
-        self._runtime_dir = runtime_dir
-        self._next_dir: Path | None = runtime_dir
+        self._next_dir: Path | None = setup.runtime_dir
         self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
         self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
-        self._door = Door(token, settings.tls)
+        self._door = Door(setup.token, settings.tls)
         self._address = self._certificate = ""
         self._wanted: TeamPlace | None = None
         self._why_free = ""
@@ -101,7 +93,7 @@ class Member:
         self._away_since: float | None = clock.now()
         self._shown_at: float | None = None
         self._connection = LighthouseConnection(
-            settings.lighthouse.split(","), token, self._heard, tls=settings.tls,
+            settings.lighthouse.split(","), setup.token, self._heard, tls=settings.tls,
             job_id=settings.job_id,
         )  # fmt: skip
 
@@ -139,14 +131,14 @@ class Member:
 
     async def _open_door(self) -> None:
         """Let hands come, once there are any."""
-        host = self._machine.host
+        host = self._setup.machine.host
         with tempfile.TemporaryDirectory(prefix="ftrun-door-") as directory:
             if self._settings.tls:
                 from ftrun.agent.team.identity import make_identity
 
                 ca = self._settings.tls.ca
                 files, self._certificate = make_identity(Path(directory), host, ca)
-                self._door = Door(self._token, files)
+                self._door = Door(self._setup.token, files)
             self._address = join_address(host, await self._door.start(host, 0))
 
     # ------------------------------------------------------------ the registrar
@@ -186,7 +178,7 @@ class Member:
         return NodeHello(
             self._node_id,
             socket.gethostname()[:64],
-            self._machine.host,
+            self._setup.machine.host,
             self._address,
             self._certificate,
             self._own.workers_per_replica,
@@ -265,6 +257,7 @@ class Member:
         own_dir, self._next_dir = self._next_dir, None
         if own_dir is None:
             own_dir = self._make_dir()
+        setup = replace(self._setup, settings=settings, launch=launch, runtime_dir=own_dir)
         if place.place == 0:
             # The first one is replica 0.
             settings = replace(settings, node_rank=place.team, groups_placed=place.placed)
@@ -273,7 +266,7 @@ class Member:
             )
             lead.lost = self._lost
             leading = Leading(lead)
-            work = leading.run(settings, launch, self._make, own_dir)
+            work = leading.run(replace(setup, settings=settings), self._make)
             stop = leading.stop
         else:
             if settings.tls:
@@ -281,10 +274,7 @@ class Member:
 
                 trusted = trusting(settings.tls, self._trusted, place.certificate)
                 settings = replace(settings, tls=trusted)
-            hand = Hand(
-                settings, self._rendezvous(place), self._machine, self._token, launch,
-                own_dir, self._say,
-            )  # fmt: skip
+            hand = Hand(replace(setup, settings=settings), self._rendezvous(place), self._say)
             work, stop = hand.run(), hand.stop
 
         def park() -> None:
@@ -340,18 +330,19 @@ class Member:
         """Have a spawner with all imports and standbys, so that the next place costs none."""
         launch, settings = self._prepare(), self._own
         self._next_dir = self._next_dir or self._make_dir()
+        setup = replace(self._setup, settings=settings, runtime_dir=self._next_dir)
         launch.configure(
-            spawner_configuration(settings, self._machine, self._token, self._next_dir, waits=True),
+            spawner_configuration(setup, waits=True),
             min(standbys_of(settings), settings.workers_per_replica),
-            threads_per_worker(settings, self._machine),
+            threads_per_worker(settings, setup.machine),
         )
 
     def _make_dir(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._runtime_dir.parent))
+        return Path(tempfile.mkdtemp(prefix="ftrun-", dir=self._setup.runtime_dir.parent))
 
     def _node(self) -> Node:
         name, workers = socket.gethostname(), self._own.workers_per_replica
-        return Node("lead", name, self._machine.host, workers, 0, is_placed=True)
+        return Node("lead", name, self._setup.machine.host, workers, 0, is_placed=True)
 
     def _rendezvous(self, place: TeamPlace) -> Rendezvous:
         size = len(place.members)
@@ -367,26 +358,24 @@ class Leading:
 
     def __init__(self, lead: Lead) -> None:
         self._lead = lead
-        self._agent: LeadingAgent | None = None
+        self._agent: Agent | None = None
         self._is_to_end = False
 
-    async def run(
-        self, settings: RunSettings, launch: SpawnerLaunch, make: MakeAgent, runtime_dir: Path
-    ) -> EndAgent | None:
+    async def run(self, setup: AgentSetup, make: MakeAgent) -> EndAgent | None:
         """Returns how the job, or this node, has ended; None: only the group has."""
         lead, ending = self._lead, None
         try:
-            ending = await first_team(settings, lead)
+            ending = await first_team(setup.settings, lead)
             if ending is None and not self._is_to_end:
-                lead_settings = lead.settings(settings)
-                ending = await self._train(make(lead_settings, launch, lead, runtime_dir))
+                own = replace(setup, settings=lead.settings(setup.settings))
+                ending = await self._train(make(own, lead))
             return ending
         finally:
             # A node that ends alone takes no other with it.
             is_jobs = ending is not None and ending.exit_code not in OF_ONE_NODE
             await lead.close(ending if is_jobs else None)
 
-    async def _train(self, agent: LeadingAgent) -> EndAgent | None:
+    async def _train(self, agent: Agent) -> EndAgent | None:
         lead, self._agent = self._lead, agent
         lead.attach(agent)
         try:
@@ -403,7 +392,7 @@ class Leading:
         self._is_to_end = True
         if self._agent is not None:
             text = f"This node leads no replica group now: {why.reason}."
-            self._agent.team_event(TeamChanged(text))
+            self._agent.handle(TeamChanged(text))
         else:
             self._lead.interrupt("")
 

@@ -9,15 +9,13 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ftrun.agent.devices import Machine
 from ftrun.agent.fleet import NEVER_STARTED, Fleet
 from ftrun.agent.last_lines import last_lines
-from ftrun.agent.launch import SpawnerLaunch
 from ftrun.agent.logs import Output, open_output, start_keeping
 from ftrun.agent.resources import ResourceWatch
+from ftrun.agent.setup import AgentSetup
 from ftrun.agent.team.boards import Boards
 from ftrun.agent.team.copies import REPORT_EVERY_S
 from ftrun.agent.team.keeping import LOOK_S, Keeping
@@ -27,7 +25,6 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
 from ftrun.base.timer import DeadlineTimer
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
-from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import (
     Event,
     SpawnerLost,
@@ -78,30 +75,24 @@ class Place:
 
     def __init__(
         self,
-        settings: RunSettings,
-        machine: Machine,
-        token: str,
-        launch: SpawnerLaunch,
-        runtime_dir: Path,
+        setup: AgentSetup,
         tell: Callable[[FromHand], Any],
         spawner_lost: Callable[[SpawnerLost], None],
     ) -> None:
-        self._settings = settings
+        self._settings = settings = setup.settings
         self._tell = tell
         self._spawner_lost = spawner_lost
-        self._launch = launch
+        self._launch = setup.launch
         self._lease: Lease | None = None
         self._starts: dict[str, StartReplica] = {}
         self._output: Output = open_output(settings)
         self._resources = ResourceWatch(
             lambda notice: self._output.terminal.event_line(notice.text),
             settings.job_log_dir,
-            has_gpus=bool(machine.devices),
+            has_gpus=bool(setup.machine.devices),
         )
-        self.fleet = Fleet(
-            self._fleet_event, settings, machine, token, launch, runtime_dir, self._output,
-            self._resources.before_start,
-        )  # fmt: skip
+        before_start = self._resources.before_start
+        self.fleet = Fleet(self._fleet_event, setup, self._output, before_start)
         self.fleet.answers_for = settings.ranks_here
         self.fleet.meet = lambda start, _: self._ports.pop(start.incarnation)
         self.fleet.world_port = 0
@@ -109,17 +100,17 @@ class Place:
         self._boards = Boards(self.fleet.memory.of, tell)
         if not why_no_memory_snapshots(settings):
             self.fleet.holds = True
-            host = machine.host
-            self._keeping = Keeping(self.fleet, settings, token, host, runtime_dir, tell)
+            here = setup.token, setup.machine.host, setup.runtime_dir
+            self._keeping = Keeping(self.fleet, settings, *here, tell)
             asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
-        self._storing = Storing(self.fleet, settings, runtime_dir, tell)
+        self._storing = Storing(self.fleet, settings, setup.runtime_dir, tell)
         self._rewinding: asyncio.Task[None] | None = None
         self._replaces: list[ReplaceRank | GroupDecree] = []
         self._ports: dict[str, int] = {}
         wanted = min(standbys_of(settings), len(settings.ranks_here))
-        self._standbys = StandbyPool(StandbyRules(wanted, parked=launch.parked))
+        self._standbys = StandbyPool(StandbyRules(wanted, parked=setup.launch.parked))
         self._refill = DeadlineTimer(self._start_standbys)
-        self._server = WorkerServer(self, token, runtime_dir)
+        self._server = WorkerServer(self, setup.token, setup.runtime_dir)
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 

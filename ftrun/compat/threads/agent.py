@@ -44,31 +44,10 @@ from ftrun.compat.threads.replicas import (
     ThreadReplicas,
 )
 from ftrun.compat.threads.seat import LighthouseHere, SeatWanted, ThreadSeat, ended
+from ftrun.core import messages as m
 from ftrun.core.agent.events import SendToLighthouse
 from ftrun.core.agent.lease import AgentLease
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AskReport,
-    AskStacks,
-    EndJob,
-    Goodbye,
-    Hello,
-    InForce,
-    JobSpec,
-    KillWorkers,
-    Lease,
-    Notice,
-    Progress,
-    Rejected,
-    Report,
-    RestartReplica,
-    StopReplica,
-    ToAgent,
-    ToWorkers,
-    Welcome,
-    WorkerMessage,
-    WorkerStacks,
-)
 from ftrun.core.version import unlike_version
 from ftrun.protocol.auth import default_token_path, load_token, new_token
 from ftrun.protocol.handshake import not_for_agents
@@ -275,7 +254,7 @@ class ThreadAgent:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         if self._link is not None:
-            self._link.send(Goodbye())
+            self._link.send(m.Goodbye())
             await self._link.close()
         await self._server.close()
         if self._membership is not None:
@@ -357,18 +336,18 @@ class ThreadAgent:
         """Relay a Manager's message to the lighthouse."""
         if self._link is None:
             return
-        if isinstance(message, Progress):
+        if isinstance(message, m.Progress):
             self._link.note_progress(key, message)
         else:
-            self._link.send(WorkerMessage(key, message))
-            if isinstance(message, Report | InForce):
+            self._link.send(m.WorkerMessage(key, message))
+            if isinstance(message, m.Report | m.InForce):
                 self._replicas.worker_sent(key, message)
                 self._show_newcomers()
 
     # ------------------------------------------------------------ from the lighthouse
 
-    def _hello(self) -> Hello:
-        return Hello(
+    def _hello(self) -> m.Hello:
+        return m.Hello(
             agent_id=self._id,
             spec=self._spec,
             capacity=SLOTS,
@@ -383,34 +362,34 @@ class ThreadAgent:
 
     def link_opened(self) -> None:
         """Hello is sent; ask every Manager for its Report."""
-        self._server.broadcast(AskReport())
+        self._server.broadcast(m.AskReport())
 
-    def link_message(self, message: ToAgent, asked_at: float | None) -> None:
+    def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
         """Relay to Managers first, because they may wait for a lost peer; then handle it."""
-        if isinstance(message, ToWorkers):
+        if isinstance(message, m.ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
         self._lease.received(clock.now(), asked_at)
         if asked_at is not None:
             self._send_lease()
         match message:
-            case Welcome(_, _, version):
+            case m.Welcome(_, _, version):
                 unlike = unlike_version(version, "the lighthouse")
                 self._answer(UserError(unlike) if unlike else None)
-            case Rejected(reason):
+            case m.Rejected(reason):
                 self._answer(UserError(f"The lighthouse at {self._address} refuses: {reason}"))
-            case RestartReplica(_, incarnation, reason):
+            case m.RestartReplica(_, incarnation, reason):
                 self._do(self._replicas.taken_out(incarnation, reason))
-            case StopReplica(_, incarnation):
+            case m.StopReplica(_, incarnation):
                 self._do(self._replicas.taken_out(incarnation, "people have stopped it"))
-            case KillWorkers(_, incarnation):
+            case m.KillWorkers(_, incarnation):
                 self._do(self._replicas.taken_out(incarnation, "people have killed it"))
-            case AskStacks(request, keys):
+            case m.AskStacks(request, keys):
                 self._send_stacks(request, keys)
-            case EndJob(_, reason):
+            case m.EndJob(_, reason):
                 self.is_over = True
                 self._do(self._replicas.job_ended(f"the job has ended: {reason}"))
-            case Notice(kind, _, text):
+            case m.Notice(kind, _, text):
                 log.log(logging.DEBUG if kind in QUIET_NOTICES else logging.INFO, "%s", text)
             case _:
                 pass  # slots are all this agent's, acknowledgements renew the lease
@@ -436,9 +415,9 @@ class ThreadAgent:
             self._do(self._replicas.job_ended(str(refused)))
         self._welcomed.set()
 
-    def _current_lease(self) -> Lease | None:
+    def _current_lease(self) -> m.Lease | None:
         until_s = self._lease.until_s()
-        return None if until_s is None else Lease(until_s)
+        return None if until_s is None else m.Lease(until_s)
 
     def _send_lease(self) -> None:
         lease = self._current_lease()
@@ -452,10 +431,10 @@ class ThreadAgent:
             frame = frames.get(seat.thread.ident or 0) if seat is not None else None
             text = "".join(traceback.format_stack(frame)) if frame is not None else ""
             if self._link is not None:
-                self._link.send(WorkerStacks(request, key, text))
+                self._link.send(m.WorkerStacks(request, key, text))
 
 
-def _spec(job_id: str, wanted: SeatWanted, here: LighthouseHere | None) -> JobSpec:
+def _spec(job_id: str, wanted: SeatWanted, here: LighthouseHere | None) -> m.JobSpec:
     """The job: as many slots as threads may ever want, and what a first quorum waits for.
 
     Raises:
@@ -467,7 +446,7 @@ def _spec(job_id: str, wanted: SeatWanted, here: LighthouseHere | None) -> JobSp
             f"min_replicas is {least}, and a job of threads has {SLOTS} replica groups at most. "
             "Start the script with `ftrun --replicas N SCRIPT`."
         )
-    return JobSpec(
+    return m.JobSpec(
         job_id=job_id,
         replicas=SLOTS,
         workers_per_replica=wanted.group_size,

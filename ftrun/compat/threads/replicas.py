@@ -28,18 +28,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ftrun.core import failure_kinds as kinds
+from ftrun.core import messages as m
 from ftrun.core.agent.events import SendToLighthouse
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    FromWorker,
-    InForce,
-    Loss,
-    ReplicaFinished,
-    ReplicaLost,
-    ReplicaStarted,
-    Report,
-    RunningReplica,
-)
 
 SLOTS = 64
 """The slots of a job of threads: as many groups may ever take part in one."""
@@ -130,7 +121,7 @@ class ThreadReplicas:
         self._starts = 0
         self._slots = slots
         self._finished: dict[str, None] = {}
-        self._dead: dict[str, Loss] = {}
+        self._dead: dict[str, m.Loss] = {}
         self._out: list[SeatInstruction] = []
 
     # ------------------------------------------------------------ events
@@ -165,12 +156,12 @@ class ThreadReplicas:
                 self._finish(group)
         return self._take()
 
-    def worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
+    def worker_sent(self, key: WorkerKey, message: m.FromWorker) -> None:
         """A Manager has sent something to the lighthouse."""
         group = self._current(key)
-        if group is not None and isinstance(message, Report):
+        if group is not None and isinstance(message, m.Report):
             group.reported.add(key.group_rank)
-        elif group is not None and isinstance(message, InForce):
+        elif group is not None and isinstance(message, m.InForce):
             group.in_force.add(key.group_rank)
 
     def taken_out(self, incarnation: str, reason: str) -> list[SeatInstruction]:
@@ -199,12 +190,12 @@ class ThreadReplicas:
         joining = frozenset(g.incarnation for g in new if len(g.reported) == self._group_size)
         return Newcomers(frozenset(g.incarnation for g in new) - joining, joining)
 
-    def running(self) -> tuple[RunningReplica, ...]:
+    def running(self) -> tuple[m.RunningReplica, ...]:
         """For a Hello: the incarnations that live."""
         groups = self._by_incarnation.values()
-        return tuple(RunningReplica(group.slot, group.incarnation) for group in groups)
+        return tuple(m.RunningReplica(group.slot, group.incarnation) for group in groups)
 
-    def dead(self) -> tuple[Loss, ...]:
+    def dead(self) -> tuple[m.Loss, ...]:
         """For a Hello: the latest incarnations that were lost."""
         return tuple(self._dead.values())
 
@@ -255,16 +246,16 @@ class ThreadReplicas:
         text = f"{self._agent_id}|{group.slot}|{self._starts}"
         group.begin(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), store)
         self._by_incarnation[group.incarnation] = group
-        self._send(ReplicaStarted(group.slot, group.incarnation, group.starts - 1))
+        self._send(m.ReplicaStarted(group.slot, group.incarnation, group.starts - 1))
 
     def _lose(self, group: _Group, cause: str) -> None:
         """End the other ranks first, because peers rely on a reported group (Q3)."""
         self._end_ranks(group, cause)
         self._over(group)
-        self._dead[group.incarnation] = Loss(group.slot, group.incarnation, cause)
+        self._dead[group.incarnation] = m.Loss(group.slot, group.incarnation, cause)
         while len(self._dead) > DEAD_KEPT:
             del self._dead[next(iter(self._dead))]
-        self._send(ReplicaLost(group.slot, group.incarnation, cause, kind=kinds.EXCEPTION))
+        self._send(m.ReplicaLost(group.slot, group.incarnation, cause, kind=kinds.EXCEPTION))
 
     def _end_ranks(self, group: _Group, reason: str) -> None:
         for rank in sorted(group.open):
@@ -275,7 +266,7 @@ class ThreadReplicas:
         self._over(group)
         group.is_finished = True
         self._finished[group.slot] = None
-        self._send(ReplicaFinished(group.slot, group.incarnation))
+        self._send(m.ReplicaFinished(group.slot, group.incarnation))
 
     def _over(self, group: _Group) -> None:
         group.is_over = True
@@ -284,7 +275,7 @@ class ThreadReplicas:
     def _current(self, key: WorkerKey) -> _Group | None:
         return self._by_incarnation.get(key.incarnation)
 
-    def _send(self, message: ReplicaStarted | ReplicaLost | ReplicaFinished) -> None:
+    def _send(self, message: m.ReplicaStarted | m.ReplicaLost | m.ReplicaFinished) -> None:
         self._out.append(SendToLighthouse(message))
 
     def _take(self) -> list[SeatInstruction]:

@@ -27,21 +27,8 @@ from ftrun.compat.torchft_wire.records import (
     quorum_message,
     room_of,
 )
+from ftrun.core.torchft_quorum import records as r
 from ftrun.core.torchft_quorum.machine import TorchftRooms
-from ftrun.core.torchft_quorum.records import (
-    DEFAULT_ROOM,
-    Answer,
-    CallEnded,
-    HeartbeatReceived,
-    Joined,
-    QuorumEvent,
-    QuorumInstruction,
-    Refuse,
-    RoomsRecord,
-    SaveRooms,
-    TimerFired,
-    TorchftQuorum,
-)
 from ftrun.protocol.grpc_port import GrpcPort
 from ftrun.protocol.rpc import end_call
 
@@ -91,19 +78,19 @@ class QuorumServer:
     """
 
     def __init__(
-        self, rooms: TorchftRooms, save: Callable[[RoomsRecord], None] | None = None
+        self, rooms: TorchftRooms, save: Callable[[r.RoomsRecord], None] | None = None
     ) -> None:
         self.rooms = rooms
         self._save = save
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._last: tuple[TorchftQuorum | None, bytes] = (None, _EMPTY)
+        self._last: tuple[r.TorchftQuorum | None, bytes] = (None, _EMPTY)
         self._saved = rooms.record()
         self._ports: list[GrpcPort] = []
         self._timer = DeadlineTimer(self._on_time, TIMER_DELAY_MIN_S)
         self._calls = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def add_port(self, room: str = DEFAULT_ROOM) -> GrpcPort:
+    def add_port(self, room: str = r.DEFAULT_ROOM) -> GrpcPort:
         """A port that the caller binds; its clients are in ``room`` unless they name another."""
         port = GrpcPort(partial(self._make, room))
         self._ports.append(port)
@@ -144,7 +131,7 @@ class QuorumServer:
         self._calls += 1
         call = self._calls
         self._waiting[call] = asyncio.get_running_loop().create_future()
-        self._feed(Joined(call, room, member))
+        self._feed(r.Joined(call, room, member))
         try:
             return await asyncio.wait_for(self._waiting[call], patience_s(context))
         except asyncio.TimeoutError:
@@ -155,7 +142,7 @@ class QuorumServer:
             return _EMPTY
         finally:
             del self._waiting[call]
-            self._feed(CallEnded(call))
+            self._feed(r.CallEnded(call))
 
     async def _heartbeat(self, default_room: str, data: bytes, context: Any) -> bytes:
         try:
@@ -165,14 +152,14 @@ class QuorumServer:
         except ProtocolError as error:
             end_call(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         else:
-            for refused in self._feed(HeartbeatReceived(room, name)):
+            for refused in self._feed(r.HeartbeatReceived(room, name)):
                 end_call(context, grpc.StatusCode.RESOURCE_EXHAUSTED, refused.reason)
         return _EMPTY  # the bytes of a response without fields
 
     def _on_time(self) -> None:
-        self._feed(TimerFired())
+        self._feed(r.TimerFired())
 
-    def _feed(self, event: QuorumEvent) -> list[Refuse]:
+    def _feed(self, event: r.QuorumEvent) -> list[r.Refuse]:
         """Hand the event to the core, do what follows; returns the refusals of heartbeats."""
         if self.failed.done():
             return []
@@ -184,22 +171,22 @@ class QuorumServer:
         except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
             self.failed.set_exception(error)
             return []
-        return [x for x in found if isinstance(x, Refuse) and x.call is None]
+        return [x for x in found if isinstance(x, r.Refuse) and x.call is None]
 
-    def _carry_out(self, instruction: QuorumInstruction) -> None:
+    def _carry_out(self, instruction: r.QuorumInstruction) -> None:
         match instruction:
-            case SaveRooms(record):
+            case r.SaveRooms(record):
                 if self._save is not None:
                     self._save(record)
                 self._log_changes(record)
-            case Answer(call, quorum):
+            case r.Answer(call, quorum):
                 if not self._waiting[call].done():
                     self._waiting[call].set_result(self._response(quorum))
-            case Refuse(call, reason):
+            case r.Refuse(call, reason):
                 if call is not None:
                     self._waiting[call].set_exception(_RefusedError(reason))
 
-    def _response(self, quorum: TorchftQuorum) -> bytes:
+    def _response(self, quorum: r.TorchftQuorum) -> bytes:
         """The answer of all members of a quorum: encoded once, with one date."""
         if self._last[0] is not quorum:
             message = quorum_message(quorum, clock.wall())
@@ -207,7 +194,7 @@ class QuorumServer:
             self._last = (quorum, response.SerializeToString())
         return self._last[1]
 
-    def _log_changes(self, record: RoomsRecord) -> None:
+    def _log_changes(self, record: r.RoomsRecord) -> None:
         for name, room in record.rooms.items():
             if self._saved.rooms.get(name) != room:
                 members = first_of(room.replica_ids, NAMES_LOGGED_MAX)

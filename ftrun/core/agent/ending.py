@@ -12,17 +12,15 @@ Not here: how one slot is stopped (stopping.py), what a slot's end means before 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ftrun.base.errors import assert_never
 from ftrun.core.agent import words
 from ftrun.core.agent.events import SIGTERM, EndAgent, PassSignal, ShowStacks
-from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.failures import exit_code_of, signal_name
-from ftrun.core.agent.lease import AgentLease
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.signals import Reaction
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.failure_kinds import ALL_LEFT
 from ftrun.core.forms import Form
@@ -34,36 +32,23 @@ ECHO_S = 0.2
 RECORDS_WAIT_S = 2.0
 
 
-class Ending:
+@dataclass(eq=False, repr=False)
+class Ending(Part):
     """Whether and why this agent ends.
 
     ``outcome``: of the slots that end by it. ``end_at``: when the agent ends without a cause; None:
     not set. ``is_over``: ``EndAgent`` is given.
     """
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        slots: NodeSlots,
-        stopping: Stopping,
-        lease: AgentLease,
-        unconfirmed: Unconfirmed,
-        out: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._stopping = stopping
-        self._lease = lease
-        self._unconfirmed = unconfirmed
-        self._records_wanted = False
-        self._out = out
-        self._result: EndAgent | None = None
-        self._is_notice = False
-        self._waits_for_job = False
-        self._latest: tuple[int, float] | None = None
-        self.outcome = Outcome.STOPPED
-        self.end_at: float | None = None
-        self.is_over = False
+    _stopping: Stopping
+    _records_wanted: bool = False
+    _result: EndAgent | None = None
+    _is_notice: bool = False
+    _waits_for_job: bool = False
+    _latest: tuple[int, float] | None = None
+    outcome: Outcome = Outcome.STOPPED
+    end_at: float | None = None
+    is_over: bool = False
 
     @property
     def has_begun(self) -> bool:

@@ -10,23 +10,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core import messages as m
 from ftrun.core.forms import Form
-from ftrun.core.ids import StateId, WorkerKey
-from ftrun.core.messages import (
-    AssignSlots,
-    EndJob,
-    FailureEvidence,
-    FailureReport,
-    FromAgent,
-    FromWorker,
-    IncidentRecord,
-    KillWorkers,
-    Lease,
-    LeaveNow,
-    RestartReplica,
-    StopReplica,
-    ToItsAgent,
-)
+from ftrun.core.ids import OfIncarnation, StateId, WorkerKey
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -64,7 +50,7 @@ class WorkerExited:
     status: int
     reason: str = ""
     memory: str = ""
-    recorded: FailureReport | None = None
+    recorded: m.FailureReport | None = None
     kept: Kept | None = field(default=None, repr=False)
 
 
@@ -117,7 +103,7 @@ class WorkerSent:
     """A worker's message: one that the lighthouse gets too, or one for its agent alone."""
 
     key: WorkerKey
-    message: FromWorker | ToItsAgent
+    message: m.FromWorker | m.ToItsAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +270,12 @@ Event: TypeAlias = (
     | LighthouseGone
     | TeamChanged
     | TimerFired
-    | AssignSlots
-    | RestartReplica
-    | StopReplica
-    | KillWorkers
-    | IncidentRecord
-    | EndJob
+    | m.AssignSlots
+    | m.RestartReplica
+    | m.StopReplica
+    | m.KillWorkers
+    | m.IncidentRecord
+    | m.EndJob
 )
 
 
@@ -297,14 +283,12 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class StartReplica:
+class StartReplica(OfIncarnation):
     """Start all workers of a new incarnation. The first of them are these standbys.
 
     ``peers_train``: a replica of this node trains, which the new one is to join.
     """
 
-    replica_id: str
-    incarnation: str
     restarts: int
     standbys: tuple[str, ...] = ()
     peers_train: bool = False
@@ -320,42 +304,30 @@ class ReplaceWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeDecree:
+class MakeDecree(OfIncarnation):
     """Raise the number on the board of this incarnation, and wake all of its workers.
 
     ``group_rank``: the worker that has died, so what it has told of its script is void; -1: none.
     """
 
-    replica_id: str
-    incarnation: str
     number: int
     group_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class HoldGroup:
+class HoldGroup(OfIncarnation):
     """Keep the store and the memory of this incarnation, also without a process, until a sweep."""
 
-    replica_id: str
-    incarnation: str
-
 
 @dataclass(frozen=True, slots=True)
-class RewindMemory:
+class RewindMemory(OfIncarnation):
     """Drop what is in memory of later than ``boundary``, and raise the number on the board."""
 
-    replica_id: str
-    incarnation: str
     number: int
     boundary: int
 
 
-@dataclass(frozen=True, slots=True)
-class LookAtBoard:
+class LookAtBoard(OfIncarnation):
     """Answer with ``BoardSeen``."""
-
-    replica_id: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,11 +338,9 @@ class StartStandby:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalReplica:
+class SignalReplica(OfIncarnation):
     """Signal the process groups of an incarnation's workers."""
 
-    replica_id: str
-    incarnation: str
     number: int
 
 
@@ -383,14 +353,12 @@ class SignalWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class AskToStop:
+class AskToStop(OfIncarnation):
     """Ask the scripts of an incarnation to stop; a second time: to leave where they stand.
 
     ``number``: the signal that a script with a handler of its own gets.
     """
 
-    replica_id: str
-    incarnation: str
     number: int = SIGTERM
 
 
@@ -406,35 +374,29 @@ class ShowStacks:
     """Show the Python stacks of every worker of this agent, and put them into its log."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepReplica:
+class SweepReplica(OfIncarnation):
     """End the processes that the workers of an incarnation that has not finished left behind."""
-
-    replica_id: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendToLighthouse:
     """Send on the open stream. Without a stream the next Hello has the same facts."""
 
-    message: FromAgent
+    message: m.FromAgent
 
 
 @dataclass(frozen=True, slots=True)
 class SendToWorkers:
     """Send to every worker of this agent."""
 
-    message: Lease
+    message: m.Lease
 
 
 @dataclass(frozen=True, slots=True)
-class SendToReplica:
+class SendToReplica(OfIncarnation):
     """Send to every worker of an incarnation."""
 
-    replica_id: str
-    incarnation: str
-    message: LeaveNow
+    message: m.LeaveNow
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,27 +406,19 @@ class AskWorker:
     key: WorkerKey
 
 
-@dataclass(frozen=True, slots=True)
-class TakeStacks:
+class TakeStacks(OfIncarnation):
     """Take the Python stacks of an incarnation's workers, and answer with ``StacksTaken``."""
 
-    replica_id: str
-    incarnation: str
 
-
-@dataclass(frozen=True, slots=True)
-class CheckHealth:
+class CheckHealth(OfIncarnation):
     """Run ``--health-check`` for the slot of this ended incarnation: ``HealthChecked`` follows."""
-
-    replica_id: str
-    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class SendEvidence:
     """Add the last lines of output, and send this to the lighthouse."""
 
-    evidence: FailureEvidence
+    evidence: m.FailureEvidence
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,6 @@ class Ends:
         return [*sorted(self.failures.values(), key=_order), *self.of_node]
 
     def first(self) -> Failure:
-        """The first cause."""
         return self.in_order()[0][1]
 
 

@@ -8,41 +8,28 @@ its verdicts (restarts.py), the first cause (evidence.py), when the restart begi
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
-from ftrun.core.agent.evidence import Ends, Unconfirmed, failed_workers
+from ftrun.core.agent.evidence import Ends, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
-from ftrun.core.agent.lease import AgentLease
-from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
-from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotState
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
 
 
-class FailedSlots:
+@dataclass(eq=False, repr=False)
+class FailedSlots(Part):
     """Judges failures; it keeps no state of its own."""
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        stopping: Stopping,
-        ending: Ending,
-        lease: AgentLease,
-        unconfirmed: Unconfirmed,
-        out: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._lease = lease
-        self._stopping = stopping
-        self._ending = ending
-        self._unconfirmed = unconfirmed
-        self._out = out
+    _stopping: Stopping
+    _ending: Ending
 
     def report(self, slot: SlotState, failure: Failure) -> None:
         """Report the loss to the lighthouse, once; it compares the failures of all replicas."""

@@ -73,7 +73,6 @@ class HangWatch:
         return now - silence.last_message_at
 
     def deadlines(self) -> Iterator[float]:
-        """When to check each worker, at the latest."""
         for silence in self._silences.values():
             yield silence.look_at
 

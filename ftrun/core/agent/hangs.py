@@ -11,20 +11,12 @@ Not here: what follows (supervisor.py), how stacks are taken (agent/stacks.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from ftrun.core.agent import events as e
 from ftrun.core.agent import words
-from ftrun.core.agent.events import (
-    AskWorker,
-    ScriptTimerReleased,
-    ScriptTimerSet,
-    SignalWorker,
-    TakeStacks,
-    WorkerExited,
-    WorkerUsed,
-)
-from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, TOGETHER
@@ -34,20 +26,15 @@ STACKS_WAIT_S = 2.0
 """The longest wait for stacks. After it the replica is killed without them."""
 
 
-class Hangs:
+@dataclass(eq=False, repr=False)
+class Hangs(Part):
     """Finds workers that hang, and gives their replicas up by ``fail``."""
 
-    def __init__(
-        self, slots: NodeSlots, out: Outbox, fail: Callable[[SlotState, WorkerExited], None]
-    ) -> None:
-        self._slots = slots
-        self._out = out
-        self._fail = fail
+    _fail: Callable[[SlotState, e.WorkerExited], None]
 
     def ask_the_silent(self, slot: SlotState) -> None:
-        """Ask those workers that have sent nothing for long."""
         for rank in slot.hang_watch.ask(self._out.now):
-            self._out.add(AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
+            self._out.add(e.AskWorker(WorkerKey(slot.replica_id, slot.incarnation, rank)))
 
     def check_loops(self, slot: SlotState) -> None:
         """Give the replica up if the loop of one of its workers stands still."""
@@ -56,15 +43,14 @@ class Hangs:
             rank, why = found
             slot.loop_watch.gone(rank)
             slot.stands(self._out.now)
-            self._give_up(slot, WorkerExited(slot.incarnation, rank, 0, -SIGKILL, why))
+            self._give_up(slot, e.WorkerExited(slot.incarnation, rank, 0, -SIGKILL, why))
 
-    def timer_changed(self, event: ScriptTimerSet | ScriptTimerReleased) -> None:
-        """A worker's script has set or released a timer."""
+    def timer_changed(self, event: e.ScriptTimerSet | e.ScriptTimerReleased) -> None:
         slot = self._slots.of_incarnation(event.key.incarnation)
         rank = event.key.group_rank
         if slot is None or rank not in slot.alive:
             return
-        if isinstance(event, ScriptTimerSet):
+        if isinstance(event, e.ScriptTimerSet):
             due_at = self._out.now + event.left_s
             slot.script_timers.set(rank, event.pid, event.scope, due_at, event.number)
         else:
@@ -82,16 +68,16 @@ class Hangs:
         rank, why = found.group_rank, words.timer_expired(found.scope)
         if found.number == SIGKILL:
             slot.stands(self._out.now)
-            gone = WorkerExited(slot.incarnation, rank, found.pid, -SIGKILL, f"hangs: {why}")
+            gone = e.WorkerExited(slot.incarnation, rank, found.pid, -SIGKILL, f"hangs: {why}")
             self._give_up(slot, gone)
             return
         self._out.add(words.timer_signal(slot.replica_id, rank, why, found.number))
         if found.number > 0:
             slot.script_timers.signalled(rank, found.number, f"hangs: {why}")
             key = WorkerKey(slot.replica_id, slot.incarnation, rank)
-            self._out.add(SignalWorker(key, found.number))
+            self._out.add(e.SignalWorker(key, found.number))
 
-    def used(self, event: WorkerUsed) -> None:
+    def used(self, event: e.WorkerUsed) -> None:
         """A worker's processor time, at the moment of a question."""
         key = event.key
         slot = self._slots.of_incarnation(key.incarnation)
@@ -101,7 +87,7 @@ class Hangs:
         if silent_s is not None:
             slot.stands(self._out.now - silent_s)
             why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
-            gone = WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
+            gone = e.WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
             self._give_up(slot, gone)
 
     def given_up(self, incarnation: str, reason: str) -> None:
@@ -110,7 +96,7 @@ class Hangs:
         if slot is not None and slot.phase is SlotPhase.RUNNING:
             whole = CORRUPTED, TOGETHER
             why = reason if reason.startswith(whole) else f"was given up: {reason}"
-            gone = WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
+            gone = e.WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
             if reason.startswith((DIVERGED, *whole)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:
@@ -131,9 +117,9 @@ class Hangs:
         assert slot.hung is not None, "its deadline is on while it hangs"
         self._fail(slot, slot.hung)
 
-    def _give_up(self, slot: SlotState, gone: WorkerExited) -> None:
+    def _give_up(self, slot: SlotState, gone: e.WorkerExited) -> None:
         if slot.hung is not None:
             return
         slot.hung = gone
         slot.stacks_at = self._out.now + STACKS_WAIT_S
-        self._out.add(TakeStacks(slot.replica_id, slot.incarnation))
+        self._out.add(e.TakeStacks(slot.replica_id, slot.incarnation))

@@ -10,28 +10,23 @@ Not here: running the command (agent/health.py), who gets the slot
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ftrun.core.agent.events import CheckHealth, HealthChecked
 from ftrun.core.agent.failed_slots import FailedSlots
 from ftrun.core.agent.failures import Failure
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 
 ANSWER_MARGIN_S = 10.0
 """The shell ends the command at its deadline; an answer this much later will never come."""
 
 
-class NodeHealth:
+@dataclass(eq=False, repr=False)
+class NodeHealth(Part):
     """Asks for a check before each restart after a failure."""
 
-    def __init__(
-        self, settings: SupervisorSettings, slots: NodeSlots, failures: FailedSlots, out: Outbox
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._failures = failures
-        self._out = out
+    _failures: FailedSlots
 
     def permits_start(self, slot: SlotState) -> bool:
         """At the slot's wake time: False while the answer is still to come."""
@@ -46,7 +41,6 @@ class NodeHealth:
         return False
 
     def checked(self, event: HealthChecked) -> None:
-        """The command has ended."""
         slot = self._slots.last_of(event.incarnation)
         if slot is None or slot.phase is not SlotPhase.WAITING or not slot.is_checked:
             return

@@ -82,7 +82,6 @@ class LoopWatch:
         return None
 
     def deadlines(self) -> Iterator[float]:
-        """When to look at each worker."""
         for loop in self._loops.values():
             due_at = loop.due_at(self._factor, self._least_s)
             if due_at is not None:

@@ -36,7 +36,6 @@ class Resource:
     advice: str
 
     def low_below(self) -> float:
-        """The number of bytes below which it is low."""
         limit = max(LOW_SHARE * self.total_bytes, LOW_BYTES)
         return min(limit, LOW_SHARE_MAX * self.total_bytes)
 
@@ -124,7 +123,6 @@ def still_used(gpu: Gpu, waited_s: float) -> ShowNotice:
 
 
 def waits_for_gpu(replica_id: str, gpu: Gpu, limit_s: float) -> ShowNotice:
-    """A restart waits for a GPU's memory."""
     text = (
         f"Replica {replica_id} waits until its dead worker's memory on GPU {gpu.index} is free "
         f"({gpu.used_bytes >> 20} MiB in use), for {limit_s:g} s at most."

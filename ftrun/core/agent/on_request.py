@@ -7,11 +7,11 @@ grace. Not here: the end of the whole agent (ending.py), which slot it is (core/
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ftrun.core.agent.events import SIGTERM, AskToStop, SignalWorker
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import Leaves, Outcome, SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import SIGKILL, Stopping
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import KillWorkers, ReplicaLost, StopReplica
@@ -19,16 +19,11 @@ from ftrun.core.messages import KillWorkers, ReplicaLost, StopReplica
 LEFT = "it was asked to leave"
 
 
-class OnRequest:
+@dataclass(eq=False, repr=False)
+class OnRequest(Part):
     """Carries requests of people out, slot by slot; it keeps no state of its own."""
 
-    def __init__(
-        self, settings: SupervisorSettings, slots: NodeSlots, stopping: Stopping, out: Outbox
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._stopping = stopping
-        self._out = out
+    _stopping: Stopping
 
     def stop(self, asked: StopReplica) -> None:
         """Ask an incarnation to leave. The same request again changes only what follows."""

@@ -10,16 +10,14 @@ quorum. Not here: the stream and the next attempts (agent/link.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ftrun.base.errors import ExitCode
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.events import LighthouseSent, SendToWorkers
-from ftrun.core.agent.lease import AgentLease
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.ids import StateId
 from ftrun.core.messages import Lease
@@ -31,33 +29,21 @@ STANDS_NOTICE_S = 3.0
 """How long training stands for want of a lighthouse before people get the notice."""
 
 
-class Outage:
+@dataclass(eq=False, repr=False)
+class Outage(Part):
     """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
 
     ``_at``: the address of the one that was followed last, of several. ``_remind_at``: when the
     next notice of an isolation is due; None: no notice is due. ``_agreed``: for the workers.
     """
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        slots: NodeSlots,
-        lease: AgentLease,
-        stopping: Stopping,
-        ending: Ending,
-        out: Outbox,
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._lease = lease
-        self._stopping = stopping
-        self._ending = ending
-        self._out = out
-        self._gone_at: float | None = None
-        self._at = ""
-        self._agreed: StateId | None = None
-        self._stands_shown = False
-        self._remind_at: float | None = None
+    _stopping: Stopping
+    _ending: Ending
+    _gone_at: float | None = None
+    _at: str = ""
+    _agreed: StateId | None = None
+    _stands_shown: bool = False
+    _remind_at: float | None = None
 
     def lease(self) -> Lease | None:
         """Until when workers may commit without another message; None: no answer so far."""

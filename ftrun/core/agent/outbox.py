@@ -30,5 +30,4 @@ class Outbox:
         self._out.append(instruction)
 
     def send(self, message: FromAgent) -> None:
-        """Send this to the lighthouse."""
         self.add(SendToLighthouse(message))

@@ -14,28 +14,16 @@ failure of a group (failed_slots.py), the words' meaning (words.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from ftrun.core.agent import events as e
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
-from ftrun.core.agent.events import (
-    BoardSeen,
-    HoldGroup,
-    LookAtBoard,
-    MakeDecree,
-    ReplaceWorker,
-    RewindMemory,
-    SignalReplica,
-    SignalWorker,
-    WorkerExited,
-)
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
-from ftrun.core.agent.outbox import Outbox
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import Restart
-from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Replaced, SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
@@ -50,39 +38,26 @@ SLOW_S = 3.0
 """A replacement that has not joined by then is spoken of before it has."""
 
 
-class Replacing:
+@dataclass(eq=False, repr=False)
+class Replacing(Part):
     """Replaces workers.
 
     ``fail``: what happens to a group of which one cannot be replaced; ``group_ended``: once all of
     its processes are gone.
     """
 
-    def __init__(
-        self,
-        settings: SupervisorSettings,
-        slots: NodeSlots,
-        standbys: StandbyPool,
-        failures: FailedSlots,
-        ending: Ending,
-        out: Outbox,
-        fail: Callable[[SlotState, WorkerExited], None],
-        group_ended: Callable[[SlotState], None],
-    ) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._standbys = standbys
-        self._failures = failures
-        self._ending = ending
-        self._out = out
-        self._fail = fail
-        self._group_ended = group_ended
+    _standbys: StandbyPool
+    _failures: FailedSlots
+    _ending: Ending
+    _fail: Callable[[SlotState, e.WorkerExited], None]
+    _group_ended: Callable[[SlotState], None]
 
     def begin(self, slot: SlotState) -> None:
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             slot.mending = Mending(self._settings.join_timeout_s, self._settings.spans)
 
-    def takes(self, slot: SlotState, end: WorkerExited) -> bool:
+    def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
         kept, mending, rank = end.kept, slot.mending, end.group_rank
         if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
@@ -116,7 +91,7 @@ class Replacing:
         if not isinstance(outcome, Decree):
             self._end_all(slot, slot.alive - {rank} if is_gone else slot.alive)
             return True
-        self._out.add(MakeDecree(slot.replica_id, slot.incarnation, outcome.number, rank))
+        self._out.add(e.MakeDecree(slot.replica_id, slot.incarnation, outcome.number, rank))
         slot.look_at = self._out.now + LOOK_S
         slot.slow_at = self._out.now + SLOW_S if slot.slow_at is None else slot.slow_at
         if is_gone:
@@ -132,8 +107,8 @@ class Replacing:
         """End all processes of the group; when they are gone, all begin again from memory."""
         slot.ending, slot.look_at, slot.slow_at = set(ranks), None, None
         slot.stuck_at = self._out.now + self._settings.stuck_after_s
-        self._out.add(HoldGroup(slot.replica_id, slot.incarnation))
-        self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
+        self._out.add(e.HoldGroup(slot.replica_id, slot.incarnation))
+        self._out.add(e.SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
     def ended(self, slot: SlotState, rank: int) -> bool:
         """A process has ended. False: nobody has waited for that, in order to begin again."""
@@ -145,10 +120,10 @@ class Replacing:
             slot.alive = slot.ending | {rank}  # without those that were to begin again
             return False
         if not slot.ending:
-            self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+            self._out.add(e.LookAtBoard(slot.replica_id, slot.incarnation))
         return True
 
-    def _begin_again(self, slot: SlotState, event: BoardSeen) -> None:
+    def _begin_again(self, slot: SlotState, event: e.BoardSeen) -> None:
         """All processes of the group are gone, and nobody writes its memory any more."""
         assert slot.mending is not None, "it has fallen"
         slot.stuck_at = None
@@ -172,7 +147,7 @@ class Replacing:
             return
         slot.rewound_to = event.boundary
         place = slot.replica_id, slot.incarnation
-        self._out.add(RewindMemory(*place, decree.number, event.boundary))
+        self._out.add(e.RewindMemory(*place, decree.number, event.boundary))
         for rank in sorted(slot.lives):
             self._replace(slot, rank)
         slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
@@ -201,7 +176,7 @@ class Replacing:
         slot.started += 1
         standby = "".join(self._standbys.take(1, self._out.now))
         key = WorkerKey(slot.replica_id, slot.incarnation, rank)
-        self._out.add(ReplaceWorker(key, slot.lives[rank], standby))
+        self._out.add(e.ReplaceWorker(key, slot.lives[rank], standby))
 
     def kill(self, slot: SlotState) -> bool:
         """A worker hangs, or has raised and does not end: end it, so that it is replaced.
@@ -212,19 +187,18 @@ class Replacing:
         if not can or slot.phase is not SlotPhase.RUNNING:
             return False
         slot.kill_at = slot.stacks_at = None
-        self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+        self._out.add(e.LookAtBoard(slot.replica_id, slot.incarnation))
         return True
 
     def look(self, slot: SlotState) -> None:
-        """It is time to look at the board."""
         slot.look_at = None
-        self._out.add(LookAtBoard(slot.replica_id, slot.incarnation))
+        self._out.add(e.LookAtBoard(slot.replica_id, slot.incarnation))
         if slot.slow_at is not None and slot.slow_at <= self._out.now:
             slot.slow_at = None
             for known in slot.replaced.values():
                 self._out.add(words.is_replaced(known.failure, known.step))
 
-    def seen(self, event: BoardSeen) -> None:
+    def seen(self, event: e.BoardSeen) -> None:
         """The board, while a replacement has not joined so far."""
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or slot.mending is None:
@@ -255,9 +229,9 @@ class Replacing:
             slot.look_at = now + LOOK_S
             if isinstance(outcome, Decree):
                 place = slot.replica_id, slot.incarnation
-                self._out.add(MakeDecree(*place, outcome.number, -1))
+                self._out.add(e.MakeDecree(*place, outcome.number, -1))
 
-    def _end_who_holds_up(self, slot: SlotState, event: BoardSeen) -> None:
+    def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs.
 
         No board has the calls of all ranks of a group on several nodes.
@@ -272,7 +246,7 @@ class Replacing:
             ranks = [last]
         for rank in ranks:
             key = WorkerKey(slot.replica_id, slot.incarnation, rank)
-            self._out.add(SignalWorker(key, SIGKILL))
+            self._out.add(e.SignalWorker(key, SIGKILL))
 
     def _mended(self, slot: SlotState, after_s: float) -> None:
         number, budget = slot.budget.spent, self._settings.restarts.max_restarts

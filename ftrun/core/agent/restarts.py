@@ -106,11 +106,9 @@ class RestartBudget:
 
     @property
     def left(self) -> int:
-        """How many restarts are left."""
         return max(0, self.rules.max_restarts - self.spent)
 
     def started(self) -> None:
-        """A new incarnation runs."""
         self.baseline = self.step = None
 
     def healed(self, step: int) -> None:
@@ -118,7 +116,6 @@ class RestartBudget:
         self.baseline = step + 1
 
     def progressed(self, step: int) -> None:
-        """The group is at ``step``."""
         self.step = step
         if self.baseline is None:
             self.baseline = step

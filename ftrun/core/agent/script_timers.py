@@ -80,5 +80,4 @@ class ScriptTimers:
         return why if number and status == -number else ""
 
     def deadlines(self) -> Iterator[float]:
-        """When to look at each timer."""
         return (timer.due_at for timer in self._timers.values())

@@ -69,7 +69,6 @@ class SignalRules:
         return CAUGHT | asked | ({self.preempt} if self.preempt else frozenset())
 
     def reaction(self, number: int) -> Reaction:
-        """The agent's reaction to ``number``."""
         if number == self.preempt:
             return Reaction.LEAVE
         if self.handled is not None and number in self.handled:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from ftrun.core.activity import STANDING_STILL, Activity
@@ -90,45 +90,63 @@ class Replaced:
 
 
 @dataclass
-class SlotState:
-    """One slot. Deadlines are None while they are off.
+class Slot:
+    """The part of a slot that outlives its incarnations.
+
+    ``started``: how many times. ``asked_with``: the signal that its scripts were asked to stop
+    with. ``has_trained``: it was in a quorum once; ``has_committed``: it has committed a step;
+    ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``: when its last
+    incarnation was started. ``forgotten``: it is another agent's as soon as the processes here have
+    ended. ``lost_at``: since when it cannot train; None while it can.
+    """
+
+    replica_id: str
+    budget: RestartBudget
+    started: int = 0
+    asked_with: int = 0
+    has_trained: bool = False
+    has_committed: bool = False
+    steps_alone: bool = False
+    begun_at: float = 0.0
+    forgotten: bool = False
+    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
+    lost_at: float | None = None
+    lost_s: float = 0.0
+    status: int | None = None
+
+
+@dataclass
+class SlotState(Slot):
+    """A slot with its last incarnation. Deadlines are None while they are off.
 
     ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is
     reported already. ``has_manager``: one of its workers has sent a message, so there is a Manager.
     ``left``: the group_ranks that left at a boundary. ``done``: those whose script had ended before
     anybody asked it to stop. ``left_early``: the step at which its script
-    has ended while its peers train on. ``lost``: the loss of this incarnation is reported.
-    ``killed``: how, if the group did not end when asked. ``has_trained``: the slot was in a quorum
-    once; ``has_joined``: this incarnation was; ``has_committed``: the slot has committed a step.
-    ``steps_alone``: an optimizer steps, and there is no Manager; ``has_stepped``: the same of this
-    incarnation, which was started at ``begun_at``. ``lost_at``: since when the slot cannot train;
-    None while it can. ``hang_watch``, ``loop_watch``, ``script_timers``: watch this incarnation's
+    has ended while its peers train on. ``lost``: its loss is reported. ``killed``: how, if the
+    group did not end when asked. ``has_joined``: it was in a quorum; ``has_stepped``: an optimizer
+    steps, and there is no Manager. ``hang_watch``, ``loop_watch``, ``script_timers``: watch its
     workers. ``ends``: how its workers have ended so far, if badly. ``is_failing``: it has failed,
     and is judged when all of its workers have ended. ``hung``: it is given up when its stacks are
     taken, or at ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers
     of a failed group have ended. ``given_up``: it is not started again, and the lighthouse decides
-    what follows. ``has_failed``: this incarnation has, so the node's health is checked before the
-    next; ``is_checked``, ``is_healthy``: it is asked for, or found good (health.py).
-    ``asked_with``: the signal that its scripts were asked to stop with. ``leaves``: what people
-    have asked of this incarnation; None: nothing. ``killed_on_request``: workers that people have
-    killed. ``forgotten``: the slot is another agent's as soon as the processes here have ended.
-    ``mending``: of this incarnation's workers, one by one; None: there are no memory snapshots.
+    what follows. ``has_failed``: so the node's health is checked before the next; ``is_checked``,
+    ``is_healthy``: it is asked for, or found good (health.py). ``leaves``: what people have asked
+    of it; None: nothing. ``killed_on_request``: workers that people have killed.
+    ``mending``: of its workers, one by one; None: there are no memory snapshots.
     ``replaced``: those that died, until all go on. ``lives``: by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
     ``ending``: the ranks whose processes are not gone so far, after which all begin again from
     memory; ``rewound_to``: the step from which they have begun. ``waits_from``: the step from which
     they can, once a node has come for a lost one.
-    ``goes_after``: the incarnations here that train on, and that have no quorum yet. Its next start
+    ``goes_after``: the incarnations here that train on, and that have no quorum yet. The next start
     waits until ``goes_at``, which comes earlier once they have.
     """
 
-    replica_id: str
-    budget: RestartBudget
     phase: SlotPhase = SlotPhase.WAITING
     outcome: Outcome | None = None
     incarnation: str = ""
-    started: int = 0
     alive: set[int] = field(default_factory=set)
     dying: set[int] = field(default_factory=set)
     failure_reports: dict[int, FailureReport] = field(default_factory=dict)
@@ -137,13 +155,9 @@ class SlotState:
     done: set[int] = field(default_factory=set)
     left_early: int | None = None
     killed: str = ""
-    asked_with: int = 0
     leaves: Leaves | None = None
     killed_on_request: set[int] = field(default_factory=set)
-    has_trained: bool = False
     has_joined: bool = False
-    has_committed: bool = False
-    steps_alone: bool = False
     hang_watch: HangWatch = field(default_factory=lambda: HangWatch(0.0))
     loop_watch: LoopWatch = field(default_factory=lambda: LoopWatch(0.0))
     script_timers: ScriptTimers = field(default_factory=ScriptTimers)
@@ -151,19 +165,14 @@ class SlotState:
     ends: Ends = field(default_factory=Ends)
     is_failing: bool = False
     hung: WorkerExited | None = None
-    stacks_at: float | None = None
     has_stepped: bool = False
-    begun_at: float = 0.0
     given_up: ReplicaGivenUp | None = None
     has_failed: bool = False
     is_checked: bool = False
     is_healthy: bool = False
-    forgotten: bool = False
     mending: Mending | None = None
     replaced: dict[int, Replaced] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
-    look_at: float | None = None
-    slow_at: float | None = None
     fall: str = ""
     verdict: Verdict | None = None
     ending: set[int] | None = None
@@ -177,40 +186,23 @@ class SlotState:
     press_at: float | None = None
     kill_at: float | None = None
     stuck_at: float | None = None
-    failures: deque[Failure] = field(default_factory=lambda: deque(maxlen=FAILURES_KEPT))
-    lost_at: float | None = None
-    lost_s: float = 0.0
-    status: int | None = None
+    stacks_at: float | None = None
+    look_at: float | None = None
+    slow_at: float | None = None
 
     def begin(
         self, incarnation: str, workers: int, hang_timeout_s: float, hang_factor: float = 0.0
     ) -> None:
         """Begin a new incarnation; only the account of the former one stays."""
+        stays = {one.name: getattr(self, one.name) for one in fields(Slot)}
+        vars(self).update(vars(SlotState(**stays)))
         self.incarnation = incarnation
         self.phase = SlotPhase.RUNNING
-        self.outcome = None
-        self.started += 1
         self.alive = set(range(workers))
-        self.lives = dict.fromkeys(self.alive, self.started - 1)
-        self.mending, self.replaced, self.fall, self.verdict = None, {}, "", None
-        self.ending = self.rewound_to = self.waits_from = None
-        self.dying = set()
-        self.failure_reports = {}
-        self.left, self.done = set(), set()
+        self.lives = dict.fromkeys(self.alive, self.started)
+        self.started += 1
         self.hang_watch = HangWatch(hang_timeout_s)
         self.loop_watch = LoopWatch(hang_factor)
-        self.script_timers = ScriptTimers()
-        self.has_manager = self.lost = self.is_failing = self.has_stepped = False
-        self.has_joined, self.left_early = False, None
-        self.ends = Ends()
-        self.has_failed = self.is_checked = self.is_healthy = False
-        self.hung = None
-        self.killed = ""
-        self.leaves = self.given_up = None
-        self.killed_on_request = set()
-        self.restart_in_s = self.outcome_ahead = None
-        self.goes_after, self.goes_at = set(), 0.0
-        self.clear_deadlines()
         self.budget.started()
 
     def wait(self, now: float, delay_s: float) -> None:
@@ -234,12 +226,10 @@ class SlotState:
         self.clear_deadlines()
 
     def clear_deadlines(self) -> None:
-        """Turn all deadlines off."""
         self.wake_at = self.press_at = self.kill_at = self.stuck_at = self.stacks_at = None
         self.look_at = self.slow_at = None
 
     def deadlines(self) -> Iterator[float]:
-        """The deadlines that are on."""
         for at in (self.wake_at, self.press_at, self.kill_at, self.stuck_at, self.stacks_at):
             if at is not None:
                 yield at
@@ -316,7 +306,6 @@ class SlotState:
             self.goes_on(now)
 
     def summary(self) -> SlotSummary:
-        """Its part in the final report."""
         return SlotSummary(
             replica_id=self.replica_id,
             phase=self.phase,

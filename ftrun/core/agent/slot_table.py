@@ -8,17 +8,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from ftrun.core import messages as m
 from ftrun.core.agent.restarts import RestartBudget, RestartRules
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
 from ftrun.core.ids import WorkerKey, replica_order
-from ftrun.core.messages import (
-    LeaveReason,
-    Leaving,
-    Loss,
-    ReplicaFinished,
-    RunningReplica,
-    WorkerMessage,
-)
 
 STORY_MAX = 200
 DEAD_MAX = 64
@@ -36,7 +29,7 @@ class NodeSlots:
         self._slots: dict[str, SlotState] = {}
         self._given_up: dict[str, SlotSummary] = {}
         self._story: deque[tuple[float, str, str]] = deque(maxlen=STORY_MAX)
-        self.dead: deque[Loss] = deque(maxlen=DEAD_MAX)
+        self.dead: deque[m.Loss] = deque(maxlen=DEAD_MAX)
 
     def __iter__(self) -> Iterator[SlotState]:
         """In order of replica_id; slots may come and go during the iteration."""
@@ -46,11 +39,9 @@ class NodeSlots:
         return len(self._slots)
 
     def get(self, replica_id: str) -> SlotState | None:
-        """The slot, if it is assigned here."""
         return self._slots.get(replica_id)
 
     def add(self, replica_id: str, wake_at: float) -> None:
-        """Add a slot, to be started at ``wake_at``."""
         budget = RestartBudget(self._rules, spent=self._rules.spent)
         slot = SlotState(replica_id, budget, wake_at=wake_at, started=self._rules.spent)
         self._slots[replica_id] = slot
@@ -86,10 +77,10 @@ class NodeSlots:
                 return slot
         return None
 
-    def running(self) -> tuple[RunningReplica, ...]:
+    def running(self) -> tuple[m.RunningReplica, ...]:
         """Incarnations whose workers live."""
         return tuple(
-            RunningReplica(slot.replica_id, slot.incarnation, slot.has_left)
+            m.RunningReplica(slot.replica_id, slot.incarnation, slot.has_left)
             for slot in self
             if slot.alive and not slot.lost
         )
@@ -99,17 +90,17 @@ class NodeSlots:
         ended = (slot for slot in self if slot.outcome is Outcome.FINISHED)
         return tuple(slot.replica_id for slot in ended if not slot.is_unjoined)
 
-    def finished_oddly(self) -> tuple[ReplicaFinished, ...]:
+    def finished_oddly(self) -> tuple[m.ReplicaFinished, ...]:
         """The ends with exit code 0 that may not be good ones."""
         ended = [slot.finished() for slot in self if slot.outcome is Outcome.FINISHED]
         return tuple(x for x in ended if x.idle or x.unjoined or x.early is not None)
 
-    def leaving_early(self) -> tuple[WorkerMessage, ...]:
+    def leaving_early(self) -> tuple[m.WorkerMessage, ...]:
         """The replicas that run still, of which a worker has left early."""
         return tuple(
-            WorkerMessage(
+            m.WorkerMessage(
                 WorkerKey(slot.replica_id, slot.incarnation, min(slot.alive)),
-                Leaving(LeaveReason.EARLY, slot.left_early),
+                m.Leaving(m.LeaveReason.EARLY, slot.left_early),
             )
             for slot in self
             if slot.alive and slot.left_early is not None
@@ -125,7 +116,6 @@ class NodeSlots:
         return all(slot.phase is SlotPhase.ENDED for slot in self._slots.values())
 
     def note(self, now: float, slot: SlotState, text: str) -> None:
-        """Add a line to a slot's story."""
         self._story.append((now, slot.replica_id, text))
 
     def story(self, replica_id: str) -> list[str]:

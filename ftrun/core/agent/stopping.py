@@ -10,10 +10,8 @@ from __future__ import annotations
 import signal
 
 from ftrun.core.agent.events import SIGTERM, AskToStop, SendToReplica, SignalReplica
-from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.settings import SupervisorSettings
+from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
-from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.messages import LeaveNow, LeaveReason, Loss, Raised, ReplicaLost, StartFailure
 
 SIGKILL = int(signal.SIGKILL)
@@ -24,13 +22,8 @@ PRESS_AGAIN_SHARE = 0.125
 the script's may have been seen as one."""
 
 
-class Stopping:
+class Stopping(Part):
     """Stops one slot at a time; it keeps no state of its own."""
-
-    def __init__(self, settings: SupervisorSettings, slots: NodeSlots, out: Outbox) -> None:
-        self._settings = settings
-        self._slots = slots
-        self._out = out
 
     def ask(self, slot: SlotState, number: int = SIGTERM) -> None:
         """Ask its script to stop; from now on it has the whole grace.
@@ -72,7 +65,6 @@ class Stopping:
             self._out.add(SendToReplica(slot.replica_id, slot.incarnation, order))
 
     def kill(self, slot: SlotState) -> None:
-        """Send SIGKILL to all that it runs."""
         self.await_end(slot)
         self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 

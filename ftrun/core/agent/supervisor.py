@@ -42,39 +42,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ftrun.base.errors import ExitCode, assert_never
+from ftrun.core import messages as m
 from ftrun.core.activity import NOT_ITS_OWN, Activity
+from ftrun.core.agent import events as e
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
-from ftrun.core.agent.events import (
-    SIGTERM,
-    BoardSeen,
-    DrainAsked,
-    Event,
-    HealthChecked,
-    Instruction,
-    LighthouseGone,
-    LighthouseSent,
-    OtherWorldMade,
-    ScriptTimerReleased,
-    ScriptTimerSet,
-    SignalReceived,
-    SpawnerLost,
-    SpawnerReady,
-    SpawnerWarmed,
-    StacksTaken,
-    StandbyExited,
-    StartReplica,
-    StartStandby,
-    StopAsked,
-    SweepReplica,
-    TeamChanged,
-    TimerFired,
-    WorkerDisconnected,
-    WorkerDying,
-    WorkerExited,
-    WorkerSent,
-    WorkerUsed,
-)
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
 from ftrun.core.agent.hangs import Hangs
@@ -86,42 +58,12 @@ from ftrun.core.agent.outage import Outage
 from ftrun.core.agent.outbox import Outbox
 from ftrun.core.agent.replacing import Replacing
 from ftrun.core.agent.settings import SupervisorSettings
-from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState, SlotSummary
+from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
 from ftrun.core.forms import UNFIT, Form, parse
 from ftrun.core.ids import WorkerKey, replica_order
-from ftrun.core.messages import (
-    AnotherForm,
-    AssignSlots,
-    Beat,
-    EndJob,
-    FailureEvidence,
-    FailureReport,
-    FromWorker,
-    Healed,
-    Heartbeat,
-    IncidentRecord,
-    InForce,
-    KillWorkers,
-    Lease,
-    LeaveReason,
-    Leaving,
-    Loss,
-    NoManager,
-    Progress,
-    ReplicaFinished,
-    ReplicaGivenUp,
-    ReplicaProgress,
-    ReplicaStarted,
-    Report,
-    RestartReplica,
-    RunningReplica,
-    StopReplica,
-    ToItsAgent,
-    WorkerMessage,
-)
 
 UNREADY = int(ExitCode.USAGE)
 """The exit code of a job of which no worker could ever train."""
@@ -132,12 +74,16 @@ LEFT_WAIT_S = 1.0
 
 
 class Supervisor:
-    """The decisions of one agent. See the module's table."""
+    """The decisions of one agent. See the module's table.
+
+    ``slots``: all of this node. ``evidence``: of failures, which a new lighthouse may not know.
+    ``standbys``: how many wait, and were used.
+    """
 
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
         self._settings = settings
-        self._slots = NodeSlots(settings.restarts)
-        self._standbys = StandbyPool(settings.standbys)
+        self.slots = NodeSlots(settings.restarts)
+        self.standbys = StandbyPool(settings.standbys)
         self._starts = 0
         self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
         self._lease = AgentLease(settings.join_timeout_s, settings.isolation_limit_s)
@@ -145,94 +91,87 @@ class Supervisor:
         self._stood_by = False
         self._resizes = ""
         self._out = Outbox(now)
-        self._stopping = Stopping(settings, self._slots, self._out)
-        self._unconfirmed = Unconfirmed()
-        self._ending = Ending(
-            settings, self._slots, self._stopping, self._lease, self._unconfirmed, self._out
-        )
-        self._on_request = OnRequest(settings, self._slots, self._stopping, self._out)
-        self._failures = FailedSlots(
-            settings, self._stopping, self._ending, self._lease, self._unconfirmed, self._out
-        )
-        self._replacing = Replacing(
-            settings, self._slots, self._standbys, self._failures, self._ending, self._out,
-            self._fail, self._group_ended,
-        )  # fmt: skip
-        self._health = NodeHealth(settings, self._slots, self._failures, self._out)
-        self._hangs = Hangs(self._slots, self._out, self._give_up)
-        self._outage = Outage(
-            settings, self._slots, self._lease, self._stopping, self._ending, self._out
-        )
+        self.evidence = Unconfirmed()
+        common = settings, self.slots, self._lease, self.evidence, self._out
+        self._stopping = Stopping(*common)
+        self._ending = Ending(*common, self._stopping)
+        self._on_request = OnRequest(*common, self._stopping)
+        self._failures = FailedSlots(*common, self._stopping, self._ending)
+        parts = self.standbys, self._failures, self._ending
+        self._replacing = Replacing(*common, *parts, self._fail, self._group_ended)
+        self._health = NodeHealth(*common, self._failures)
+        self._hangs = Hangs(*common, self._give_up)
+        self._outage = Outage(*common, self._stopping, self._ending)
 
     # ------------------------------------------------------------ the interface
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: e.Event, now: float) -> list[e.Instruction]:
         """Take one event and return its instructions, to be carried out in order."""
         self._out.begin(now)
         match event:
-            case AssignSlots(replica_ids):
+            case m.AssignSlots(replica_ids):
                 self._assign(replica_ids)
-            case WorkerDying(end):
+            case e.WorkerDying(end):
                 self._worker_dying(end)
-            case WorkerExited():
+            case e.WorkerExited():
                 self._worker_exited(event)
-            case OtherWorldMade(is_open):
+            case e.OtherWorldMade(is_open):
                 self._other_world_made(is_open)
-            case ScriptTimerSet() | ScriptTimerReleased():
+            case e.ScriptTimerSet() | e.ScriptTimerReleased():
                 self._hangs.timer_changed(event)
-            case WorkerSent(key, message):
+            case e.WorkerSent(key, message):
                 self._received(key, message)
-            case WorkerDisconnected(key):
+            case e.WorkerDisconnected(key):
                 self._disconnected(key)
-            case WorkerUsed():
+            case e.WorkerUsed():
                 self._hangs.used(event)
-            case StacksTaken(incarnation, stacks):
+            case e.StacksTaken(incarnation, stacks):
                 self._hangs.stacks_taken(incarnation, stacks)
-            case BoardSeen():
+            case e.BoardSeen():
                 self._replacing.seen(event)
-            case HealthChecked():
+            case e.HealthChecked():
                 self._health.checked(event)
-            case IncidentRecord(number, incarnations, is_open):
-                self._unconfirmed.recorded(incarnations, number, is_open=is_open)
-            case RestartReplica(_, incarnation, reason):
+            case m.IncidentRecord(number, incarnations, is_open):
+                self.evidence.recorded(incarnations, number, is_open=is_open)
+            case m.RestartReplica(_, incarnation, reason):
                 self._hangs.given_up(incarnation, reason)
                 self._has_not_joined(incarnation)
-            case StopReplica():
+            case m.StopReplica():
                 if not self.is_ending:
                     self._on_request.stop(event)
-            case KillWorkers():
+            case m.KillWorkers():
                 self._on_request.kill(event)
-            case SignalReceived(number):
+            case e.SignalReceived(number):
                 self._ending.signalled(number)
-            case DrainAsked(reason, exit_code, number, is_notice):
+            case e.DrainAsked(reason, exit_code, number, is_notice):
                 self._ending.drain(reason, exit_code, number, is_notice=is_notice)
-            case StopAsked():
+            case e.StopAsked():
                 self._ending.stop_now()
-            case EndJob(exit_code, reason, kind):
+            case m.EndJob(exit_code, reason, kind):
                 self._ending.end_job(exit_code, reason, kind)
-            case TeamChanged(text):
+            case e.TeamChanged(text):
                 self._resizes = text
-            case SpawnerReady():
+            case e.SpawnerReady():
                 self._import_deadline.is_done = True
                 self._lease.ready(now)
-            case SpawnerWarmed():
-                self._standbys.open(now)
-            case StandbyExited(name, status):
+            case e.SpawnerWarmed():
+                self.standbys.open(now)
+            case e.StandbyExited(name, status):
                 self._standby_exited(name, status)
-            case SpawnerLost(reason, exit_code):
+            case e.SpawnerLost(reason, exit_code):
                 self._ending.spawner_lost(reason, exit_code)
-            case LighthouseSent():
+            case e.LighthouseSent():
                 if not (self._lease.is_connected or self.is_ending):
-                    self._slots.forget_drained()
+                    self.slots.forget_drained()
                 self._outage.received(event)
                 self._ending.lighthouse_came()
-            case LighthouseGone(reason, is_moved):
+            case e.LighthouseGone(reason, is_moved):
                 self._outage.disconnected(reason, is_moved=is_moved)
-            case TimerFired():
+            case e.TimerFired():
                 pass  # ``_timers`` does all there is to do.
             case _:
                 assert_never(event)
-        if self._resizes and not any(slot.is_failing for slot in self._slots):
+        if self._resizes and not any(slot.is_failing for slot in self.slots):
             # A failure is judged first: perhaps no restart is left.
             self._ending.resize(self._resizes)
             self._resizes = ""
@@ -244,35 +183,14 @@ class Supervisor:
         """When to send ``TimerFired``, at the latest."""
         return None if self._ending.is_over else min(self._deadlines(), default=None)
 
-    def running(self) -> tuple[RunningReplica, ...]:
-        """For a Hello: incarnations whose workers live."""
-        return self._slots.running()
-
-    def dead(self) -> tuple[Loss, ...]:
-        """For a Hello: the latest incarnations whose end was seen."""
-        return tuple(self._slots.dead)
-
-    def finished(self) -> tuple[str, ...]:
-        """For a Hello: slots that have ended well."""
-        return self._slots.finished()
-
-    def unconfirmed(self, now: float) -> tuple[FailureEvidence, ...]:
-        """After a Hello: evidence of failures that a new lighthouse may not know."""
-        return self._unconfirmed.again(now)
-
-    @property
-    def last_incident(self) -> int:
-        """For a Hello: the highest number of an incident that a lighthouse has sent."""
-        return self._unconfirmed.last_number
-
-    def apart(self) -> tuple[Heartbeat, ...]:
+    def apart(self) -> tuple[m.Heartbeat, ...]:
         """After a Hello: the replicas of which no worker has a Manager to report with."""
-        return tuple(_runs_apart(slot) for slot in self._slots if slot.is_apart)
+        return tuple(_runs_apart(slot) for slot in self.slots if slot.is_apart)
 
-    def absent(self) -> tuple[ReplicaGivenUp | ReplicaFinished | WorkerMessage, ...]:
+    def absent(self) -> tuple[m.ReplicaGivenUp | m.ReplicaFinished | m.WorkerMessage, ...]:
         """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
-        given_up = [slot.given_up for slot in self._slots if slot.given_up is not None]
-        return (*given_up, *self._slots.finished_oddly(), *self._slots.leaving_early())
+        given_up = [slot.given_up for slot in self.slots if slot.given_up is not None]
+        return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early())
 
     @property
     def isolated(self) -> bool:
@@ -280,14 +198,14 @@ class Supervisor:
         return self._lease.isolated
 
     @property
-    def lease(self) -> Lease | None:
+    def lease(self) -> m.Lease | None:
         """Until when workers may commit without another answer; None: no answer so far."""
         return self._outage.lease()
 
     @property
     def restarts_spent(self) -> int:
         """How many restarts of the budget are used; of the replica that has used most."""
-        return max((slot.budget.spent for slot in self._slots), default=0)
+        return max((slot.budget.spent for slot in self.slots), default=0)
 
     @property
     def was_answered(self) -> bool:
@@ -304,53 +222,40 @@ class Supervisor:
         """True once the job is to end here, whatever the cause."""
         return self._ending.has_begun
 
-    def summary(self) -> tuple[SlotSummary, ...]:
-        """Each slot's part in the final report."""
-        return self._slots.summary()
-
     @property
     def ran_apart(self) -> bool:
         """True if the replica groups were several trainings: the script has made no Manager."""
-        has_manager = any(slot.has_manager or slot.has_trained for slot in self._slots)
+        has_manager = any(slot.has_manager or slot.has_trained for slot in self.slots)
         return self._without_manager and not has_manager
-
-    @property
-    def standbys_used(self) -> int:
-        """How many starts were a standby's."""
-        return self._standbys.used
-
-    def story(self, replica_id: str) -> list[str]:
-        """The history of one slot, oldest first."""
-        return self._slots.story(replica_id)
 
     def check(self) -> None:
         """Assert what must hold between events (AssertionError, with the slot's story)."""
-        self._slots.check(self.is_ending)
-        self._standbys.check()
+        self.slots.check(self.is_ending)
+        self.standbys.check()
 
     # ------------------------------------------------------------ slots and starts
 
     def _assign(self, replica_ids: tuple[str, ...]) -> None:
         if self.is_ending:
             return  # every slot here is being stopped, and keeps its place in the report
-        for slot in self._slots:
+        for slot in self.slots:
             if slot.replica_id not in replica_ids:
                 self._forget(slot)
         for replica_id in sorted(replica_ids, key=replica_order):
-            known = self._slots.get(replica_id)
+            known = self.slots.get(replica_id)
             if known is not None and known.forgotten:
                 # Taken away and given back while its workers still end: start it again, even if
                 # people had drained it, because they have asked for it since.
                 known.forgotten, known.leaves = False, None
             elif known is None:
-                self._slots.add(replica_id, self._out.now)
-        if not len(self._slots) and not self._stood_by:
+                self.slots.add(replica_id, self._out.now)
+        if not len(self.slots) and not self._stood_by:
             self._stood_by = True
             self._out.add(words.idle())
 
     def _forget(self, slot: SlotState) -> None:
         if not slot.alive:
-            self._slots.remove(slot)
+            self.slots.remove(slot)
             return
         slot.forgotten = True
         if slot.phase is SlotPhase.STOPPING:
@@ -359,7 +264,7 @@ class Supervisor:
             self._stopping.ask(slot)  # its script saves, perhaps
         elif slot.failure_reports:
             # The lighthouse no longer counts it as running, but it failed here: report that (P6).
-            self._fail(slot, WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
+            self._fail(slot, e.WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
         else:
             self._stopping.kill(slot)
 
@@ -379,43 +284,43 @@ class Supervisor:
             settings.hang_factor,
         )
         self._replacing.begin(slot)
-        self._slots.note(self._out.now, slot, f"started as {incarnation}")
-        standbys = self._standbys.take(settings.workers_per_replica, self._out.now)
-        peers_train = any(one.trains for one in self._slots)
-        start = StartReplica(slot.replica_id, incarnation, restarts, standbys, peers_train)
+        self.slots.note(self._out.now, slot, f"started as {incarnation}")
+        standbys = self.standbys.take(settings.workers_per_replica, self._out.now)
+        peers_train = any(one.trains for one in self.slots)
+        start = e.StartReplica(slot.replica_id, incarnation, restarts, standbys, peers_train)
         self._out.add(start)
-        self._out.send(ReplicaStarted(slot.replica_id, incarnation, restarts, slot.budget.left))
+        self._out.send(m.ReplicaStarted(slot.replica_id, incarnation, restarts, slot.budget.left))
 
     def _refill_standbys(self) -> None:
         if not self._wants_standbys():
             return
-        for name in self._standbys.refill(self._out.now):
-            self._out.add(StartStandby(name))
+        for name in self.standbys.refill(self._out.now):
+            self._out.add(e.StartStandby(name))
 
     def _wants_standbys(self) -> bool:
         """Standbys replace workers that run here: without any, none is kept."""
-        return not self.is_ending and any(slot.alive for slot in self._slots)
+        return not self.is_ending and any(slot.alive for slot in self.slots)
 
     def _standby_exited(self, name: str, status: int) -> None:
-        if self._standbys.died(name, self._out.now):
+        if self.standbys.died(name, self._out.now):
             deaths = self._settings.standbys.deaths_max
             self._out.add(words.no_more_standbys(deaths, status))
 
     # ------------------------------------------------------------ workers' ends
 
-    def _worker_dying(self, end: WorkerExited) -> None:
+    def _worker_dying(self, end: e.WorkerExited) -> None:
         """Tell a death at once; any other end is looked at when the process is gone."""
-        slot = self._slots.of_incarnation(end.incarnation)
+        slot = self.slots.of_incarnation(end.incarnation)
         if slot is None or end.group_rank not in slot.alive:
             return
         if not (slot.is_failing or _is_failure(slot, end)) or slot.ending is not None:
             return
         slot.dying.add(end.group_rank)
-        self._slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
+        self.slots.note(self._out.now, slot, f"worker {end.group_rank} is dying: {end.status}")
         self._worker_ended(slot, end)
 
-    def _worker_exited(self, event: WorkerExited) -> None:
-        slot = self._slots.of_incarnation(event.incarnation)
+    def _worker_exited(self, event: e.WorkerExited) -> None:
+        slot = self.slots.of_incarnation(event.incarnation)
         if slot is None or event.group_rank not in slot.alive:
             return
         if self._replacing.ended(slot, event.group_rank):
@@ -424,12 +329,12 @@ class Supervisor:
             self._replacing.gone(slot, event.group_rank)
             return
         slot.alive.discard(event.group_rank)
-        self._slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
+        self.slots.note(self._out.now, slot, f"worker {event.group_rank} exited {event.status}")
         self._worker_ended(slot, event)
         if not slot.alive:
             self._group_ended(slot)
 
-    def _worker_ended(self, slot: SlotState, end: WorkerExited) -> None:
+    def _worker_ended(self, slot: SlotState, end: e.WorkerExited) -> None:
         """Judge a worker's end. A death that was handled before changes nothing more."""
         slot.hang_watch.gone(end.group_rank)
         slot.loop_watch.gone(end.group_rank)
@@ -452,7 +357,7 @@ class Supervisor:
             if end.status:
                 slot.done.discard(end.group_rank)
 
-    def _fail(self, slot: SlotState, event: WorkerExited) -> None:
+    def _fail(self, slot: SlotState, event: e.WorkerExited) -> None:
         """Kill the rest of a broken group, and then report its loss.
 
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
@@ -476,7 +381,7 @@ class Supervisor:
             self._stopping.await_end(slot)
         self._failures.report(slot, failure)
 
-    def _give_up(self, slot: SlotState, event: WorkerExited) -> None:
+    def _give_up(self, slot: SlotState, event: e.WorkerExited) -> None:
         """A worker hangs: it is killed, and replaced if it can be."""
         if not self._replacing.kill(slot):
             self._fail(slot, event)
@@ -486,10 +391,10 @@ class Supervisor:
         slot.clear_deadlines()
         if slot.is_failing:
             self._failures.judge(slot)
-        sweep = SweepReplica(slot.replica_id, slot.incarnation)
+        sweep = e.SweepReplica(slot.replica_id, slot.incarnation)
         if slot.forgotten:
             self._stopping.report_lost(slot, "its slot was given to another agent")
-            self._slots.remove(slot)
+            self.slots.remove(slot)
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
         elif slot.leaves is not None and slot.outcome_ahead is None and not self.is_ending:
@@ -521,10 +426,10 @@ class Supervisor:
 
         It has not finished: that is a failure of its replica. The lighthouse knows who trains.
         """
-        slot = self._slots.last_of(incarnation)
+        slot = self.slots.last_of(incarnation)
         if slot is None or slot.outcome is not Outcome.FINISHED or self.is_ending:
             return
-        failure = failure_of(slot, WorkerExited(incarnation, 0, 0, 0))
+        failure = failure_of(slot, e.WorkerExited(incarnation, 0, 0, 0))
         slot.ends.note(self._out.now, failure)
         slot.outcome_ahead = None
         self._failures.report(slot, failure)
@@ -541,7 +446,7 @@ class Supervisor:
         outcome = Outcome.KILLED if slot.killed else self._ending.outcome
         if slot.failure_reports and not slot.killed:
             rank = min(slot.failure_reports)
-            failure = failure_of(slot, WorkerExited(slot.incarnation, rank, 0, 1))
+            failure = failure_of(slot, e.WorkerExited(slot.incarnation, rank, 0, 1))
             slot.failures.append(failure)
             outcome = Outcome.FAILED
             self._failures.show(
@@ -557,24 +462,24 @@ class Supervisor:
         """The start of a process takes processors from those here that repair their step."""
         self._is_in_quorum(slot.incarnation)
         is_needed = self._settings.replicas <= self._settings.min_replicas
-        if not is_needed and not self._standbys.idle:
-            slot.goes_after = {one.incarnation for one in self._slots if one.trains}
+        if not is_needed and not self.standbys.idle:
+            slot.goes_after = {one.incarnation for one in self.slots if one.trains}
             slot.goes_at = self._out.now + SURVIVORS_FIRST_S if slot.goes_after else 0.0
 
     def _is_in_quorum(self, incarnation: str) -> None:
-        for slot in self._slots:
+        for slot in self.slots:
             slot.lets(incarnation, self._out.now, REPAIR_S)
 
     # ------------------------------------------------------------ workers' messages
 
-    def _failure_reported(self, key: WorkerKey, report: FailureReport) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+    def _failure_reported(self, key: WorkerKey, report: m.FailureReport) -> None:
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.living:
             return
         if report.step is not None and not report.heals:
             slot.budget.progressed(report.step)
         slot.failure_reports[key.group_rank] = report
-        raised = failure_of(slot, WorkerExited(key.incarnation, key.group_rank, 0, 1))
+        raised = failure_of(slot, e.WorkerExited(key.incarnation, key.group_rank, 0, 1))
         slot.ends.note(self._out.now, raised)
         if slot.phase is not SlotPhase.RUNNING:
             return
@@ -590,7 +495,7 @@ class Supervisor:
 
     def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
         """Several groups without a Manager are several trainings: show that once it is a fact."""
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is not None and has_stepped:
             slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
@@ -601,7 +506,7 @@ class Supervisor:
             self._out.send(_runs_apart(slot, since_s))
         if self._settings.replicas < 2 or self._without_manager or self.is_ending:
             return
-        if any(one.has_trained for one in self._slots):
+        if any(one.has_trained for one in self.slots):
             return  # a newcomer that has ended before it had made one
         self._without_manager = True
         target, replicas = self._settings.target, self._settings.replicas
@@ -613,14 +518,14 @@ class Supervisor:
             self._fails_as_one = is_open and self._settings.alone
             self._out.add(words.elsewhere(self._fails_as_one))
 
-    def _form_wanted(self, key: WorkerKey, wanted: AnotherForm) -> None:
+    def _form_wanted(self, key: WorkerKey, wanted: m.AnotherForm) -> None:
         """The run begins again in another form, where this agent alone can decide that.
 
         One world of workers on several nodes is not what a replica group is: the job ends then,
         unless it is a replica that was started again which asks: the others may train on. A form
         that the user has given and that does not suit the script ends it at the first start too.
         """
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         form = parse(wanted.form)
         if slot is None or self.is_ending:
             return
@@ -630,7 +535,7 @@ class Supervisor:
             self._ending.end_job(UNREADY, wanted.reason)
         if form is None:
             return
-        self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
+        self.slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
         if settings.alone:
             self._begin_again(slot, form, wanted.reason)
         elif slot.started > 1:
@@ -645,8 +550,8 @@ class Supervisor:
         self._out.add(words.begins_again(slot.replica_id, form, reason, workers))
         self._ending.begin_again(form, reason)
 
-    def _loop_beat(self, key: WorkerKey, beat: Beat) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+    def _loop_beat(self, key: WorkerKey, beat: m.Beat) -> None:
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank not in slot.alive:
             return
         if beat.pause:
@@ -654,49 +559,49 @@ class Supervisor:
         else:
             slot.loop_watch.beat(key.group_rank, self._out.now)
 
-    def _received(self, key: WorkerKey, message: FromWorker | ToItsAgent) -> None:
+    def _received(self, key: WorkerKey, message: m.FromWorker | m.ToItsAgent) -> None:
         match message:
-            case FailureReport():
+            case m.FailureReport():
                 self._failure_reported(key, message)
-            case NoManager(has_stepped):
+            case m.NoManager(has_stepped):
                 self._no_manager_made(key, has_stepped)
-            case AnotherForm():
+            case m.AnotherForm():
                 self._form_wanted(key, message)
-            case Beat():
+            case m.Beat():
                 self._loop_beat(key, message)
             case _:
                 self._worker_sent(key, message)
 
-    def _worker_sent(self, key: WorkerKey, message: FromWorker) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+    def _worker_sent(self, key: WorkerKey, message: m.FromWorker) -> None:
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is None or key.group_rank in slot.dying:
             return
         is_first, slot.has_manager = not slot.has_manager, True
         slot.hang_watch.received(key.group_rank, self._out.now)
         match message:
-            case Progress():
+            case m.Progress():
                 slot.loop_watch.progress(key.group_rank, message, self._out.now)
                 slot.has_committed |= message.steps > 0
                 if message.phase not in NOT_ITS_OWN:
                     slot.budget.progressed(message.step)
                 if key.group_rank == 0:
                     slot.account(message, self._out.now)
-            case Healed(step=step):
+            case m.Healed(step=step):
                 slot.budget.healed(step)
-            case Report():
+            case m.Report():
                 slot.hang_watch.back(key.group_rank)
-            case InForce():
+            case m.InForce():
                 slot.has_trained = slot.has_joined = True
                 slot.goes_on(self._out.now)
                 self._is_in_quorum(slot.incarnation)
-            case Leaving(reason, step):
+            case m.Leaving(reason, step):
                 slot.hang_watch.gone(key.group_rank)
                 slot.loop_watch.gone(key.group_rank)
-                if reason is LeaveReason.EARLY:
+                if reason is m.LeaveReason.EARLY:
                     slot.left_early = step
-                if reason is LeaveReason.DRAINED:
+                if reason is m.LeaveReason.DRAINED:
                     slot.left.add(key.group_rank)
-                if reason is LeaveReason.FINISHED and slot.phase is SlotPhase.RUNNING:
+                if reason is m.LeaveReason.FINISHED and slot.phase is SlotPhase.RUNNING:
                     slot.done.add(key.group_rank)
                 self._on_request.left(slot)
             case _:
@@ -705,26 +610,26 @@ class Supervisor:
             self._ending.manager_came(slot)
 
     def _disconnected(self, key: WorkerKey) -> None:
-        slot = self._slots.of_incarnation(key.incarnation)
+        slot = self.slots.of_incarnation(key.incarnation)
         if slot is not None:
             slot.hang_watch.disconnected(key.group_rank)
 
     # ------------------------------------------------------------ time
 
     def _deadlines(self) -> Iterator[float]:
-        for slot in self._slots:
+        for slot in self.slots:
             yield from slot.deadlines()
         if self._ending.end_at is not None:
             yield self._ending.end_at
-        if self._standbys.due_at is not None and self._wants_standbys():
-            yield self._standbys.due_at
+        if self.standbys.due_at is not None and self._wants_standbys():
+            yield self.standbys.due_at
         imported_at = self._import_deadline.deadline()
         if imported_at is not None and not self.is_ending:
             yield imported_at
         yield from self._outage.deadlines()
 
     def _timers(self) -> None:
-        for slot in self._slots:
+        for slot in self.slots:
             if _due(slot.wake_at, self._out.now) and self._health.permits_start(slot):
                 self._start(slot)
             if _due(slot.kill_at, self._out.now):
@@ -759,7 +664,7 @@ class Supervisor:
     def _out_of_time(self, slot: SlotState) -> None:
         if slot.phase is SlotPhase.RUNNING:
             rank = min(slot.failure_reports)
-            self._give_up(slot, WorkerExited(slot.incarnation, rank, 0, 1))
+            self._give_up(slot, e.WorkerExited(slot.incarnation, rank, 0, 1))
             return
         slot.killed = words.out_of_grace(self._settings.grace_s)
         self._out.add(words.killed(slot.replica_id, slot.killed))
@@ -776,12 +681,12 @@ class Supervisor:
             self._group_ended(slot)
 
 
-def _status(slot: SlotState, end: WorkerExited) -> int:
+def _status(slot: SlotState, end: e.WorkerExited) -> int:
     """A script that raised has failed, even if its exit handler ends it with status 0."""
     return end.status or int(end.group_rank in slot.failure_reports)
 
 
-def _is_failure(slot: SlotState, end: WorkerExited) -> bool:
+def _is_failure(slot: SlotState, end: e.WorkerExited) -> bool:
     """Whether this end of a worker that was to run on, or to leave, is a bad one."""
     status = _status(slot, end)
     is_well = status == 0 or end.group_rank in slot.left or _as_asked(slot, status)
@@ -791,7 +696,7 @@ def _is_failure(slot: SlotState, end: WorkerExited) -> bool:
 def _as_asked(slot: SlotState, status: int) -> bool:
     """Whether a worker has ended as it was asked to, and not by an exception or a crash."""
     return (
-        slot.leaves is not None and not slot.failure_reports and status in (*range(256), -SIGTERM)
+        slot.leaves is not None and not slot.failure_reports and status in (*range(256), -e.SIGTERM)
     )
 
 
@@ -799,7 +704,9 @@ def _due(at: float | None, now: float) -> bool:
     return at is not None and at <= now
 
 
-def _runs_apart(slot: SlotState, since_s: float = 0.0) -> Heartbeat:
+def _runs_apart(slot: SlotState, since_s: float = 0.0) -> m.Heartbeat:
     """The activity of workers that cannot report it, without a Manager; ``since_s``: its age."""
-    progress = Progress(slot.budget.mark, 0, Activity.APART, since_s=since_s)
-    return Heartbeat((ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True)
+    progress = m.Progress(slot.budget.mark, 0, Activity.APART, since_s=since_s)
+    return m.Heartbeat(
+        (m.ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True
+    )

@@ -25,12 +25,10 @@ REMEDY_APART = (
 
 
 def idle() -> ShowNotice:
-    """This agent has no slot."""
     return _notice("idle", "All replicas have a node: this one stands by until one moves here.")
 
 
 def resized(text: str) -> ShowNotice:
-    """The nodes of the group are others."""
     return _notice("resized", text)
 
 
@@ -79,7 +77,6 @@ def began_again(step: int, reached: int, after_s: float, number: int, budget: in
 
 
 def waits_for_node(replica_id: str, step: int) -> ShowNotice:
-    """A node of a group is lost, and other nodes have its ranks' states."""
     text = (
         f"The states of step {step} are in memory of the nodes that are left. All go on from there "
         "as soon as a node takes the lost one's place."
@@ -88,7 +85,6 @@ def waits_for_node(replica_id: str, step: int) -> ShowNotice:
 
 
 def would_go_on(replica_id: str, step: int) -> ShowNotice:
-    """No node has come in a lost one's place."""
     return ShowNotice("lost", (replica_id,), f"With another node all could go on from step {step}.")
 
 
@@ -123,7 +119,6 @@ def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start
 
 
 def will_not_help(failure: Failure, step: int | None) -> str:
-    """The reason of a job that ends because the same error would come at every try."""
     where = "before the first step" if step is None else f"at step {step}"
     return (
         f"restarting will not help: replica {failure.replica_id} has failed twice in the same way "
@@ -132,7 +127,6 @@ def will_not_help(failure: Failure, step: int | None) -> str:
 
 
 def crash_loop(failure: Failure, strikes: int) -> str:
-    """The reason of a job that ends by a crash loop."""
     return (
         f"crash loop: replica {failure.replica_id} has failed {strikes} times in the same way "
         f"({failure.words()}) without a new step in between"
@@ -140,35 +134,29 @@ def crash_loop(failure: Failure, strikes: int) -> str:
 
 
 def budget_spent(failure: Failure, budget: int) -> str:
-    """The reason of a job that ends because a replica has no restart left."""
     left = f"no restart is left of {budget}" if budget else "--max-restarts is 0"
     return f"replica {failure.replica_id} has failed ({failure.words()}) and {left}"
 
 
 def job_ends(replica_id: str, reason: str) -> ShowNotice:
-    """A replica is not restarted, and so the job ends on all nodes."""
     return _notice("failed", f"The job ends: {reason}.", replica_id)
 
 
 def job_ends_here(reason: str) -> ShowNotice:
-    """This node can start nothing any more."""
     return _notice("failed", f"The job ends here: {reason}.")
 
 
 def killed(replica_id: str, how: str) -> ShowNotice:
-    """A replica did not end within its grace."""
     return _notice("killed", f"replica {replica_id} {how}.", replica_id)
 
 
 def out_of_grace(grace_s: float) -> str:
-    """How a replica was killed at the end of its grace."""
     return (
         f"did not end within --grace {grace_s:g} s and was killed; its checkpoint may be unfinished"
     )
 
 
 def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
-    """Workers have died or were killed, and their processes are not gone."""
     ranks = ", ".join(str(rank) for rank in sorted(group_ranks))
     text = (
         f"replica {replica_id}: worker {ranks} is dead or killed and not gone: the kernel still "
@@ -178,7 +166,6 @@ def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
 
 
 def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> ShowNotice:
-    """A script without a Manager: its replica groups are several trainings."""
     does, each = ("trains", "trains") if has_stepped else ("has ended", "ran")
     text = (
         f"{target} {does} without a Manager: its {replicas} replica groups are supervised, and "
@@ -194,7 +181,6 @@ ELSEWHERE = (
 
 
 def elsewhere(can_begin_again: bool) -> ShowNotice:
-    """The training does not heal, because ftrun is not in the processes that train."""
     then = (
         "ftrun begins again with one world of all workers"
         if can_begin_again
@@ -220,7 +206,6 @@ def begins_again(replica_id: str, form: Form, reason: str, workers: int) -> Show
 
 
 def cannot_join(replica_id: str, reason: str) -> ShowNotice:
-    """A replica that was started again cannot be what its peers are."""
     return _notice("again", f"replica {replica_id} cannot join the others: {reason}", replica_id)
 
 
@@ -245,7 +230,6 @@ def stands_in(replica_id: str, places: Iterable[tuple[int, str]]) -> ShowNotice:
 
 
 def timer_expired(scope: str) -> str:
-    """The cause of what follows when a timer of a script has run out."""
     return f"the timer {scope!r} of its script has expired"
 
 
@@ -259,7 +243,6 @@ def timer_signal(replica_id: str, group_rank: int, why: str, number: int) -> Sho
 
 
 def no_more_standbys(deaths: int, status: int) -> ShowNotice:
-    """Standbys end before they are used."""
     text = (
         f"A standby has ended {deaths} times before it was used, at last with status {status}. No "
         "more are kept; the job goes on."
@@ -268,33 +251,27 @@ def no_more_standbys(deaths: int, status: int) -> ShowNotice:
 
 
 def draining(reason: str, grace_s: float) -> ShowNotice:
-    """This agent leaves."""
     return _notice("draining", f"{reason}: leaving within {grace_s:g} s.")
 
 
 def leaves_already(name: str) -> ShowNotice:
-    """A request to stop after a notice of preemption."""
     return _notice("draining", f"{name}: this node is leaving already. A second one stops at once.")
 
 
 def does_not_begin(name: str) -> ShowNotice:
-    """A request to stop while the run is to begin again."""
     return _notice("killed", f"{name}: the run does not begin again.")
 
 
 def second_request(name: str) -> ShowNotice:
-    """All that still runs is killed."""
     return _notice("killed", f"{name}: a second request to stop. All workers are killed now.")
 
 
 def not_handled(name: str) -> ShowNotice:
-    """A signal that --signals-to-handle leaves out."""
     text = f"{name} is not one of --signals-to-handle: the job stops at once, and nothing is saved."
     return _notice("killed", text)
 
 
 def stacks_wanted(name: str) -> ShowNotice:
-    """The stacks follow."""
     return _notice("stacks", f"{name}: the stacks of all workers follow. The job goes on.")
 
 
@@ -302,7 +279,6 @@ def stacks_wanted(name: str) -> ShowNotice:
 
 
 def imports_are_slow(limit_s: float) -> ShowNotice:
-    """No worker can start yet."""
     text = (
         f"torch (and any module of --preload) is still being imported after "
         f"{NOTICE_AFTER_S:g} s; no worker can start before. That may take {limit_s:g} s."
@@ -319,18 +295,15 @@ def not_imported(limit_s: float) -> str:
 
 
 def lighthouse_back() -> ShowNotice:
-    """The stream is open again."""
     return _notice("lighthouse", "The lighthouse is back.")
 
 
 def another_lighthouse(at: str, epoch: int, former: str) -> ShowNotice:
-    """Of several lighthouses another one leads."""
     text = f"The lighthouse is at {at} now, since epoch {epoch}; it was at {former}."
     return _notice("lighthouse", text)
 
 
 def lighthouse_gone(reason: str, limit_s: float) -> ShowNotice:
-    """The stream has ended."""
     text = (
         f"The connection to the lighthouse has ended ({reason}); training goes on until a replica "
         f"is lost, and for {limit_s:g} s at most (--isolation-limit)."
@@ -339,7 +312,6 @@ def lighthouse_gone(reason: str, limit_s: float) -> ShowNotice:
 
 
 def no_quorum(step: int, stood_s: float) -> ShowNotice:
-    """A replica was lost while the lighthouse is gone."""
     text = (
         f"There is no new quorum without the lighthouse: training stands at step {step} since "
         f"{stood_s:.0f} s, and goes on when the lighthouse is back."
@@ -358,7 +330,6 @@ def isolated(at: str, silent_s: float, end_code: int, left_s: float) -> ShowNoti
 
 
 def trains_on(at: str, silent_s: float) -> ShowNotice:
-    """The lease is over, but no worker here has a Manager."""
     text = (
         f"No word from {_lighthouse(at)} for {silent_s:.0f} s. The script has no Manager, so it "
         "runs on, and ftrun waits for the lighthouse as long as it runs."

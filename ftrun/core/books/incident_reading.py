@@ -97,20 +97,9 @@ def _evidence(found: Record, record: Record) -> FailureEvidence | None:
 
 def _worker(found: Record) -> FailedWorker:
     signal = found["signal"]
-    return FailedWorker(
-        group_rank=found["group_rank"],
-        pid=found["pid"],
-        status=found["exit_code"] if signal is None else -signal,
-        kind=found["kind"],
-        cause=found["cause"],
-        age_s=0.0,
-        error_type=found["error_type"],
-        message=found["message"],
-        traceback=found["traceback"],
-        memory=found["memory"],
-        output=found["output"],
-        stacks=found["stacks"],
-    )
+    same = found.keys() - {"exit_code", "signal"}
+    status = found["exit_code"] if signal is None else -signal
+    return FailedWorker(status=status, age_s=0.0, **{name: found[name] for name in same})
 
 
 def _healed(found: Record | None) -> Healed | None:
@@ -123,12 +112,4 @@ def _healed(found: Record | None) -> Healed | None:
 def _response(found: Record | None) -> Response | None:
     if found is None:
         return None
-    return Response(
-        kind=found["kind"],
-        quorum=found["quorum"],
-        members=tuple(found["members"]),
-        survivors=tuple(found["survivors"]),
-        recomputes=tuple(found["recomputes"]),
-        step=found["step"],
-        duration_s=found["duration_s"],
-    )
+    return Response(**{k: tuple(x) if isinstance(x, list) else x for k, x in found.items()})

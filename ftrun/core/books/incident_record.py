@@ -8,9 +8,10 @@ core knows no date. Not here: the incident itself (incident_state.py), its text 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
-from ftrun.core.books.incident_state import Incident, Part, Standing
+from ftrun.core.books.incident_state import Incident, Part
 from ftrun.core.ids import quorum_name
 from ftrun.core.messages import FailedWorker, FailureEvidence
 
@@ -47,7 +48,7 @@ def _document(incident: Incident, job_id: str, now: float, chars: int) -> dict[s
         "first_cause": _part(first, first, chars),
         "consequences": [_part(x, first, min(chars, FOLLOWER_CHARS)) for x in shown],
         "consequences_not_shown": len(followers) - len(shown) + incident.unlisted_count,
-        "members": [_standing(x) for x in incident.standing],
+        "members": [asdict(x) for x in incident.standing],
         "response": _response(incident),
         "cost": {
             "steps": incident.steps_lost(),
@@ -109,29 +110,15 @@ def _healed(part: Part) -> dict[str, Any] | None:
     }
 
 
-def _standing(standing: Standing) -> dict[str, Any]:
-    return {
-        "replica_id": standing.replica_id,
-        "step": standing.step,
-        "activity": standing.activity,
-        "reductions": standing.reductions,
-    }
-
-
 def _response(incident: Incident) -> dict[str, Any] | None:
     """How the others went on; None: nobody had to, or not yet."""
-    response = incident.response
-    if response is None:
+    if incident.response is None:
         return None
-    return {
-        "kind": response.kind,
-        "quorum": response.quorum,
-        "members": list(response.members)[:64],
-        "survivors": list(response.survivors)[:64],
-        "recomputes": list(response.recomputes)[:64],
-        "step": response.step,
-        "duration_s": round(response.duration_s, 4),
+    found = {
+        name: list(value)[:64] if isinstance(value, tuple) else value
+        for name, value in asdict(incident.response).items()
     }
+    return {**found, "duration_s": round(incident.response.duration_s, 4)}
 
 
 def _clipped(text: str, chars: int) -> str:

@@ -135,7 +135,6 @@ class Incident:
         return sorted(self.parts, key=lambda part: (part.is_consequence, part.at))
 
     def first(self) -> Part:
-        """The first cause."""
         return self.in_order()[0]
 
     def part_of(self, replica_id: str, incarnation: str) -> Part | None:

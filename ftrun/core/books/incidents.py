@@ -37,7 +37,7 @@ from ftrun.core.books.incident_state import Incident, Part
 from ftrun.core.books.picture import Picture
 from ftrun.core.books.records import EarlierIncident, SaveIncident
 from ftrun.core.ids import replica_order
-from ftrun.core.messages import IncidentRecord, Loss
+from ftrun.core.messages import IncidentRecord, Loss, ReplicaLost
 
 INCIDENTS_MAX = 100
 PARTS_MAX = 64
@@ -118,31 +118,19 @@ class Incidents:
     # ------------------------------------------------------------ what has happened
 
     def lost(self, fact: f.Lost) -> None:
-        """An agent reports a failure."""
         lost = fact.lost
-        signature = lost.start_failure.signature if lost.start_failure is not None else ""
-        part = Part(
-            replica_id=lost.replica_id,
-            incarnation=lost.incarnation,
-            at=self._picture.now,
-            kind=lost.kind,
-            cause=lost.cause,
-            agent_id=fact.agent_id,
-            host=fact.host,
-            signature=signature,
-        )
+        part = self._part_of(lost, lost.kind, (fact.agent_id, fact.host))
+        if lost.start_failure is not None:
+            part.signature = lost.start_failure.signature
         self._add(part)
 
     def given_up(self, fact: f.GivenUp) -> None:
-        """The lighthouse gives some up."""
         for loss in fact.losses:
             self._add(self._part_of(loss, kinds.GIVEN_UP))
 
     def node_lost(self, fact: f.NodeLost) -> None:
-        """All replicas of a node are one incident."""
-        parts = [self._part_of(loss, kinds.NODE) for loss in fact.losses]
-        for part in parts:
-            part.agent_id, part.host = fact.agent_id, fact.host
+        at = fact.agent_id, fact.host
+        parts = [self._part_of(loss, kinds.NODE, at) for loss in fact.losses]
         new = [part for part in parts if self._find(part) is None]
         if new:
             incident = self._begin(new[0])
@@ -151,7 +139,6 @@ class Incidents:
             self._save(incident)
 
     def failed(self, fact: f.Failed) -> None:
-        """An agent's evidence."""
         evidence, now = fact.evidence, self._picture.now
         if not evidence.workers:
             return
@@ -177,23 +164,19 @@ class Incidents:
         self._save(incident)
 
     def started(self, fact: f.Started) -> None:
-        """The next incarnation runs in a slot."""
         for part in self._open_parts(fact.replica_id):
             if part.is_followed_by(fact.incarnation) and part.started_at is None:
                 part.started_at = self._picture.now
 
     def healed(self, fact: f.Healed) -> None:
-        """A replica that came back has its peers' state."""
         for part in self._open_parts(fact.replica_id):
             part.healed = fact.healed
 
     def moved(self, fact: f.Moved) -> None:
-        """The slot goes to another node."""
         for part in self._open_parts(fact.replica_id):
             part.set_aside = fact.words
 
     def went_on(self, fact: f.WentOn) -> None:
-        """The job goes on without the slot's replica."""
         for part in self._open_parts(fact.replica_id):
             part.goes_on = fact.words
 
@@ -254,8 +237,9 @@ class Incidents:
 
     # ------------------------------------------------------------ inside
 
-    def _part_of(self, loss: Loss, kind: str) -> Part:
-        return Part(loss.replica_id, loss.incarnation, self._picture.now, kind, loss.cause)
+    def _part_of(self, loss: Loss | ReplicaLost, kind: str, at: tuple[str, str] = ("", "")) -> Part:
+        """``at``: the agent and its host, where they are known."""
+        return Part(loss.replica_id, loss.incarnation, self._picture.now, kind, loss.cause, *at)
 
     def _find(self, part: Part) -> Incident | None:
         """The incident that has this incarnation.

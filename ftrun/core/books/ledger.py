@@ -113,7 +113,6 @@ class Ledger:
         book.past = deque(pieces, maxlen=ENTRIES_KEPT)
 
     def cost(self, incident: int, now: int) -> int:
-        """The lost time that is charged to this incident."""
         books = (self.books[slot] for slot in self._charged)
         still = [now - b.opened for b in books if b.charge == incident and b.use in LOST]
         return self._costs.get(incident, 0) + sum(still)

@@ -16,7 +16,6 @@ RATE_OVER = 30_000_000
 
 
 def account_status(account: Account, now_s: float) -> AccountStatus:
-    """All of the job's time."""
     ledger, now = account.ledger, account.now(now_s)
     spent = ledger.total(now)
     seconds = in_seconds(spent)
@@ -37,12 +36,10 @@ def in_seconds(spent: Mapping[Use, int]) -> dict[str, float]:
 
 
 def slot_seconds(account: Account, book: SlotBook, now_s: float) -> dict[str, float]:
-    """One slot's time by use."""
     return in_seconds(book.seconds(account.now(now_s)))
 
 
 def use_age_s(account: Account, book: SlotBook, now_s: float) -> float:
-    """How long the slot has had its present use."""
     return (account.now(now_s) - book.since) / 1e6
 
 

@@ -58,7 +58,6 @@ class Agent:
 
     @property
     def takes_slots(self) -> bool:
-        """Whether it may be given slots."""
         return not (self.is_leaving or self.is_aside)
 
     def due_at(self, timeout_s: float, grace_s: float) -> float:
@@ -83,7 +82,6 @@ class Agents(dict[str, Agent]):
         self._state = state
 
     def attach(self, agent: Agent) -> None:
-        """An agent has come."""
         state = self._state
         former = self.get(agent.agent_id)
         agent.is_back |= former is not None and former.is_back

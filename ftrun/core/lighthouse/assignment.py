@@ -253,7 +253,6 @@ class Assignment:
         return {agent.agent_id: agent.capacity for agent in agents if agent.takes_slots}
 
     def send_slots(self, agent: Agent, own: tuple[str, ...] | None = None) -> None:
-        """Send an agent the list of its slots."""
         own = self._state.slots.of(agent.agent_id) if own is None else own
         agent.assigned = own
         self._state.reassigned.discard(agent.agent_id)
@@ -274,7 +273,7 @@ class Assignment:
         hosts = self._agents[move.from_agent].host, self._agents[move.to_agent].host
         text = f"Replica {move.replica_id} moves from {hosts[0]} to {hosts[1]}, to even the load."
         state.outbox.notice("moving", [move.replica_id], text)
-        self._membership.drain([move.replica_id])
+        self._membership.leaving.drain([move.replica_id])
 
     def _may_spare_one(self) -> bool:
         state = self._state

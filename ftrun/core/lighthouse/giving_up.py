@@ -20,6 +20,8 @@ gives a replica up (core/agent/restarts.py), nodes on which several replicas die
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from ftrun.core.books.facts import Moved, WentOn
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
@@ -34,23 +36,16 @@ from ftrun.core.messages import LeaveReason, ReplicaGivenUp
 FEWER = "--min-replicas N"
 
 
+@dataclass(eq=False, repr=False)
 class GivingUp:
     """``unanswered``: by slot, the agent that gives its replica up, and its message."""
 
-    def __init__(
-        self,
-        state: MembershipState,
-        membership: Membership,
-        assignment: Assignment,
-        agents: Agents,
-        aside: SetAside,
-    ) -> None:
-        self._state = state
-        self._membership = membership
-        self._assignment = assignment
-        self._agents = agents
-        self._aside = aside
-        self.unanswered: dict[str, tuple[str, ReplicaGivenUp]] = {}
+    _state: MembershipState
+    _membership: Membership
+    _assignment: Assignment
+    _agents: Agents
+    _aside: SetAside
+    unanswered: dict[str, tuple[str, ReplicaGivenUp]] = field(default_factory=dict)
 
     def on_given_up(self, agent: Agent, given_up: ReplicaGivenUp) -> None:
         """An agent will not start this replica again; it repeats that to a new lighthouse."""
@@ -111,7 +106,7 @@ class GivingUp:
             return
         state.slots.go_without(Absence(name, state.step_max, given_up.reason))
         slot.moves_to = ""
-        self._membership.drain([name])
+        self._membership.leaving.drain([name])
         self._assignment.ended(name)
         state.journal()
         text = f"Replica {name} is given up: {given_up.reason}. {_fate(name, trains, done)}"

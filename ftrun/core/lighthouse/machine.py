@@ -22,26 +22,11 @@ from ftrun.core import messages as m
 from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.books.books import Books
 from ftrun.core.books.facts import AgentCame, Fact, Failed, Healed, NodeLost, StoodStill
-from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
+from ftrun.core.books.records import AccountRecord
+from ftrun.core.lighthouse import events as e
 from ftrun.core.lighthouse.agents import Agent, Agents
 from ftrun.core.lighthouse.assignment import Assignment
 from ftrun.core.lighthouse.checks import check_lighthouse
-from ftrun.core.lighthouse.events import (
-    AgentAttached,
-    AgentDetached,
-    AgentSent,
-    BeginAgain,
-    CloseAgent,
-    Event,
-    Instruction,
-    Journal,
-    JournalState,
-    LighthouseSettings,
-    Operation,
-    OperatorAsked,
-    SendToAgent,
-    TimerFired,
-)
 from ftrun.core.lighthouse.giving_up import GivingUp
 from ftrun.core.lighthouse.glance import Glances
 from ftrun.core.lighthouse.membership import Membership
@@ -69,23 +54,6 @@ ANSWERS = frozenset({m.Built, m.Promised, m.InForce})
 """Messages of which the books receive nothing: two of three at a death."""
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
 """Messages that are taken from agents of a job that has ended."""
-__all__ = [
-    "AgentAttached",
-    "AgentDetached",
-    "AgentSent",
-    "BeginAgain",
-    "CloseAgent",
-    "Event",
-    "Instruction",
-    "Journal",
-    "JournalState",
-    "Lighthouse",
-    "LighthouseSettings",
-    "SaveAccount",
-    "SaveIncident",
-    "SendToAgent",
-    "TimerFired",
-]
 
 
 class Lighthouse:
@@ -98,8 +66,8 @@ class Lighthouse:
 
     def __init__(
         self,
-        settings: LighthouseSettings,
-        journal: JournalState,
+        settings: e.LighthouseSettings,
+        journal: e.JournalState,
         now: float,
         account: AccountRecord | None = None,
     ) -> None:
@@ -108,7 +76,7 @@ class Lighthouse:
         self._set_up(journal, now, account)
 
     def _set_up(
-        self, journal: JournalState, now: float, account: AccountRecord | None = None
+        self, journal: e.JournalState, now: float, account: AccountRecord | None = None
     ) -> None:
         """Create all that belongs to one job."""
         self.state = MembershipState(self._settings, journal, now)
@@ -146,7 +114,7 @@ class Lighthouse:
 
     # ------------------------------------------------------------ what the shell asks
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: e.Event, now: float) -> list[e.Instruction]:
         """Take one event; the instructions are to be carried out in order."""
         state = self.state
         state.now = now
@@ -154,16 +122,16 @@ class Lighthouse:
             state.outbox.begin_again(CUT_OFF)
             return state.outbox.take()
         match event:
-            case AgentSent():
+            case e.AgentSent():
                 self._on_messages(event)
-            case AgentAttached():
+            case e.AgentAttached():
                 self._on_attached(event)
-            case AgentDetached(agent_id):
+            case e.AgentDetached(agent_id):
                 if not self.agents.becomes_deaf():
                     self._on_detached(agent_id, "the connection to its agent has ended")
-            case OperatorAsked(number, request):
+            case e.OperatorAsked(number, request):
                 self.operators.ask(number, request)
-            case TimerFired():
+            case e.TimerFired():
                 pass  # the rules run after every event
             case _:
                 assert_never(event)
@@ -180,8 +148,8 @@ class Lighthouse:
             self.state.outbox.save(record)
         return self.state.outbox.take()
 
-    def _hears_again(self, event: Event) -> bool:
-        return isinstance(event, AgentAttached | AgentSent) and self.agents.hears_again(
+    def _hears_again(self, event: e.Event) -> bool:
+        return isinstance(event, e.AgentAttached | e.AgentSent) and self.agents.hears_again(
             event.agent_id
         )
 
@@ -264,7 +232,6 @@ class Lighthouse:
         return self.state.story(replica_id)
 
     def snapshot(self, now: float) -> MembershipStatus:
-        """Everything worth showing, as plain JSON."""
         return snapshot(
             Facts(
                 self.state,
@@ -276,7 +243,7 @@ class Lighthouse:
             now,
         )
 
-    def operation(self, number: int, request_id: str = "") -> Operation | None:
+    def operation(self, number: int, request_id: str = "") -> e.Operation | None:
         """The state of a request, by its number or its id; None: it is not known."""
         return self.operators.get(number, request_id)
 
@@ -287,7 +254,7 @@ class Lighthouse:
 
     # ------------------------------------------------------------ agents come and go
 
-    def _on_attached(self, event: AgentAttached) -> None:
+    def _on_attached(self, event: e.AgentAttached) -> None:
         hello = event.hello
         self._on_detached(event.agent_id, "its agent has come by another stream", is_back=True)
         unlike = unlike_version(hello.version, "this agent")
@@ -306,7 +273,6 @@ class Lighthouse:
         self._admit(hello)
 
     def _admit(self, hello: m.Hello) -> None:
-        """Admit an agent to the job."""
         state = self.state
         if state.spec is NO_SPEC:
             state.open(hello.spec)
@@ -352,7 +318,7 @@ class Lighthouse:
         for record in self.books.abandon(ANOTHER_JOB, former.now):
             former.outbox.save(record)
         last = self.books.incidents.last_number if former.spec.job_id == spec.job_id else 0
-        self._set_up(JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
+        self._set_up(e.JournalState(epoch=former.attempts.epoch, spec=spec), former.now)
         self.books.incidents.go_on_after(last)
         self.state.outbox.put_first(former.outbox.take())
 
@@ -423,7 +389,7 @@ class Lighthouse:
 
     # ------------------------------------------------------------ messages of agents
 
-    def _on_messages(self, event: AgentSent) -> None:
+    def _on_messages(self, event: e.AgentSent) -> None:
         """The rules run between two messages where the first may have changed something."""
         for number, message in enumerate(event.messages):
             if number and self.membership.may_move:

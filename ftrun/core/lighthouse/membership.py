@@ -9,7 +9,7 @@ streams, heartbeats and slots (machine.py, running.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from ftrun.base.errors import ExitCode
@@ -74,10 +74,6 @@ class Membership:
             Phase.REJOIN: self.forming.rejoin,
             Phase.FENCE: self.forming.departed,
         }
-
-    def drain(self, replica_ids: Iterable[str]) -> None:
-        """These replicas are to leave (leaving.py)."""
-        self.leaving.drain(replica_ids)
 
     def end(self, exit_code: int, reason: str, kind: str = "") -> None:
         """End the job; a switch under way is off. ``kind``: as in messages.EndJob."""

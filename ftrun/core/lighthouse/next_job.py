@@ -81,7 +81,6 @@ class NextJob:
         return max(state.spec.nodes, state.agents_seen)
 
     def gone(self, agent_id: str) -> None:
-        """An agent's stream has ended."""
         self.waiting.pop(agent_id, None)
 
     def send_home(self, state: MembershipState) -> None:

@@ -7,12 +7,16 @@ them asks again. Not here: what is done (operators.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
 
 from ftrun.core.lighthouse.events import JournaledOperation, Operation, Request
 
 OPERATIONS_MAX = 256
 TEXT_CHARS_MAX = 300
+_ASKED = [field.name for field in fields(Request)]
+_KEPT = [x.name for x in fields(JournaledOperation) if x.name in Operation.__dataclass_fields__]
 
 
 class OperationTable(dict[int, Operation]):
@@ -27,7 +31,6 @@ class OperationTable(dict[int, Operation]):
         self.are_under_way = True
 
     def asked_as(self, request_id: str) -> Operation | None:
-        """The operation of a request with this id."""
         if not request_id:
             return None
         return next((x for x in self.values() if x.request.request_id == request_id), None)
@@ -44,7 +47,6 @@ class OperationTable(dict[int, Operation]):
         return True
 
     def under_way(self) -> list[Operation]:
-        """The operations that have not ended."""
         found = [x for x in self.values() if not x.has_ended]
         self.are_under_way = bool(found)
         return found
@@ -56,37 +58,16 @@ class OperationTable(dict[int, Operation]):
 
 
 def _journaled(operation: Operation) -> JournaledOperation:
-    request = operation.request
-    return JournaledOperation(
-        number=operation.number,
-        command=request.command,
-        replica_id=request.replica_id,
-        group_rank=request.group_rank,
-        node=request.node,
-        request_id=request.request_id,
-        incarnation=operation.incarnation,
-        was_live=operation.was_live,
-        step=operation.step,
-        has_ended=operation.has_ended,
-        has_failed=operation.has_failed,
-        text=operation.text[:TEXT_CHARS_MAX] if operation.has_ended else "",
-        is_held=operation.is_held,
-    )
+    text = operation.text[:TEXT_CHARS_MAX] if operation.has_ended else ""
+    asked, kept = _of(operation.request, _ASKED), _of(operation, _KEPT)
+    return JournaledOperation(**asked, **{**kept, "text": text})
 
 
 def _resumed(found: JournaledOperation) -> Operation:
-    request = Request(
-        found.command, found.replica_id, found.group_rank, found.node, found.request_id
-    )
-    return Operation(
-        number=found.number,
-        request=request,
-        text=found.text,
-        has_ended=found.has_ended,
-        has_failed=found.has_failed,
-        incarnation=found.incarnation,
-        was_live=found.was_live,
-        is_resumed=not (found.has_ended or found.is_held),
-        is_held=found.is_held,
-        step=found.step,
-    )
+    is_resumed = not (found.has_ended or found.is_held)
+    request = Request(**_of(found, _ASKED))
+    return Operation(request=request, is_resumed=is_resumed, **_of(found, _KEPT))
+
+
+def _of(record: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}

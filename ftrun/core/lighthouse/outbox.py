@@ -11,15 +11,7 @@ from dataclasses import replace
 from ftrun.core import messages as m
 from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import replica_order
-from ftrun.core.lighthouse.events import (
-    BeginAgain,
-    CloseAgent,
-    Instruction,
-    Journal,
-    JournalState,
-    OperationChanged,
-    SendToAgent,
-)
+from ftrun.core.lighthouse import events as e
 from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 NOTICE_REPLICAS_MAX = 64
@@ -36,14 +28,14 @@ class Outbox:
     def __init__(self, replicas: Replicas) -> None:
         self.agents: dict[str, None] = {}
         self._replicas = replicas
-        self._out: list[Instruction] = []
+        self._out: list[e.Instruction] = []
 
-    def take(self) -> list[Instruction]:
+    def take(self) -> list[e.Instruction]:
         """Return the instructions collected since the last call."""
         out, self._out = self._out, []
         return out
 
-    def put_first(self, instructions: list[Instruction]) -> None:
+    def put_first(self, instructions: list[e.Instruction]) -> None:
         """Put these before all that has been collected so far."""
         self._out[:0] = instructions
 
@@ -79,34 +71,32 @@ class Outbox:
             return
         copy = replace(notice, elsewhere=True)
         for index, agent_id in enumerate(self.agents):
-            self._out.append(SendToAgent(agent_id, copy if index else notice))
+            self._out.append(e.SendToAgent(agent_id, copy if index else notice))
 
     def to_all(self, message: m.ToAgent) -> None:
-        """Send to every attached agent."""
         for agent_id in self.agents:
-            self._out.append(SendToAgent(agent_id, message))
+            self._out.append(e.SendToAgent(agent_id, message))
 
     def to_agent(self, agent_id: str, message: m.ToAgent) -> None:
         """Send to one agent, if it is attached."""
         if agent_id in self.agents:
-            self._out.append(SendToAgent(agent_id, message))
+            self._out.append(e.SendToAgent(agent_id, message))
 
     def reject(self, agent_id: str, reason: str) -> None:
         """Refuse for good an agent that has not been attached."""
-        self._out.append(SendToAgent(agent_id, m.Rejected(reason)))
-        self._out.append(CloseAgent(agent_id, reason))
+        self._out.append(e.SendToAgent(agent_id, m.Rejected(reason)))
+        self._out.append(e.CloseAgent(agent_id, reason))
 
     def operation_changed(self, number: int) -> None:
         """Callers that wait for this operation look again."""
-        self._out.append(OperationChanged(number))
+        self._out.append(e.OperationChanged(number))
 
     def close(self, agent_id: str, reason: str) -> None:
-        """End an agent's stream."""
-        self._out.append(CloseAgent(agent_id, reason))
+        self._out.append(e.CloseAgent(agent_id, reason))
 
     def begin_again(self, reason: str) -> None:
         """End this life of the lighthouse."""
-        self._out.append(BeginAgain(reason))
+        self._out.append(e.BeginAgain(reason))
 
     def _agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
         """The agents that keep a record: all of them or, of very many, those that it concerns."""
@@ -117,10 +107,10 @@ class Outbox:
     def swap(self, former: m.EndJob, outcome: m.EndJob) -> None:
         """The job has ended in this event, and more is known of that by now."""
         for index, one in enumerate(self._out):
-            if isinstance(one, SendToAgent) and one.message is former:
-                self._out[index] = SendToAgent(one.agent_id, outcome)
-            elif isinstance(one, Journal) and one.record.outcome is former:
-                self._out[index] = Journal(replace(one.record, outcome=outcome))
+            if isinstance(one, e.SendToAgent) and one.message is former:
+                self._out[index] = e.SendToAgent(one.agent_id, outcome)
+            elif isinstance(one, e.Journal) and one.record.outcome is former:
+                self._out[index] = e.Journal(replace(one.record, outcome=outcome))
 
     def save(self, record: SaveIncident | SaveAccount) -> None:
         """Keep this record of the books; that of an incident goes to agents."""
@@ -128,6 +118,6 @@ class Outbox:
             record = replace(record, agents=self._agents_for(record.agents))
         self._out.append(record)
 
-    def journal(self, record: JournalState) -> None:
+    def journal(self, record: e.JournalState) -> None:
         """Write ``record`` to disk before anything that follows is sent."""
-        self._out.append(Journal(record))
+        self._out.append(e.Journal(record))

@@ -92,7 +92,6 @@ class Presence:
         return tuple(sorted(late, key=replica_order))
 
     def run_rules(self) -> None:
-        """Answer, once the peers are known."""
         self._begin_again()
         self._answer()
         self._state.latecomers = frozenset(self.latecomers())

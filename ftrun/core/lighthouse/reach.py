@@ -39,7 +39,6 @@ class Reach:
         self._asked: dict[str, tuple[float, SilenceCheck]] = {}
 
     def reported(self, agent: Agent, hosts: tuple[str, ...]) -> None:
-        """An agent sees these hosts acknowledge nothing."""
         agent.silent_peers = frozenset(hosts)
         self._plan()
 

@@ -74,7 +74,6 @@ class Replica:
         return self._member
 
     def is_known(self, workers_per_replica: int) -> bool:
-        """Whether all its workers have reported."""
         return len(self.reports) == workers_per_replica
 
     def joins(self, must_heal: bool, now: float, by_switch: bool = False) -> None:
@@ -131,11 +130,9 @@ class Replicas(dict[str, Replica]):
         self.ready.discard(replica_id)
 
     def of_agent(self, agent_id: str) -> list[Replica]:
-        """The replicas that this agent runs, in order."""
         mine = (r for r in self.values() if r.agent_id == agent_id)
         return sorted(mine, key=lambda r: replica_order(r.replica_id))
 
     def members(self, replica_ids: Iterable[str], workers_per_replica: int) -> tuple[Member, ...]:
-        """The ordered member list of these replicas."""
         in_order = sorted(replica_ids, key=replica_order)
         return tuple(self[r].member(workers_per_replica) for r in in_order)

@@ -55,7 +55,6 @@ class SetAside:
             self._move(agent, unwell or self._words(recent))
 
     def progressed(self, agent: Agent, step: int) -> None:
-        """Something that it runs is at ``step``."""
         if step > agent.failed_at_step:
             agent.failures.clear()
 

@@ -17,6 +17,7 @@ from ftrun.core.books.books import Books
 from ftrun.core.books.incident_state import Incident
 from ftrun.core.books.uses import Use
 from ftrun.core.ids import quorum_name, replica_order
+from ftrun.core.lighthouse import status as s
 from ftrun.core.lighthouse.account_status import (
     account_status,
     rate_status,
@@ -27,19 +28,6 @@ from ftrun.core.lighthouse.agents import Agent
 from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
-from ftrun.core.lighthouse.status import (
-    HealStatus,
-    IncidentStatus,
-    JobStatus,
-    LossStatus,
-    MembershipStatus,
-    OutcomeStatus,
-    QuorumStatus,
-    RateStatus,
-    RecoveryStatus,
-    ReplicaStatus,
-    WorkerStatus,
-)
 from ftrun.core.lighthouse.waits import Wait
 from ftrun.core.quorum import Quorum
 
@@ -62,8 +50,7 @@ class Facts:
     hung: str | None
 
 
-def snapshot(facts: Facts, now: float) -> MembershipStatus:
-    """The membership now."""
+def snapshot(facts: Facts, now: float) -> s.MembershipStatus:
     state, account, wait = facts.state, facts.books.account, facts.wait
     slots = state.slots.by_agent()
     repaired_s = account.repaired_in_change_s(now)
@@ -106,7 +93,7 @@ def snapshot(facts: Facts, now: float) -> MembershipStatus:
     }
 
 
-def _job(spec: m.JobSpec, account: Account, now: float) -> JobStatus:
+def _job(spec: m.JobSpec, account: Account, now: float) -> s.JobStatus:
     began = account.ledger.began
     return {
         "job_id": spec.job_id,
@@ -119,7 +106,7 @@ def _job(spec: m.JobSpec, account: Account, now: float) -> JobStatus:
     }
 
 
-def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> QuorumStatus | None:
+def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> s.QuorumStatus | None:
     if quorum is None:
         return None
     return {
@@ -135,7 +122,7 @@ def _quorum(quorum: Quorum | None, state: MembershipState, now: float) -> Quorum
     }
 
 
-def _replica(facts: Facts, slot: Slot, now: float) -> ReplicaStatus:
+def _replica(facts: Facts, slot: Slot, now: float) -> s.ReplicaStatus:
     state, account = facts.state, facts.books.account
     replica = state.replicas.get(slot.replica_id)
     book = account.book(slot.replica_id)
@@ -174,14 +161,14 @@ def _seconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _heal(progress: m.Progress | None, use: Use) -> HealStatus | None:
+def _heal(progress: m.Progress | None, use: Use) -> s.HealStatus | None:
     """The heal that is under way; a last report of one that has ended does not count."""
     if progress is None or progress.heal is None or use is not Use.HEALING:
         return None
     return {"done_bytes": progress.heal.done_bytes, "total_bytes": progress.heal.total_bytes}
 
 
-def _workers(replica: Replica, now: float) -> list[WorkerStatus]:
+def _workers(replica: Replica, now: float) -> list[s.WorkerStatus]:
     return [
         {
             "group_rank": rank,
@@ -220,7 +207,7 @@ def _scalars_of_job(state: MembershipState) -> dict[str, float | None]:
     return {}
 
 
-def _incident(facts: Facts, incident: Incident, now: float) -> IncidentStatus:
+def _incident(facts: Facts, incident: Incident, now: float) -> s.IncidentStatus:
     first = incident.first()
     is_open = incident.closed_at is None
     cost_s = facts.books.account.cost_s(incident.number, now) if is_open else incident.cost_s
@@ -263,20 +250,20 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     return "starting"
 
 
-def _rate(counted: RateStatus, apart: Sequence[m.Progress]) -> RateStatus:
+def _rate(counted: s.RateStatus, apart: Sequence[m.Progress]) -> s.RateStatus:
     """Of a group without a Manager its agent has measured a step."""
     times = [x.step_s for x in apart if x.step_s]
     now = round(1 / max(times), 4) if times else counted["now"]
     return {"now": now, "run": counted["run"]}
 
 
-def _recovery(apart: Sequence[m.Progress]) -> RecoveryStatus | None:
+def _recovery(apart: Sequence[m.Progress]) -> s.RecoveryStatus | None:
     """Of the group that would lose most."""
     told = [x for x in apart if x.worker_lost and x.node_lost and x.job_lost]
     if not told:
         return None
 
-    def most(lost: Callable[[m.Progress], m.Resumption | None]) -> LossStatus:
+    def most(lost: Callable[[m.Progress], m.Resumption | None]) -> s.LossStatus:
         each = [(x.step, found) for x in told if (found := lost(x)) is not None]
         step, found = max(each, key=lambda one: one[1].age_s)
         steps = max(0, step - found.step)
@@ -289,7 +276,7 @@ def _recovery(apart: Sequence[m.Progress]) -> RecoveryStatus | None:
     }
 
 
-def _outcome(outcome: m.EndJob | None) -> OutcomeStatus | None:
+def _outcome(outcome: m.EndJob | None) -> s.OutcomeStatus | None:
     if outcome is None:
         return None
     return {"exit_code": outcome.exit_code, "reason": outcome.reason}

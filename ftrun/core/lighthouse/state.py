@@ -122,7 +122,6 @@ class MembershipState:
 
     @property
     def workers(self) -> int:
-        """Workers per replica group."""
         return self.spec.workers_per_replica
 
     @property

@@ -44,7 +44,6 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The replica and its incarnation."""
         return self.replica_id, self.incarnation
 
 

@@ -39,7 +39,6 @@ class Switching:
     # ------------------------------------------------------------ answers
 
     def on_built(self, replica_id: str, rank: int, attempt: Attempt) -> None:
-        """One worker has prepared."""
         if self._state.phase is Phase.PREPARE and self._is_ours(attempt):
             self._state.waiting.answer(replica_id, rank)
 

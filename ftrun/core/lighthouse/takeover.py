@@ -132,7 +132,6 @@ class Takeover:
         return self._all_agents_here and has_all_slots and all_known
 
     def received(self, report: Report) -> None:
-        """Take one worker's report."""
         if report.in_force is not None:
             self._consider(report.in_force, None)
         promise = _promise(report)

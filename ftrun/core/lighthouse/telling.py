@@ -38,7 +38,6 @@ def tell(state: MembershipState, *failure: Fact) -> None:
 
 
 def seen(state: MembershipState, slot: Slot) -> Seen:
-    """How a slot stands now."""
     name = slot.replica_id
     replica = state.replicas.get(name)
     is_drained, is_backing_off = slot.is_withdrawn or slot.was_drained, slot.restart_at is not None

@@ -61,12 +61,10 @@ class Waiting:
         return self.silent()
 
     def drop(self, replica_id: str) -> None:
-        """Stop waiting for this replica."""
         self._ranks.pop(replica_id, None)
         self.done = not self._ranks
 
     def clear(self) -> None:
-        """Wait for nobody."""
         self._ranks, self.done, self.until = {}, True, None
         self._later.clear()
         self._said_again.clear()

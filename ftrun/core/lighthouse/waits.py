@@ -55,12 +55,10 @@ class Wait:
     until: float | None = None
 
     def text(self, now: float) -> str:
-        """The words, with times."""
         limit = "" if self.until is None else f", for {max(0.0, self.until - now):.0f} s at most"
         return sentence(f"{self.words}, since {now - self.since:.0f} s{limit}.")
 
     def view(self, now: float) -> WaitStatus:
-        """As plain JSON."""
         left_s = None if self.until is None else round(self.until - now, 3)
         return {
             "for": self.words,
@@ -108,7 +106,6 @@ class Waits:
         return self._look_at
 
     def current(self) -> Wait | None:
-        """The wait under way."""
         find = {
             NODES: self._nodes,
             GATHER: self._gathering,

@@ -29,5 +29,4 @@ def _listed(names: list[str]) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]

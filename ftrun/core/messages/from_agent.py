@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ftrun.core.failure_kinds import HEAL
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import OfIncarnation, WorkerKey
 from ftrun.core.messages.from_worker import FromWorker, Progress
 from ftrun.core.messages.loss import Loss
 from ftrun.core.version import PROTOCOL_VERSION
@@ -39,14 +39,12 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningReplica:
+class RunningReplica(OfIncarnation):
     """A replica group that an agent runs.
 
     ``has_left``: it no longer trains, and its processes are about to end.
     """
 
-    replica_id: str
-    incarnation: str
     has_left: bool = False
 
 
@@ -88,14 +86,12 @@ class WorkerMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaStarted:
+class ReplicaStarted(OfIncarnation):
     """The agent has started an incarnation of a slot; ``restarts`` counts the earlier ones.
 
     ``restarts_left``: of the slot's budget; None: the agent is older than this field.
     """
 
-    replica_id: str
-    incarnation: str
     restarts: int
     restarts_left: int | None = field(default=None, repr=False, compare=False)
 
@@ -130,7 +126,7 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaLost:
+class ReplicaLost(OfIncarnation):
     """An incarnation has ended badly (or is being killed); its processes cannot act any more.
 
     ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step. ``kind``:
@@ -138,8 +134,6 @@ class ReplicaLost:
     ``raised``: the script's exception that ended it, at a later step.
     """
 
-    replica_id: str
-    incarnation: str
     cause: str
     killed: bool = False
     start_failure: StartFailure | None = None
@@ -171,7 +165,7 @@ class FailedWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureEvidence:
+class FailureEvidence(OfIncarnation):
     """How an incarnation has failed, sent once all of its workers have ended.
 
     ``workers``: the first cause, and then those that ended by themselves before they were stopped.
@@ -181,8 +175,6 @@ class FailureEvidence:
     record that a lighthouse has sent of it; 0: none has.
     """
 
-    replica_id: str
-    incarnation: str
     restarts: int
     workers: tuple[FailedWorker, ...]
     has_step: bool = False
@@ -194,7 +186,7 @@ class FailureEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaFinished:
+class ReplicaFinished(OfIncarnation):
     """All workers of the slot have ended with exit code 0.
 
     ``idle``: nothing that has run in the slot on this node was ever in a quorum. ``unjoined``: it
@@ -203,19 +195,15 @@ class ReplicaFinished:
     lighthouse.
     """
 
-    replica_id: str
-    incarnation: str
     idle: bool = False
     unjoined: bool = False
     early: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaProgress:
+class ReplicaProgress(OfIncarnation):
     """One line of a heartbeat: the newest Progress of group_rank 0."""
 
-    replica_id: str
-    incarnation: str
     progress: Progress
 
 
@@ -279,7 +267,7 @@ class JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaGivenUp:
+class ReplicaGivenUp(OfIncarnation):
     """The agent will not start this replica again. The job goes on without it, or ends.
 
     ``exit_code``, ``reason``, ``kind``: of the job, if it ends by this, as in ``JobFailed``.
@@ -287,8 +275,6 @@ class ReplicaGivenUp:
     has committed a step on that node.
     """
 
-    replica_id: str
-    incarnation: str
     exit_code: int
     reason: str
     kind: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ftrun.core.ids import WorkerKey
+from ftrun.core.ids import OfIncarnation, WorkerKey
 from ftrun.core.messages.at_the_node import AnotherForm, Beat, FailureReport, LeaveNow, NoManager
 from ftrun.core.messages.from_agent import WorkerFacts, WorkerMessage, WorkerStacks
 from ftrun.core.messages.to_agent import AskStacks, EndJob, Rejected
@@ -190,15 +190,13 @@ class HandPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class StartRanks:
+class StartRanks(OfIncarnation):
     """Start this node's workers of a new incarnation. ``port``: of its store.
 
     ``lighthouse``: its address, for workers. ``world_port``: of the store of the world of all
     replicas; 0: there is none.
     """
 
-    replica_id: str
-    incarnation: str
     restarts: int
     port: int
     lighthouse: str
@@ -242,14 +240,12 @@ class WriteRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class FillRanks:
+class FillRanks(OfIncarnation):
     """Before ``StartRanks``: have the states of the snapshot ``name`` in memory.
 
     ``digest``: of its manifest, as the lead has read it.
     """
 
-    replica_id: str
-    incarnation: str
     step: int
     name: str
     digest: str
@@ -269,11 +265,9 @@ class RewindRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceRank:
+class ReplaceRank(OfIncarnation):
     """Start this worker again, from its state in memory."""
 
-    replica_id: str
-    incarnation: str
     restarts: int
     group_rank: int
 
@@ -299,11 +293,9 @@ class GroupDecree:
 
 
 @dataclass(frozen=True, slots=True)
-class SignalRanks:
+class SignalRanks(OfIncarnation):
     """Signal the workers of an incarnation, or one. ``asks``: as AskToStop does."""
 
-    replica_id: str
-    incarnation: str
     number: int
     group_rank: int | None = None
     asks: bool = False
@@ -317,11 +309,9 @@ class SweepRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class ToRanks:
+class ToRanks(OfIncarnation):
     """``message`` for the workers of an incarnation, or for one; "": for all."""
 
-    replica_id: str
-    incarnation: str
     group_rank: int | None
     message: ToWorker | LeaveNow
 

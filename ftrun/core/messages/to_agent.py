@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ftrun.core.ids import StateId, WorkerKey
+from ftrun.core.ids import OfIncarnation, StateId, WorkerKey
 from ftrun.core.messages.from_agent import RunningReplica
 from ftrun.core.messages.to_worker import ToWorker
 from ftrun.core.version import PROTOCOL_VERSION
@@ -39,34 +39,28 @@ class ToWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartReplica:
+class RestartReplica(OfIncarnation):
     """Kill and restart this incarnation: it did not answer within its deadline."""
 
-    replica_id: str
-    incarnation: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplica:
+class StopReplica(OfIncarnation):
     """Ask this incarnation to leave; then the agent starts the slot again, or not.
 
     ``incarnation`` "": the one that there is; if none runs, a planned restart is due now or off.
     ``at_boundary``: it is in a quorum, and a switch follows; otherwise it leaves where it stands.
     """
 
-    replica_id: str
-    incarnation: str
     restart: bool
     at_boundary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class KillWorkers:
+class KillWorkers(OfIncarnation):
     """Kill these workers of an incarnation now, as a failure."""
 
-    replica_id: str
-    incarnation: str
     group_ranks: tuple[int, ...]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ftrun.core.ids import Attempt
+from ftrun.core.ids import Attempt, OfIncarnation
 from ftrun.core.quorum import Endpoint, Quorum
 
 
@@ -69,11 +69,9 @@ class AskReport:
 
 
 @dataclass(frozen=True, slots=True)
-class RosterEntry:
+class RosterEntry(OfIncarnation):
     """One replica of a Roster, with its endpoints by group_rank."""
 
-    replica_id: str
-    incarnation: str
     endpoints: tuple[Endpoint, ...]
 
 

@@ -132,6 +132,13 @@ class Depose:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Another process holds the register, and was seen to write this value: it lives."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """Words for people."""
 
@@ -143,4 +150,4 @@ class GivenBack:
     """The process may end: the register is not ours, or not any more."""
 
 
-Instruction: TypeAlias = Read | Swap | Lead | Release | Depose | Say | GivenBack
+Instruction: TypeAlias = Read | Swap | Lead | Follow | Release | Depose | Say | GivenBack

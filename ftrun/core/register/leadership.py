@@ -35,27 +35,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from ftrun.base.errors import assert_never
-from ftrun.core.register.events import (
-    Accepted,
-    Answered,
-    Decided,
-    Depose,
-    Event,
-    Failed,
-    GivenBack,
-    HolderEnded,
-    Instruction,
-    Lead,
-    Read,
-    Record,
-    Refused,
-    Release,
-    Say,
-    Stopped,
-    Swap,
-    TimerFired,
-    Value,
-)
+from ftrun.core.register import events as e
 
 WRITES_PER_SILENCE = 4
 PROVEN_SHARE = 2 / 3
@@ -87,8 +67,8 @@ class Settings:
 class _Try:
     """A write whose end is not known. ``asked_at``: when it was first asked for."""
 
-    value: Value
-    record: Record | None
+    value: e.Value
+    record: e.Record | None
     asked_at: float
 
 
@@ -105,15 +85,15 @@ class Leadership:
         self.leads = False
         self._settings = settings
         self._now = 0.0
-        self._out: list[Instruction] = []
+        self._out: list[e.Instruction] = []
         # The register as it was seen last.
         self._version = 0
-        self._value: Value | None = None
+        self._value: e.Value | None = None
         self._seen_at: float | None = None
         self._answered_at = 0.0
         self._ended: str | None = None
         # The request that is under way, and those writes whose end is not known.
-        self._asked: Read | Swap | None = None
+        self._asked: e.Read | e.Swap | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
         self._serial = 0
@@ -131,21 +111,21 @@ class Leadership:
 
     # ------------------------------------------------------------ what the shell asks
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: e.Event, now: float) -> list[e.Instruction]:
         """Take one event; the instructions are to be carried out in order."""
         self._now = now
         match event:
-            case Answered() | Accepted() | Refused() | Failed():
+            case e.Answered() | e.Accepted() | e.Refused() | e.Failed():
                 asked, self._asked = self._asked, None
                 self._on_answer(event, asked)
-            case Decided(outputs):
+            case e.Decided(outputs):
                 self._held.extend(outputs)
-            case HolderEnded(holder):
+            case e.HolderEnded(holder):
                 self._ended = holder
                 self._ask_at = min(self._ask_at, now)
-            case Stopped():
+            case e.Stopped():
                 self._is_stopping = True
-            case TimerFired():
+            case e.TimerFired():
                 pass
             case _:
                 assert_never(event)
@@ -170,10 +150,10 @@ class Leadership:
     # ------------------------------------------------------------ answers
 
     def _on_answer(
-        self, answer: Answered | Accepted | Refused | Failed, asked: Read | Swap | None
+        self, answer: e.Answered | e.Accepted | e.Refused | e.Failed, asked: e.Read | e.Swap | None
     ) -> None:
-        if isinstance(answer, Failed):
-            self._is_unsure |= isinstance(asked, Swap)
+        if isinstance(answer, e.Failed):
+            self._is_unsure |= isinstance(asked, e.Swap)
             self._ask_at = self._now + self._settings.look_s
             self._is_away(answer.reason)
             return
@@ -182,9 +162,9 @@ class Leadership:
             self._seen_at = self._now
         self._answered_at = self._now
         match answer, asked:
-            case Accepted(version), Swap(_, value):
+            case e.Accepted(version), e.Swap(_, value):
                 self._landed(version, self._tries[value.serial])
-            case Answered(version, value), Read(with_journal):
+            case e.Answered(version, value), e.Read(with_journal):
                 self._on_found(version, value, with_journal=with_journal)
             case _:
                 self._is_unsure = True  # which write is there?
@@ -194,13 +174,13 @@ class Leadership:
         """After so long without an answer, the silence was not observed: it begins again."""
         return self._settings.silence_s / 2
 
-    def _on_found(self, version: int, value: Value | None, *, with_journal: bool) -> None:
+    def _on_found(self, version: int, value: e.Value | None, *, with_journal: bool) -> None:
         self._is_unsure = False
         if self._seen_at is not None and (version == self._version or 0 < version < self._version):
             # Nothing new. Some shared file systems show a directory as it was a moment ago.
             if with_journal and version == self._version and value is not None:
                 self._has_begun = True
-                self._out.append(Lead(value))
+                self._out.append(e.Lead(value))
             return
         is_mine = value is not None and value.holder == self._settings.name
         mine = self._tries.get(value.serial) if value is not None and is_mine else None
@@ -209,7 +189,7 @@ class Leadership:
         else:
             self._saw(version, value)
 
-    def _saw(self, version: int, value: Value | None) -> None:
+    def _saw(self, version: int, value: e.Value | None) -> None:
         """The register has another value than we have seen or written."""
         former = self._value
         self._version, self._value, self._seen_at = version, value, self._now
@@ -219,9 +199,12 @@ class Leadership:
         had_begun = self._has_begun
         self._end()
         if had_begun:
-            self._out.append(Depose(_named(value)))
-        elif value is not None and not value.is_free and _is_new(value.holder, former):
-            self._out.append(Say(f"The lighthouse is {_named(value)}. This one stands by."))
+            self._out.append(e.Depose(_named(value)))
+        elif value is not None and not value.is_free:
+            if _is_new(value.holder, former):
+                self._out.append(e.Say(f"The lighthouse is {_named(value)}. This one stands by."))
+            else:
+                self._out.append(e.Follow(value))
 
     def _landed(self, version: int, written: _Try) -> None:
         """A write of ours is in the register."""
@@ -244,8 +227,8 @@ class Leadership:
 
     def _let_go(self) -> None:
         """Release what is held, up to the first record that is not in the register."""
-        while self._held and not isinstance(self._held[0], Record) and self._is_proven(self._now):
-            self._out.append(Release(self._held.popleft()))
+        while self._held and not isinstance(self._held[0], e.Record) and self._is_proven(self._now):
+            self._out.append(e.Release(self._held.popleft()))
 
     @property
     def _proven_until(self) -> float:
@@ -271,8 +254,8 @@ class Leadership:
         return max(self._ask_at, self._proven_from + pause_s)
 
     @property
-    def _record(self) -> Record | None:
-        return self._held[0] if self._held and isinstance(self._held[0], Record) else None
+    def _record(self) -> e.Record | None:
+        return self._held[0] if self._held and isinstance(self._held[0], e.Record) else None
 
     def _takes_at(self) -> float:
         """When a standby may take the register, if no new version is seen until then."""
@@ -287,19 +270,19 @@ class Leadership:
         if self._asked is not None or self._is_over or self._now < self._due_at():
             return
         if self._is_unsure or self._seen_at is None:
-            self._send(Read())
+            self._send(e.Read())
         elif self._is_stopping and not self.leads:
             self._is_over = True
-            self._out.append(GivenBack())
+            self._out.append(e.GivenBack())
         elif self.leads and not (self._has_begun or self._is_stopping):
-            self._send(Read(with_journal=True))
+            self._send(e.Read(with_journal=True))
         elif self.leads:
             self._write()
         elif self._now >= self._takes_at():
             self._take()
         else:
             self._ask_at = self._now + self._settings.look_s
-            self._send(Read())
+            self._send(e.Read())
 
     def _take(self) -> None:
         assert self._seen_at is not None
@@ -315,20 +298,20 @@ class Leadership:
         self._gives_back = self._is_stopping and record is None
         self._swap(epoch, record, is_free=self._gives_back)
 
-    def _swap(self, epoch: int, record: Record | None, *, is_free: bool = False) -> None:
+    def _swap(self, epoch: int, record: e.Record | None, *, is_free: bool = False) -> None:
         """Ask for a write. The same one, asked for again, keeps its serial and its first time."""
         last = self._tries.get(self._serial)
         if last is None or (last.value.is_free, last.record) != (is_free, record):
             self._serial += 1
             journal = None if record is None else record.journal
             own = self._settings
-            value = Value(
+            value = e.Value(
                 epoch, own.name, own.address, own.silence_s, self._serial, is_free, journal
             )
             last = self._tries[self._serial] = _Try(value, record, self._now)
-        self._send(Swap(self._version, last.value))
+        self._send(e.Swap(self._version, last.value))
 
-    def _send(self, request: Read | Swap) -> None:
+    def _send(self, request: e.Read | e.Swap) -> None:
         self._asked = request
         self._asked_at = self._now
         self._out.append(request)
@@ -344,20 +327,20 @@ class Leadership:
         then = "The lighthouse decides nothing until it answers; training goes on."
         if not self._has_begun:
             then = "It is asked again and again."
-        self._out.append(Say(f"The store of the state does not answer ({reason}). {then}"))
+        self._out.append(e.Say(f"The store of the state does not answer ({reason}). {then}"))
 
     def _is_back(self) -> None:
         if self._away_since is not None:
             away_s = self._now - self._away_since
             self._away_since = None
-            self._out.append(Say(f"The store of the state answers again, after {away_s:.1f} s."))
+            self._out.append(e.Say(f"The store of the state answers again, after {away_s:.1f} s."))
 
 
-def _is_new(holder: str, former: Value | None) -> bool:
+def _is_new(holder: str, former: e.Value | None) -> bool:
     return former is None or former.is_free or former.holder != holder
 
 
-def _named(value: Value | None) -> str:
+def _named(value: e.Value | None) -> str:
     if value is None:
         return "nobody: the register is empty"
     if value.is_free:

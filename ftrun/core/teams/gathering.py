@@ -31,22 +31,7 @@ import math
 from collections.abc import Mapping
 
 from ftrun.core.messages import HandHello
-from ftrun.core.teams.nodes import (
-    Event,
-    GiveUp,
-    HostsSilent,
-    Instruction,
-    LoseNode,
-    Node,
-    NodeCame,
-    NodeGone,
-    NodesHeard,
-    RefuseNode,
-    Show,
-    TeamFormed,
-    TeamRules,
-    TimerFired,
-)
+from ftrun.core.teams import nodes
 from ftrun.core.version import unlike_version
 
 SPARES_MAX = 64
@@ -58,7 +43,7 @@ LOOK_S = 1.0
 
 
 def why_unlike(
-    hello: HandHello, lead: Node, size: str, *, writes: bool = False, sees: bool = False
+    hello: HandHello, lead: nodes.Node, size: str, *, writes: bool = False, sees: bool = False
 ) -> str:
     """Why a node that offers itself cannot be in this job; "": it can.
 
@@ -84,11 +69,11 @@ def why_unlike(
 class Gathering:
     """See the module's table. ``lead``: this node, which nobody can lose."""
 
-    def __init__(self, rules: TeamRules, lead: Node, now: float) -> None:
+    def __init__(self, rules: nodes.TeamRules, lead: nodes.Node, now: float) -> None:
         self._rules = rules
         self._lead = lead
-        self._places: dict[int, Node] = {lead.rank or 0: lead}
-        self._spares: list[Node] = []
+        self._places: dict[int, nodes.Node] = {lead.rank or 0: lead}
+        self._spares: list[nodes.Node] = []
         self._silent: dict[str, float] = {}
         self._heard: Mapping[str, float] = {}
         self._looked_at = now
@@ -97,26 +82,26 @@ class Gathering:
         self._gives_up_at = now + rules.join_timeout_s
         self._closes_at = now + rules.last_call_s if rules.least == 1 else None
         self._reminds_at = now + REMIND_FIRST_S
-        self._out: list[Instruction] = []
+        self._out: list[nodes.Instruction] = []
         self._now = now
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: nodes.Event, now: float) -> list[nodes.Instruction]:
         """Take one event and return what to do, in order."""
         self._now, self._out = now, []
         match event:
-            case NodeCame(node):
+            case nodes.NodeCame(node):
                 for former in self._formers(node):
                     self._gone(former.node_id, "it was cut off, and comes again")
                 self._came(node)
-            case NodeGone(node_id, reason):
+            case nodes.NodeGone(node_id, reason):
                 self._gone(node_id, reason)
-            case NodesHeard(heard):
+            case nodes.NodesHeard(heard):
                 self._heard = heard
                 self._lose_unheard()
-            case HostsSilent(hosts):
+            case nodes.HostsSilent(hosts):
                 self._silent = {x: self._silent.get(x, now + SILENT_S) for x in hosts}
             case _:
-                assert isinstance(event, TimerFired)
+                assert isinstance(event, nodes.TimerFired)
         self._lose_silent()
         self._judge()
         return self._out
@@ -137,7 +122,7 @@ class Gathering:
         return self._is_formed
 
     @property
-    def members(self) -> tuple[Node, ...]:
+    def members(self) -> tuple[nodes.Node, ...]:
         """Those that have a place, in order."""
         return tuple(node for _, node in sorted(self._places.items()))
 
@@ -157,7 +142,7 @@ class Gathering:
 
     # ------------------------------------------------------------ nodes
 
-    def _formers(self, node: Node) -> list[Node]:
+    def _formers(self, node: nodes.Node) -> list[nodes.Node]:
         """The same node as it was before it was cut off: nothing is heard of it any more."""
         alike = (node.name, node.host, node.rank)
         return [
@@ -181,24 +166,26 @@ class Gathering:
                 if node.host == host:
                     self._gone(node.node_id, f"its host, {host}, acknowledges nothing")
 
-    def _others(self) -> list[Node]:
+    def _others(self) -> list[nodes.Node]:
         """All that are here but the lead, those that stand by first."""
         return [*self._spares, *(node for node in self.members if node is not self._lead)]
 
-    def _unheard_s(self, node: Node) -> float:
+    def _unheard_s(self, node: nodes.Node) -> float:
         return self._now - self._heard.get(node.node_id, self._now)
 
-    def _came(self, node: Node) -> None:
+    def _came(self, node: nodes.Node) -> None:
         reason = self._why_not(node)
         if reason:
-            self._out.append(RefuseNode(node.node_id, reason))
+            self._out.append(nodes.RefuseNode(node.node_id, reason))
         elif len(self._places) < self._rules.most:
             self._seat(node)
         else:
             self._spares.append(node)
-            self._out.append(Show(f"{node.words()} stands by: the team has its {self._size} nodes"))
+            self._out.append(
+                nodes.Show(f"{node.words()} stands by: the team has its {self._size} nodes")
+            )
 
-    def _why_not(self, node: Node) -> str:
+    def _why_not(self, node: nodes.Node) -> str:
         most = self._rules.most
         if node.rank is not None and node.rank >= most:
             return f"--node-rank {node.rank}: there is no such node with --nnodes {most}"
@@ -215,7 +202,7 @@ class Gathering:
             return f"{SPARES_MAX} nodes stand by already"
         return ""
 
-    def _seat(self, node: Node) -> None:
+    def _seat(self, node: nodes.Node) -> None:
         """Take the place of its rank, from one that has it without a rank; or the lowest free.
 
         Once there was a team its nodes keep their places, so one that comes takes what is free.
@@ -234,17 +221,17 @@ class Gathering:
     def _gone(self, node_id: str, reason: str) -> None:
         for spare in [one for one in self._spares if one.node_id == node_id]:
             self._spares.remove(spare)
-            self._out.append(LoseNode(spare, None, reason))
+            self._out.append(nodes.LoseNode(spare, None, reason))
         found = next((n for n, node in self._places.items() if node.node_id == node_id), None)
         if found is None:
             return
         node = self._places.pop(found)
-        self._out.append(LoseNode(node, found, reason))
-        self._out.append(Show(f"Node {node.words()} is lost: {reason}."))
+        self._out.append(nodes.LoseNode(node, found, reason))
+        self._out.append(nodes.Show(f"Node {node.words()} is lost: {reason}."))
         if self._spares:
             spare = self._spares.pop(0)
             self._places[found] = spare
-            self._out.append(Show(f"{spare.words()}, which stood by, takes its place."))
+            self._out.append(nodes.Show(f"{spare.words()}, which stood by, takes its place."))
         if self._is_formed:
             self._is_formed = False
             self._gives_up_at = self._now + self._rules.join_timeout_s
@@ -274,7 +261,9 @@ class Gathering:
 
     def _wait(self) -> None:
         if self._now >= self._gives_up_at:
-            self._out.append(GiveUp(f"{self._missing()} within {self._rules.join_timeout_s:g} s"))
+            self._out.append(
+                nodes.GiveUp(f"{self._missing()} within {self._rules.join_timeout_s:g} s")
+            )
             self._gives_up_at = self._now + self._rules.join_timeout_s
         elif math.isfinite(self._gives_up_at):
             self._remind(f"gives up in {self._gives_up_at - self._now:.0f} s")
@@ -284,7 +273,7 @@ class Gathering:
     def _remind(self, then: str) -> None:
         if self._now >= self._reminds_at:
             self._reminds_at = self._now + REMIND_S
-            self._out.append(Show(f"{self._missing()}; {then}."))
+            self._out.append(nodes.Show(f"{self._missing()}; {then}."))
 
     def _missing(self) -> str:
         rules = self._rules
@@ -304,4 +293,4 @@ class Gathering:
         again = ""
         if moved:
             again = f"the team has {len(members)} nodes, and had {before}"
-        self._out.append(TeamFormed(members, again))
+        self._out.append(nodes.TeamFormed(members, again))

@@ -12,14 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ftrun.core.torchft_quorum.records import (
-    REPLICAS_MAX,
-    Answer,
-    QuorumMember,
-    QuorumSettings,
-    RoomRecord,
-    TorchftQuorum,
-)
+from ftrun.core.torchft_quorum import records as r
 from ftrun.core.torchft_quorum.rules import Joiner, Verdict, decide
 
 NOBODY = Verdict(None, "no replica has joined")
@@ -31,29 +24,29 @@ class Room:
     ``changed``: the last quorum has another id than the one before.
     """
 
-    def __init__(self, settings: QuorumSettings, record: RoomRecord, now: float) -> None:
+    def __init__(self, settings: r.QuorumSettings, record: r.RoomRecord, now: float) -> None:
         self._settings = settings
         self.quorum_id = record.quorum_id
         self.last: tuple[str, ...] | None = record.replica_ids or None
-        self.quorum: TorchftQuorum | None = None
+        self.quorum: r.TorchftQuorum | None = None
         self.quorum_at: float | None = None
         self.touched_at = now
         self.verdict = NOBODY
         self._heartbeats: dict[str, float] = {}  # oldest first
         self._joiners: dict[str, Joiner] = {}
-        self._calls: dict[int, QuorumMember] = {}
+        self._calls: dict[int, r.QuorumMember] = {}
         # The members of the quorum before a restart have the heartbeat timeout to show themselves:
         # the first of them that joins must not become a quorum of its own.
         for name in record.replica_ids:
             self._heartbeats[name] = now
 
     @property
-    def record(self) -> RoomRecord:
+    def record(self) -> r.RoomRecord:
         """The record that is kept on disk."""
-        return RoomRecord(self.quorum_id, self.last or ())
+        return r.RoomRecord(self.quorum_id, self.last or ())
 
     @property
-    def calls(self) -> dict[int, QuorumMember]:
+    def calls(self) -> dict[int, r.QuorumMember]:
         """The calls that wait, and the member that each describes."""
         return self._calls
 
@@ -74,9 +67,9 @@ class Room:
     def has_place(self, replica_id: str, now: float) -> bool:
         """False if the table is full of others."""
         heartbeats = self.heartbeats(now)
-        return replica_id in heartbeats or len(heartbeats) < REPLICAS_MAX
+        return replica_id in heartbeats or len(heartbeats) < r.REPLICAS_MAX
 
-    def heartbeat(self, replica_id: str, now: float) -> list[Answer]:
+    def heartbeat(self, replica_id: str, now: float) -> list[r.Answer]:
         """Note that it lives. Only one that waits, and was given up, can complete a quorum."""
         self._forget_silent(now)
         was_healthy = self._heartbeats.pop(replica_id, None) is not None
@@ -84,7 +77,7 @@ class Room:
         self.touched_at = now
         return [] if was_healthy or replica_id not in self._joiners else self.form(now)
 
-    def join(self, call: int, member: QuorumMember, now: float) -> list[Answer]:
+    def join(self, call: int, member: r.QuorumMember, now: float) -> list[r.Answer]:
         """A call that waits for the next quorum."""
         self._heartbeats.pop(member.replica_id, None)
         self._heartbeats[member.replica_id] = now
@@ -93,7 +86,7 @@ class Room:
         self._joiners[member.replica_id] = Joiner(member, now)
         return self.form(now)
 
-    def leave(self, call: int, now: float) -> list[Answer]:
+    def leave(self, call: int, now: float) -> list[r.Answer]:
         """A client waits no more; the others may be a quorum without its wish to shrink."""
         member = self._calls.pop(call)
         others = [x for x in self._calls.values() if x.replica_id == member.replica_id]
@@ -104,13 +97,13 @@ class Room:
             self._joiners[member.replica_id] = Joiner(others[-1], since)
         return self.form(now)
 
-    def form(self, now: float) -> list[Answer]:
+    def form(self, now: float) -> list[r.Answer]:
         """The answers of a quorum, if the joiners are one now.
 
         Those that a shrinking quorum leaves out may be the next one: each round has fewer joiners.
         """
         self._forget_silent(now)
-        answers: list[Answer] = []
+        answers: list[r.Answer] = []
         self.verdict = NOBODY
         while self._joiners:
             healthy = self._heartbeats.keys()
@@ -128,17 +121,17 @@ class Room:
         expiry = None if oldest is None else oldest + self._settings.heartbeat_timeout_s
         return min((at for at in (expiry, self.verdict.until) if at is not None), default=None)
 
-    def _stand(self, members: tuple[QuorumMember, ...], now: float) -> Iterator[Answer]:
+    def _stand(self, members: tuple[r.QuorumMember, ...], now: float) -> Iterator[r.Answer]:
         names = tuple(member.replica_id for member in members)
         if names != self.last or any(member.commit_failures > 0 for member in members):
             self.quorum_id += 1
         self.last = names
-        self.quorum = TorchftQuorum(self.quorum_id, members)
+        self.quorum = r.TorchftQuorum(self.quorum_id, members)
         self.quorum_at = now
         answered = [call for call, member in self._calls.items() if member.replica_id in names]
         for call in answered:
             del self._calls[call]
-            yield Answer(call, self.quorum)
+            yield r.Answer(call, self.quorum)
         # A replica that was left out waits for the next quorum as if it joined now.
         waiting = {member.replica_id: member for member in self._calls.values()}
         self._joiners = {name: Joiner(member, now) for name, member in waiting.items()}

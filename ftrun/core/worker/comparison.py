@@ -160,7 +160,6 @@ class Comparison:
         return (self.tag, self.repeat) == (question.tag, question.repeat)
 
     def add(self, shape: Shape) -> None:
-        """Add the step's next operation."""
         self.shapes.append(shape)
 
     def end(self) -> None:

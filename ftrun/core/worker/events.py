@@ -9,23 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ftrun.core import messages as m
 from ftrun.core.activity import Activity, Pause
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.core.messages import (
-    AskReport,
-    Cancel,
-    FromWorker,
-    HealProgress,
-    Interrupt,
-    Lease,
-    LeaveNow,
-    LeaveReason,
-    NewQuorum,
-    Prepare,
-    ProposeSwitch,
-    Roster,
-    Switch,
-)
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.comparison import USUAL, Entry, Question, Shape
 
@@ -101,7 +87,7 @@ class StateReset:
 class WentAway:
     """The script leaves for good."""
 
-    reason: LeaveReason
+    reason: m.LeaveReason
 
 
 # ---------------------------------------------------------------- events of other threads
@@ -227,7 +213,7 @@ class Ticked:
 
     pause: Pause | None = None
     beats: int = 0
-    heal: HealProgress | None = None
+    heal: m.HealProgress | None = None
     waited_s: float = 0.0
     collective: Pause | None = None
 
@@ -255,16 +241,16 @@ Event: TypeAlias = (
     | StateKept
     | PeerUnreached
     | Ticked
-    | Interrupt
-    | NewQuorum
-    | Prepare
-    | ProposeSwitch
-    | Switch
-    | Cancel
-    | AskReport
-    | Roster
-    | Lease
-    | LeaveNow
+    | m.Interrupt
+    | m.NewQuorum
+    | m.Prepare
+    | m.ProposeSwitch
+    | m.Switch
+    | m.Cancel
+    | m.AskReport
+    | m.Roster
+    | m.Lease
+    | m.LeaveNow
 )
 
 # ---------------------------------------------------------------- instructions
@@ -274,7 +260,7 @@ Event: TypeAlias = (
 class Send:
     """Send ``message`` to the lighthouse, through the agent."""
 
-    message: FromWorker
+    message: m.FromWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +371,7 @@ class ShowProgress:
 class ShowPeers:
     """The peers are known: wake the script that asks for them."""
 
-    roster: Roster
+    roster: m.Roster
 
 
 @dataclass(frozen=True, slots=True)

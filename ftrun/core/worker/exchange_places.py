@@ -14,20 +14,7 @@ from collections.abc import Callable, Sequence
 
 from ftrun.core.ids import WorkerKey, replica_order
 from ftrun.core.messages import Roster
-from ftrun.core.worker.asking import (
-    AskLighthouse,
-    AskPeer,
-    AwaitChange,
-    Known,
-    NextMove,
-)
-from ftrun.core.worker.exchange import (
-    SET_UP,
-    Contribution,
-    ExchangeName,
-    ExchangeQuestion,
-    Kind,
-)
+from ftrun.core.worker import asking, exchange
 
 PLACES_KEPT = 2
 
@@ -50,15 +37,15 @@ class ShownPlaces:
 
     def at(self, step: int) -> str | None:
         """The place at ``step``, or the latest one for ``SET_UP``; None: it is not shown."""
-        if step == SET_UP and self._places:
+        if step == exchange.SET_UP and self._places:
             step = max(self._places)
         encode = self._places.get(step)
         return None if encode is None else encode()
 
 
 def place_of(
-    places: ShownPlaces, key: WorkerKey, question: ExchangeQuestion, *, is_set_up: bool
-) -> list[Contribution] | None:
+    places: ShownPlaces, key: WorkerKey, question: exchange.ExchangeQuestion, *, is_set_up: bool
+) -> list[exchange.Contribution] | None:
     """A worker's answer to a peer that asks for its place; None: not yet.
 
     A worker that has come to its first boundary, but has not healed, has no place. It answers an
@@ -67,8 +54,8 @@ def place_of(
     step = question.name.step
     place = places.at(step)
     if place is None:
-        return [] if step == SET_UP and is_set_up else None
-    return [Contribution(key.replica_id, "", "place", place.encode())]
+        return [] if step == exchange.SET_UP and is_set_up else None
+    return [exchange.Contribution(key.replica_id, "", "place", place.encode())]
 
 
 class AskingDonors:
@@ -86,11 +73,11 @@ class AskingDonors:
 
     def __init__(self, key: WorkerKey, step: int) -> None:
         self._key = key
-        self._name = ExchangeName(step, 0, Kind.PLACE)
+        self._name = exchange.ExchangeName(step, 0, exchange.Kind.PLACE)
         self._tried: set[str] = set()
         self.found: str | None = None
 
-    def next(self, known: Known) -> NextMove | None:
+    def next(self, known: asking.Known) -> asking.NextMove | None:
         """The next move; None: it is over."""
         quorum = known.quorum
         if quorum is None or self.found is not None:
@@ -99,18 +86,18 @@ class AskingDonors:
         left = [x for x in donors if x.replica_id not in self._tried]
         if not left:
             self._tried.clear()
-            return AwaitChange(", ".join(x.replica_id for x in donors))
-        question = ExchangeQuestion(self._name, of=left[0].replica_id)
+            return asking.AwaitChange(", ".join(x.replica_id for x in donors))
+        question = exchange.ExchangeQuestion(self._name, of=left[0].replica_id)
         endpoint = left[0].endpoints[self._key.group_rank]
-        return AskPeer(left[0].replica_id, endpoint, question)
+        return asking.AskPeer(left[0].replica_id, endpoint, question)
 
-    def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:
+    def answered(self, ask: asking.AskPeer, found: Sequence[exchange.Contribution]) -> None:
         if found:
             self.found = found[0].body.decode()
         else:
             self.failed(ask)
 
-    def failed(self, ask: AskPeer) -> None:
+    def failed(self, ask: asking.AskPeer) -> None:
         """A donor does not stand there yet, or was not reached."""
         self._tried.add(ask.replica_id)
 
@@ -130,13 +117,13 @@ class PeekingAtPlace:
         self._is_over = False
         self.found: str | None = None
 
-    def next(self, known: Known) -> NextMove | None:
+    def next(self, known: asking.Known) -> asking.NextMove | None:
         """The next move; None: it is over."""
         roster = known.roster
         if self._is_over:
             return None
         if roster is None:
-            return AskLighthouse()
+            return asking.AskLighthouse()
         if roster is not self._roster:
             self._roster = roster
             self._tried, self._without = set(), set()
@@ -148,17 +135,19 @@ class PeekingAtPlace:
         left = [x for x in others if x.replica_id not in self._tried | self._without]
         if not left:
             self._roster = None  # they may have been restarted meanwhile
-            return AskLighthouse(anew=True)
+            return asking.AskLighthouse(anew=True)
         entry = min(left, key=lambda x: replica_order(x.replica_id))
-        question = ExchangeQuestion(ExchangeName(SET_UP, 0, Kind.PLACE), of=entry.replica_id)
-        return AskPeer(entry.replica_id, entry.endpoints[self._key.group_rank], question)
+        question = exchange.ExchangeQuestion(
+            exchange.ExchangeName(exchange.SET_UP, 0, exchange.Kind.PLACE), of=entry.replica_id
+        )
+        return asking.AskPeer(entry.replica_id, entry.endpoints[self._key.group_rank], question)
 
-    def answered(self, ask: AskPeer, found: Sequence[Contribution]) -> None:
+    def answered(self, ask: asking.AskPeer, found: Sequence[exchange.Contribution]) -> None:
         if found:
             self.found, self._is_over = found[0].body.decode(), True
         else:
             self._without.add(ask.replica_id)
 
-    def failed(self, ask: AskPeer) -> None:
+    def failed(self, ask: asking.AskPeer) -> None:
         """A peer shows no place, or was not reached."""
         self._tried.add(ask.replica_id)

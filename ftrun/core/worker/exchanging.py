@@ -16,26 +16,7 @@ from collections.abc import Sequence
 
 from ftrun.core.ids import Attempt, WorkerKey, replica_order
 from ftrun.core.quorum import Member
-from ftrun.core.worker.asking import (
-    AskPeer,
-    AwaitChange,
-    AwaitQuorum,
-    GiveUpQuorum,
-    Known,
-    NextMove,
-)
-from ftrun.core.worker.exchange import (
-    ASKS,
-    IN_STEP,
-    PEEKS,
-    Contribution,
-    ExchangeName,
-    ExchangeQuestion,
-    Judgement,
-    Kept,
-    Round,
-    judge,
-)
+from ftrun.core.worker import asking, exchange
 
 UNREACHED_S = 5.0
 """How long a member may not be reached before the quorum is given up: it may have left at once,
@@ -49,7 +30,6 @@ class Exchanging:
         key: of this worker.
         name: of the exchange.
         own: what this worker gives, unless a predecessor of its slot has given something.
-        kept: of this worker.
 
     Attributes:
         is_void: this worker's step is void, or it was left out of its quorum: it gets its own
@@ -59,14 +39,14 @@ class Exchanging:
     def __init__(
         self,
         key: WorkerKey,
-        name: ExchangeName,
-        own: Contribution,
-        kept: Kept,
+        name: exchange.ExchangeName,
+        own: exchange.Contribution,
+        kept: exchange.Kept,
     ) -> None:
         self.is_void = False
         self._key, self._name, self._own, self._kept = key, name, own, kept
-        self._peeking: Round | None = None
-        self._round = Round(key.replica_id)
+        self._peeking: exchange.Round | None = None
+        self._round = exchange.Round(key.replica_id)
         self._has_come = False
         self._lost = ""
         self._lost_since: tuple[Attempt, str, float] | None = None
@@ -76,11 +56,11 @@ class Exchanging:
         self._kept.waits_no_longer()
 
     @property
-    def judgement(self) -> Judgement:
+    def judgement(self) -> exchange.Judgement:
         """The contributions that count, once the exchange is complete."""
         if self.is_void:
-            return Judgement((self._own,))
-        return judge(self._own, self._kept.under(self._name))
+            return exchange.Judgement((self._own,))
+        return exchange.judge(self._own, self._kept.under(self._name))
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -88,7 +68,7 @@ class Exchanging:
         this_round = self._round if self._peeking is None else self._peeking
         return tuple(sorted(this_round.open, key=replica_order))
 
-    def next(self, known: Known) -> NextMove | None:
+    def next(self, known: asking.Known) -> asking.NextMove | None:
         """The next move; None: the exchange is complete."""
         kept, quorum = self._kept, known.quorum
         self.is_void = self.is_void or known.is_alone
@@ -101,7 +81,7 @@ class Exchanging:
         if not self._has_come:
             self._come(known)
         elif self._peeking is None and kept.has_taken_back(self._name):
-            self._peeking = Round(self._key.replica_id)
+            self._peeking = exchange.Round(self._key.replica_id)
         if self._peeking is not None:
             self._peeking.begin(attempt, members)
             if not self._peeking.is_complete:
@@ -113,17 +93,19 @@ class Exchanging:
             return None
         return self._ask(self._round, members, known)
 
-    def answered(self, ask: AskPeer, found: Sequence[Contribution], known: Known) -> None:
+    def answered(
+        self, ask: asking.AskPeer, found: Sequence[exchange.Contribution], known: asking.Known
+    ) -> None:
         """A peer has answered: keep it, unless the question does not count any more (E1)."""
         quorum = known.quorum
         self._lost_since = None
         if quorum is None or quorum.attempt != ask.question.attempt:
             return  # an answer of a quorum that is over must not be kept
-        this_round = self._peeking if ask.question.how == PEEKS else self._round
+        this_round = self._peeking if ask.question.how == exchange.PEEKS else self._round
         if this_round is not None and this_round.answered(ask.question.attempt, ask.replica_id):
             self._kept.add(self._name, found)
 
-    def failed(self, ask: AskPeer, *, reached: bool) -> None:
+    def failed(self, ask: asking.AskPeer, *, reached: bool) -> None:
         """A peer has not answered. ``reached``: because it has not come to this place yet."""
         if reached:
             self._lost_since = None
@@ -135,16 +117,16 @@ class Exchanging:
         has_begun = this_round.attempt is not None and this_round.attempt >= attempt
         return not has_begun or replica_id in this_round.open
 
-    def _come(self, known: Known) -> None:
+    def _come(self, known: asking.Known) -> None:
         self._has_come = True
         self._kept.come_to(self._name)
         if self._is_late(known):
-            self._peeking = Round(self._key.replica_id)
+            self._peeking = exchange.Round(self._key.replica_id)
             self._kept.begins_to_peek(self._name)
         else:
             self._decide(gives=True)
 
-    def _is_late(self, known: Known) -> bool:
+    def _is_late(self, known: asking.Known) -> bool:
         """Peers may have completed this exchange, or know that this worker gives nothing."""
         return self._name.step <= known.late_to or self._kept.has_declined(self._name)
 
@@ -156,26 +138,31 @@ class Exchanging:
         self._kept.has_decided(self._name, reads=not gives)
 
     def _ask(
-        self, this_round: Round, members: dict[str, Member], known: Known, *, peeks: bool = False
-    ) -> NextMove:
+        self,
+        this_round: exchange.Round,
+        members: dict[str, Member],
+        known: asking.Known,
+        *,
+        peeks: bool = False,
+    ) -> asking.NextMove:
         attempt = this_round.attempt
         if attempt is None:
-            return AwaitQuorum()
+            return asking.AwaitQuorum()
         lost, self._lost = self._lost, ""
         if lost in this_round.open:
             if self._lost_since is None or self._lost_since[:2] != (attempt, lost):
                 self._lost_since = (attempt, lost, known.now)
             if known.now - self._lost_since[2] >= UNREACHED_S:
                 self._lost_since = None
-                return GiveUpQuorum(attempt, lost)
-            return AwaitChange(lost)
+                return asking.GiveUpQuorum(attempt, lost)
+            return asking.AwaitChange(lost)
         replica_id = min(this_round.open, key=replica_order)
         endpoint = members[replica_id].endpoints[self._key.group_rank]
         own = self._key.replica_id
         if peeks:
             own = "" if self._kept.has_declined(self._name) else own
-            how = PEEKS
+            how = exchange.PEEKS
         else:
-            how = IN_STEP if known.in_step else ASKS
-        question = ExchangeQuestion(self._name, attempt, own, how=how)
-        return AskPeer(replica_id, endpoint, question)
+            how = exchange.IN_STEP if known.in_step else exchange.ASKS
+        question = exchange.ExchangeQuestion(self._name, attempt, own, how=how)
+        return asking.AskPeer(replica_id, endpoint, question)

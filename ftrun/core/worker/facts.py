@@ -75,7 +75,7 @@ class StepFacts:
     ) -> None:
         self.key = key
         self.endpoint = endpoint
-        self._heal = HealState(state, heal_first)
+        self.heal = HealState(state, heal_first)
         self._lease = WorkerLease()
         self.agreed: StateId | None = None  # by its agent's last m.Lease
         self.has_reported = False  # nothing is sent before the Report of the first step
@@ -90,7 +90,7 @@ class StepFacts:
         self.begun = 0  # steps, also those that were not committed
         self.lingers = False  # the script has ended: this worker commits nothing more
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
-        self._quorums = Quorums(key)
+        self.quorums = Quorums(key)
         self._tries = Tries()
         self._step: StepUnderWay | None = None
         self._comparisons = Comparisons(key)
@@ -118,27 +118,12 @@ class StepFacts:
 
     @property
     def state(self) -> StateId:
-        return self._heal.state
-
-    @property
-    def has_committed(self) -> bool:
-        """This process has committed a step."""
-        return self._heal.has_committed
+        return self.heal.state
 
     @property
     def healing(self) -> bool:
         """The script does not hold the quorum's state yet."""
-        return self._heal.healing
-
-    @property
-    def loaded(self) -> StateId | None:
-        """The state that has arrived and is not applied yet."""
-        return self._heal.loaded
-
-    @property
-    def torn(self) -> bool:
-        """``state`` is half written over: there is nothing to save."""
-        return self._heal.torn
+        return self.heal.healing
 
     @property
     def isolated(self) -> bool:
@@ -163,28 +148,11 @@ class StepFacts:
 
     @property
     def in_force(self) -> Quorum | None:
-        """The quorum that this worker trains in."""
-        return self._quorums.in_force
+        return self.quorums.in_force
 
     @property
     def pending(self) -> Pending | None:
-        """The quorum that this worker prepares."""
-        return self._quorums.pending
-
-    @property
-    def awaits_newcomers(self) -> bool:
-        """Whether others may join at the next boundary (Q9)."""
-        return self._quorums.awaits_newcomers
-
-    @property
-    def interrupted(self) -> Attempt:
-        """The highest attempt that this worker has given up."""
-        return self._quorums.interrupted
-
-    @property
-    def seen(self) -> Attempt:
-        """The highest attempt that this worker knows of."""
-        return self._quorums.seen
+        return self.quorums.pending
 
     @property
     def in_step(self) -> bool:
@@ -193,12 +161,12 @@ class StepFacts:
     @property
     def freezes_membership(self) -> bool:
         """Whether nobody may join at the step under way."""
-        return self._quorums.freezes_membership
+        return self.quorums.freezes_membership
 
     @property
     def position(self) -> int:
         """The step that is under way, or else the next one."""
-        return self._step.tag.step if self._step is not None else self._heal.state.step
+        return self._step.tag.step if self._step is not None else self.heal.state.step
 
     @property
     def place(self) -> tuple[int | None, bool]:
@@ -217,7 +185,7 @@ class StepFacts:
         pending, quorum = self.pending, self.in_force
         if quorum is None:
             return pending is not None and pending.promise is not None
-        return self._quorums.is_unentered and self._quorums.is_newcomer(quorum)
+        return self.quorums.is_unentered and self.quorums.is_newcomer(quorum)
 
     @property
     def is_set_up(self) -> bool:
@@ -230,7 +198,7 @@ class StepFacts:
 
         Its peers may have exchanged at that step, and at earlier ones, without it.
         """
-        return self._heal.healed_to
+        return self.heal.healed_to
 
     @property
     def heals_to(self) -> int | None:
@@ -247,7 +215,7 @@ class StepFacts:
         """
         step = self._step
         trains = step is not None and step.fate is Fate.OPEN and not step.operations.all_handed
-        is_its_own = not self.healing and self.state.step > self._heal.given_at
+        is_its_own = not self.healing and self.state.step > self.heal.given_at
         return self.state if trains and is_its_own else None
 
     @property
@@ -284,7 +252,7 @@ class StepFacts:
         step = self._step
         if step is None or step.fate is Fate.INTERRUPTED:
             return None
-        lacks_state = self.healing and (self.loaded is None or self._workers > 1)
+        lacks_state = self.healing and (self.heal.loaded is None or self._workers > 1)
         return step.results if not lacks_state else None
 
     @property
@@ -332,14 +300,14 @@ class StepFacts:
         Also one that does not know that: it is given up at the boundary, and the next one does.
         """
         quorum = self.in_force
-        if quorum is None or not self._quorums.is_unentered:
+        if quorum is None or not self.quorums.is_unentered:
             return False
-        return self._quorums.is_newcomer(quorum) or quorum.state not in (None, self.state)
+        return self.quorums.is_newcomer(quorum) or quorum.state not in (None, self.state)
 
     @property
     def heals_first(self) -> bool:
         """The state must be applied before the forward pass of this step."""
-        always = self._heal.heals_first or self._peers_ended
+        always = self.heal.heals_first or self._peers_ended
         return self.healing and (always or self.position == 0)
 
     def contributors(self) -> tuple[int, ...]:
@@ -350,7 +318,7 @@ class StepFacts:
         quorum, step = self.in_force, self._step
         if quorum is None or step is None or step.tag.attempt != quorum.attempt:
             return ()
-        healed = self._heal.heals_first or step.repeats
+        healed = self.heal.heals_first or step.repeats
         return contributors(quorum, step.tag.step, healed, self._contributors_max)
 
     @property
@@ -373,20 +341,22 @@ class StepFacts:
         """
         reduced, step, pending = self.reduced, self._step, self.pending
         can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
-        stands = self.loaded if reduced is not None and self.loaded is not None else self.state
+        stands = (
+            self.heal.loaded if reduced is not None and self.heal.loaded is not None else self.state
+        )
         return m.Report(
             state=stands,
             endpoint=self.endpoint,
-            interrupted=self.interrupted,
+            interrupted=self.quorums.interrupted,
             in_force=self.in_force,
             pending=pending.reported() if pending is not None else None,
             reduced=reduced,
             voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
-            torn=self.torn and reduced is None,
+            torn=self.heal.torn and reduced is None,
             local_step_index=self.begun + (step is None),
             repairable=can_repair,
-            freezes_membership=self._quorums.freezes_membership,
+            freezes_membership=self.quorums.freezes_membership,
             too_few=self.is_stuck,
             contributors_min=self.contributors_min if self._tells_min else 0,
             refused=self._tries.refused,
@@ -395,16 +365,16 @@ class StepFacts:
 
     def check(self) -> None:
         """Assert the invariants between events (INVARIANTS.md: C3, Q2, Q5, S3)."""
-        self._quorums.check()
+        self.quorums.check()
         quorum, tag = self.in_force, self.tag
         assert not self.fate.is_interrupted or quorum is None, "interrupted, yet in a quorum"
-        assert not self.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
+        assert not self.heal.torn or self.healing or tag is None or self.fate is not Fate.OPEN, (
             "S3: trains from a torn state"
         )
         if self.fate is Fate.OPEN:
             assert tag is not None and quorum is not None, "open without a quorum in force"
             assert tag.attempt == quorum.attempt, "C3: open under another attempt"
-            assert not self._quorums.is_unentered, "open in a quorum that has not begun"
+            assert not self.quorums.is_unentered, "open in a quorum that has not begun"
         if self.fate is Fate.REPAIR:
             assert self.pending is not None and not self.pending.is_switch, (
                 "repair without a new quorum"
@@ -412,10 +382,10 @@ class StepFacts:
 
     def may_overwrite(self, tag: Tag) -> bool:
         """Whether the state for ``tag`` may be written over the script's own from here on."""
-        return self.torn and self._awaits_state(tag)
+        return self.heal.torn and self._awaits_state(tag)
 
     def _awaits_state(self, tag: Tag) -> bool:
-        return self._heal.must_load and self.fate is Fate.OPEN and tag == self.tag
+        return self.heal.must_load and self.fate is Fate.OPEN and tag == self.tag
 
     def _is_whole(self, step: StepUnderWay) -> bool:
         """Repair is on, no result was handed to the script, and no vote has begun."""
@@ -430,10 +400,10 @@ class StepFacts:
             return False
         if self.key.replica_id in quorum.recomputes:
             return False
-        if quorum.newcomers and self.serves_between_steps and self._heal.heals_first:
+        if quorum.newcomers and self.serves_between_steps and self.heal.heals_first:
             return False  # they heal before their forward pass, from a state that is read later
         if self.healing:
-            return self._quorums.is_newcomer(quorum) and not self.heals_first
+            return self.quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state
 
     def _missing(self, event: m.NewQuorum) -> int:

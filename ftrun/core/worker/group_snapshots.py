@@ -79,7 +79,7 @@ class GroupSnapshots:
         """What to do now."""
         if seen.step is None or not seen.is_sound:
             return Decision.NOTHING
-        schedule = self._begun(now)
+        schedule = self.schedule(now)
         if not self._is_newer(seen.step) and not schedule.is_writing:
             return Decision.NOTHING
         decision = schedule.at_boundary(True, now, seen.step)
@@ -91,29 +91,13 @@ class GroupSnapshots:
         """The job ends: whether one more is taken, which nobody is told of as the first one."""
         if seen.step is None or not seen.is_sound or seen.is_over or not self._is_newer(seen.step):
             return False
-        self._begun(now)
+        self.schedule(now)
         self._has_told = True
         return True
 
-    def limit_s(self, now: float) -> float:
-        """How long a write may take."""
-        return self._begun(now).limit_s
-
-    def looked(self, age_s: float | None, now: float) -> None:
-        """The newest snapshot is so old; None: there is none."""
-        self._begun(now).looked(age_s, now)
-
-    def prepared(self, now: float) -> None:
-        """What writes is ready."""
-        self._begun(now).prepared()
-
-    def failed(self, now: float) -> None:
-        """The one under way was not written."""
-        self._begun(now).failed()
-
     def written(self, step: int, now: float) -> Written:
         """The one under way is whole."""
-        schedule = self._begun(now)
+        schedule = self.schedule(now)
         schedule.written()
         self.newest = step
         is_first, self._has_told = not self._has_told, True
@@ -123,7 +107,8 @@ class GroupSnapshots:
     def _is_newer(self, step: int) -> bool:
         return self.newest is None or step > self.newest
 
-    def _begun(self, now: float) -> SnapshotSchedule:
+    def schedule(self, now: float) -> SnapshotSchedule:
+        """When a write is due, and how long it may take; it begins with the first state."""
         if self._schedule is None:
             self._schedule = SnapshotSchedule(self._every_s, now)
         return self._schedule

@@ -48,7 +48,6 @@ class HealState:
         self.catches_up = False
 
     def reset(self, state: StateId) -> None:
-        """The script has set its state."""
         self.state = state
         self.healed_to = self.given_at = state.step
 

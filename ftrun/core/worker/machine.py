@@ -121,8 +121,8 @@ class StepMachine(Showing):
     def _on_boundary(self, event: e.BoundaryReached) -> None:
         if self._step is not None:  # the script went on without deciding: the step is abandoned
             self._end_step(self._step, False, False, "the step was not decided")
-        self._quorums.at_boundary(event.freeze_membership)
-        self._heal.catches_up = event.catches_up
+        self.quorums.at_boundary(event.freeze_membership)
+        self.heal.catches_up = event.catches_up
         self._between_steps = StepPhase.WAITING
         self._between_since = self._now
         self.pace.waits(self._now)
@@ -137,7 +137,7 @@ class StepMachine(Showing):
         pending = self.pending
         if pending is not None and pending.wanted is not None:
             self._promise_late(pending, pending.wanted)
-        if pending is not None and self._quorums.at_promise(self.state.step):
+        if pending is not None and self.quorums.at_promise(self.state.step):
             if not pending.confirmed:
                 return  # Q5
             self._carry_out_switch(pending)
@@ -146,20 +146,20 @@ class StepMachine(Showing):
 
     def _promise_late(self, pending: Pending, wanted: int) -> None:
         """Promise the switch here, or refuse again if the script lets nobody join here."""
-        step = self._quorums.next_step(self.state.step)
-        if step < wanted or not self._quorums.can_promise(step):
+        step = self.quorums.next_step(self.state.step)
+        if step < wanted or not self.quorums.can_promise(step):
             return
-        if self._quorums.bars(pending):
+        if self.quorums.bars(pending):
             self._send(m.Refused(pending.attempt, wanted, step, later=True))
             return
         pending.promise, pending.wanted = step, None
         self._send(m.Promised(pending.attempt, step))
 
     def _carry_out_switch(self, pending: Pending) -> None:
-        if not self._quorums.is_member(pending.quorum):
+        if not self.quorums.is_member(pending.quorum):
             self._leave(m.LeaveReason.DRAINED)
             return
-        if self._quorums.bars(pending):  # frozen for the first time, after the promise
+        if self.quorums.bars(pending):  # frozen for the first time, after the promise
             self._give_up(NOBODY_JOINS)
             return
         old = self.in_force
@@ -169,23 +169,22 @@ class StepMachine(Showing):
             self._out.append(e.DropGroup(old.attempt))
 
     def _adopt(self, quorum: Quorum) -> None:
-        self._quorums.adopt(quorum)
+        self.quorums.adopt(quorum)
         if self._adopted is not None and quorum.attempt.quorum_id > self._adopted.quorum_id + 1:
             self.gaps += 1
-            self._heal.healed_to = max(self._heal.healed_to, self.state.step)
+            self.heal.healed_to = max(self.heal.healed_to, self.state.step)
         self._adopted = quorum.attempt
         self._tries.refused = ""
         self._too_few = 0
         self._out.append(e.UseGroup(quorum))
-        self._out += self._offer.offer_kept(self.state, self._quorums)
+        self._out += self._offer.offer_kept(self.state, self.quorums)
 
     def _enter(self, quorum: Quorum) -> None:
-        """Begin a step under ``quorum``."""
-        is_first = self._quorums.is_unentered
-        heals = is_first and self._quorums.is_newcomer(quorum)
-        number = self._quorums.next_step(self.state.step)
+        is_first = self.quorums.is_unentered
+        heals = is_first and self.quorums.is_newcomer(quorum)
+        number = self.quorums.next_step(self.state.step)
         if is_first and not heals:
-            if self.torn:
+            if self.heal.torn:
                 self._give_up("its state is torn: a heal broke off")
                 return
             unlike = quorum.state is not None and quorum.state != self.state
@@ -193,11 +192,11 @@ class StepMachine(Showing):
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
         self._offer.keeps_state, self._offer.trained_with = False, frozenset(quorum.members)
-        self._heal.begin(heals, quorum.state)
+        self.heal.begin(heals, quorum.state)
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
         in_vain = self._tries.pay(number, heals=heals)
-        repeats = in_vain is None and self._quorums.begin(tag)
+        repeats = in_vain is None and self.quorums.begin(tag)
         self._step = StepUnderWay(tag, repeats, self._now, comparison)
         self._step.is_enough = self.is_enough
         self.step_times.reached(number, self._now)
@@ -213,12 +212,12 @@ class StepMachine(Showing):
     def _announce(self, quorum: Quorum, tag: Tag) -> None:
         """Report the quorum in force, and offer or fetch its state. Once per attempt."""
         self._send(m.InForce(quorum.attempt, tag.step))
-        self._out += self._heal.load(tag, quorum)
-        self._out += self._offer.offer(tag, self.state, self._quorums)
+        self._out += self.heal.load(tag, quorum)
+        self._out += self._offer.offer(tag, self.state, self.quorums)
 
     def _on_state_kept(self, _event: e.StateKept) -> None:
         self._offer.keeps_state = self._step is None and not self.healing
-        self._out += self._offer.offer_kept(self.state, self._quorums)
+        self._out += self._offer.offer_kept(self.state, self.quorums)
 
     def _on_vote_started(self, _event: e.VoteStarted) -> None:
         if self._step is not None:
@@ -247,7 +246,7 @@ class StepMachine(Showing):
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self._tries.count = 0
-            self._heal.commit(step.tag)
+            self.heal.commit(step.tag)
             self._peers_ended = False
             self.step_times.reached(step.tag.step + 1, self._now)
             self.pace.committed(self._now)
@@ -271,7 +270,7 @@ class StepMachine(Showing):
 
     def _on_state_reset(self, event: e.StateReset) -> None:
         reason = "the script has set its step"
-        self._heal.reset(event.state)
+        self.heal.reset(event.state)
         self._offer.keeps_state = False
         self._tries.count = 0
         self._comparisons.forget()
@@ -412,22 +411,22 @@ class StepMachine(Showing):
     # ------------------------------------------------------------ healing
 
     def _on_overwrite_begun(self, event: e.OverwriteBegun) -> None:
-        if self._heal.is_fresh and self._awaits_state(event.tag):
-            self._heal.overwrite()
+        if self.heal.is_fresh and self._awaits_state(event.tag):
+            self.heal.overwrite()
 
     def _on_state_loaded(self, event: e.StateLoaded) -> None:
         if not self._awaits_state(event.tag) or self.in_force is None:
             return
         wanted = self.in_force.state or event.state
         if event.state == wanted and event.state.step == event.tag.step:
-            self._heal.loaded = event.state
+            self.heal.loaded = event.state
         else:
             self._give_up(f"heal: donors hold {event.state}, not what {event.tag} begins with")
 
     def _on_state_applied(self, event: e.StateApplied) -> None:
         if not self.healing or self.tag is None:
             return
-        if not self._heal.apply(self.tag):
+        if not self.heal.apply(self.tag):
             return
         self.step_times.skip()
         self.pace.skip()
@@ -436,14 +435,14 @@ class StepMachine(Showing):
         self._send(m.Healed(attempt, number, event.donors, event.nbytes, event.duration_s))
 
     def _on_state_spoiled(self, event: e.StateSpoiled) -> None:
-        if self._heal.spoil() and self.fate is Fate.OPEN:
+        if self.heal.spoil() and self.fate is Fate.OPEN:
             self._give_up(f"heal: {event.reason}")
 
     def _on_heal_failed(self, event: e.HealFailed) -> None:
         step = self._step
         if step is None or not self._awaits_state(event.tag):
             return
-        if event.is_refused and self._heal.refuse():
+        if event.is_refused and self.heal.refuse():
             words = f"this replica cannot heal, and ends; the others train on. {event.reason}"
             self._fail_script(step, words)
         else:
@@ -460,7 +459,7 @@ class StepMachine(Showing):
             return
         attempt = self.in_force.attempt
         position = self.position if step is None else step
-        self._abort(self.seen)
+        self._abort(self.quorums.seen)
         self._send(m.Errored(attempt, position, reason, own))
 
     def _give_up_torn(self, reason: str) -> None:
@@ -470,12 +469,12 @@ class StepMachine(Showing):
         """
         quorum = self.in_force or (self.pending.quorum if self.pending is not None else None)
         if quorum is not None:
-            self._abort(self.seen)
+            self._abort(self.quorums.seen)
             self._send(m.Errored(quorum.attempt, self.state.step, reason))
 
     def _abort(self, attempt: Attempt) -> None:
         self.step_times.skip()
-        self._abort_groups(self._quorums.give_up(attempt))
+        self._abort_groups(self.quorums.give_up(attempt))
         self.pace.skip()
         step = self._step
         if step is not None:
@@ -493,14 +492,14 @@ class StepMachine(Showing):
         if event.pauses:
             step.awaited_since = None  # a member that announced a pause may take its time
         tag = self.reduced if self.healing else step.decisive
-        held = self._heal.after
+        held = self.heal.after
         if tag is not None and held is not None and quorum.state == held.committed(tag):
             step.stand()
         elif self._missing(event) > 0:
             self._void_refused(step, event.refused)
         elif self._repairable(step, quorum):
             step.repair()
-            self._heal.keep_loaded_if(quorum.state)
+            self.heal.keep_loaded_if(quorum.state)
         else:
             again = quorum.state == self.state
             fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
@@ -522,18 +521,18 @@ class StepMachine(Showing):
         self._out.append(e.Send(message))
 
     def _on_interrupt(self, event: m.Interrupt) -> None:
-        if event.attempt < self.seen:
+        if event.attempt < self.quorums.seen:
             return  # Q2: stale
-        if event.attempt > self.interrupted:
+        if event.attempt > self.quorums.interrupted:
             self._abort(event.attempt)
         self._send(self.report())
 
     def _on_new_quorum(self, event: m.NewQuorum) -> None:
         quorum = event.quorum
-        if not self._is_new(quorum) or not self._quorums.is_member(quorum):
+        if not self._is_new(quorum) or not self.quorums.is_member(quorum):
             return
         if self.in_force is not None or self.pending is not None:
-            self._abort(self.seen)  # the Interrupt was lost on the way
+            self._abort(self.quorums.seen)  # the Interrupt was lost on the way
         self._take(quorum, is_switch=False)
         if self._step is not None and self._step.fate.is_interrupted:
             self._judge(self._step, event)
@@ -548,18 +547,18 @@ class StepMachine(Showing):
             self._tries.owe(event.quorum.first_step, self._missing(event), event.refused)
         elif event.quorum.state == self.state:
             self._tries.count = max(self._tries.count, event.refused_tries)
-        if self._quorums.is_newcomer(event.quorum):
+        if self.quorums.is_newcomer(event.quorum):
             self._tries.count = event.refused_tries
 
     def _is_new(self, quorum: Quorum) -> bool:
         """Whether ``quorum`` is newer than all known ones; sends Built again if it is built."""
-        if self._quorums.has_built(quorum.attempt):
+        if self.quorums.has_built(quorum.attempt):
             self._send(m.Built(quorum.attempt))
-        return quorum.attempt > self.seen
+        return quorum.attempt > self.quorums.seen
 
     def _take(self, quorum: Quorum, is_switch: bool) -> None:
-        pending = self._quorums.take(quorum, is_switch=is_switch)
-        if self._quorums.is_member(quorum):
+        pending = self.quorums.take(quorum, is_switch=is_switch)
+        if self.quorums.is_member(quorum):
             self._out.append(e.BuildGroup(quorum))
         else:  # this worker leaves at the switch
             pending.built = True
@@ -569,15 +568,15 @@ class StepMachine(Showing):
         quorum = event.quorum
         if not self._is_new(quorum):
             return
-        joins = self._quorums.is_newcomer(quorum)
+        joins = self.quorums.is_newcomer(quorum)
         is_bound = self.pending is not None and self.pending.confirmed
-        is_idle = self.in_force is None and self._quorums.is_member(quorum)
+        is_idle = self.in_force is None and self.quorums.is_member(quorum)
         if not joins and (is_bound or is_idle):
             self._send(self.report())  # the lighthouse is wrong about this worker
             return
         if joins and self.in_force is not None:
-            self._abort(self.seen)  # the peers have gone on without this worker
-        self._abort_groups(self._quorums.drop_pending())
+            self._abort(self.quorums.seen)  # the peers have gone on without this worker
+        self._abort_groups(self.quorums.drop_pending())
         is_open = self._step is not None and self._step.fate.awaits_quorum
         if self._step is not None and is_open and not self._vote_stands:  # C1
             # No quorum will decide about this step any more.
@@ -585,8 +584,8 @@ class StepMachine(Showing):
         self._take(quorum, is_switch=True)
 
     def _on_group_built(self, event: e.GroupBuilt) -> None:
-        pending = self._quorums.awaits(event.attempt)
-        if self._quorums.is_in_force(event.attempt):
+        pending = self.quorums.awaits(event.attempt)
+        if self.quorums.is_in_force(event.attempt):
             return
         if pending is None:
             self._out.append(e.DropGroup(event.attempt))
@@ -603,14 +602,14 @@ class StepMachine(Showing):
         step.go_out_again(quorum, self._now + self._operation_timeout_s)
         step.touched_at = self._now
         step.note_wait(self._now)
-        self._quorums.begin(step.tag)
+        self.quorums.begin(step.tag)
         step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
         self._out.append(e.Reissue())
         self._let_out(step)
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
-        if self._quorums.awaits(event.attempt) is not None:
+        if self.quorums.awaits(event.attempt) is not None:
             self._send(m.BuildFailed(event.attempt, event.reason, event.unreached))
 
     def _on_propose(self, event: m.ProposeSwitch) -> None:
@@ -619,11 +618,11 @@ class StepMachine(Showing):
             self._refuse(event)
         elif pending.outdates(event.step):
             return
-        elif self._quorums.promises_late(pending):
+        elif self.quorums.promises_late(pending):
             pending.promise, pending.wanted = None, event.step
             self._refuse(event, later=True)
             self._advance()
-        elif not self._quorums.can_promise(event.step):
+        elif not self.quorums.can_promise(event.step):
             self._refuse(event)
         else:
             pending.promise = event.step
@@ -631,25 +630,25 @@ class StepMachine(Showing):
             self._advance()
 
     def _refuse(self, event: m.ProposeSwitch, *, later: bool = False) -> None:
-        begun = self._quorums.last_begun
+        begun = self.quorums.last_begun
         current = self.position if begun is None else begun
         self._send(m.Refused(event.attempt, event.step, current, later))
 
     def _on_switch(self, event: m.Switch) -> None:
-        pending = self._quorums.awaits(event.attempt)
-        if self._quorums.is_in_force(event.attempt):
+        pending = self.quorums.awaits(event.attempt)
+        if self.quorums.is_in_force(event.attempt):
             self._send(m.InForce(event.attempt, event.step))
         elif pending is not None:
-            is_newcomer = self._quorums.is_newcomer(pending.quorum)
+            is_newcomer = self.quorums.is_newcomer(pending.quorum)
             if is_newcomer and self.in_force is None and pending.promise is not None:
                 pending.promise = max(pending.promise, event.step)  # it comes at any step
             pending.confirmed |= pending.promise == event.step
             self._advance()
 
     def _on_cancel(self, event: m.Cancel) -> None:
-        pending = self._quorums.awaits(event.attempt)
+        pending = self.quorums.awaits(event.attempt)
         if pending is not None and pending.is_switch and not pending.confirmed:
-            self._abort_groups(self._quorums.drop_pending())
+            self._abort_groups(self.quorums.drop_pending())
             self._advance()
 
     def _on_ask_report(self, _event: m.AskReport) -> None:
@@ -705,7 +704,7 @@ class StepMachine(Showing):
         self._advance()
 
     def _isolate(self) -> None:
-        self._abort(self.seen)  # Q3: from now on a quorum may form without this worker
+        self._abort(self.quorums.seen)  # Q3: from now on a quorum may form without this worker
         if self._step is not None:
             self._step.is_blind = True
 

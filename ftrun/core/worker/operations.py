@@ -32,7 +32,6 @@ class OperationLedger:
 
     @property
     def completed(self) -> int:
-        """The number of operations that are done."""
         return len(self._done)
 
     @property

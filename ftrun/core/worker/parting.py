@@ -38,16 +38,8 @@ from typing import TypeAlias
 from ftrun.core.ids import Attempt, StateId, WorkerKey, replica_order
 from ftrun.core.messages import Roster
 from ftrun.core.quorum import Endpoint, Quorum
+from ftrun.core.worker import exchange
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
-from ftrun.core.worker.exchange import (
-    ASKS,
-    IN_STEP,
-    Contribution,
-    ExchangeName,
-    ExchangeQuestion,
-    Kind,
-    may_answer,
-)
 from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
 
@@ -105,17 +97,20 @@ class ShownStage:
         self.mates: set[str] = set()
         self.wanted_by = ""
 
-    def asked_in_vain(self, question: ExchangeQuestion, in_force: Attempt | None) -> None:
+    def asked_in_vain(self, question: exchange.ExchangeQuestion, in_force: Attempt | None) -> None:
         """A peer has waited for a value of this worker in an exchange, and got none so far."""
-        state, asks = self.state, question.how in (ASKS, IN_STEP)
+        state, asks = self.state, question.how in (exchange.ASKS, exchange.IN_STEP)
         if self.stage is None or state is None or question.name.step < state.step:
             return
-        if asks and may_answer(question.attempt, in_force):
+        if asks and exchange.may_answer(question.attempt, in_force):
             self.wanted_by = question.of
 
     def answer(
-        self, key: WorkerKey, question: ExchangeQuestion, trains_from: StateId | None = None
-    ) -> list[Contribution] | None:
+        self,
+        key: WorkerKey,
+        question: exchange.ExchangeQuestion,
+        trains_from: StateId | None = None,
+    ) -> list[exchange.Contribution] | None:
         """The answer to a peer; None: this worker has not come to that stage, at that step.
 
         ``trains_from``: the state from which it trains a step now (``StepMachine.trains_from``).
@@ -123,14 +118,14 @@ class ShownStage:
         state, stage = self.state, self.stage
         if trains_from is not None and trains_from.step >= question.name.step:
             found = str(trains_from.step), trains_from.lineage
-            return [Contribution(key.replica_id, *found, TRAINS)]
+            return [exchange.Contribution(key.replica_id, *found, TRAINS)]
         if state is None or stage is None or question.name.step != state.step:
             return None
         if stage < question.name.index:
             return None
         if question.of == key.replica_id and stage is Stage.LEAVES:
             self.mates.add(question.by)
-        return [Contribution(key.replica_id, "", state.lineage, str(stage.value).encode())]
+        return [exchange.Contribution(key.replica_id, "", state.lineage, str(stage.value).encode())]
 
 
 @dataclass(slots=True)
@@ -183,7 +178,7 @@ class Parting:
             if self._key.replica_id in roster.early:
                 self.gone_on = self._key.replica_id
 
-    def answered(self, ask: AskPeer, found: Sequence[Contribution], now: float) -> None:
+    def answered(self, ask: AskPeer, found: Sequence[exchange.Contribution], now: float) -> None:
         """A peer has answered with its stage.
 
         If it holds another state of the same step, its stage does not count: one of both must heal.
@@ -302,9 +297,11 @@ class Parting:
         for slot, peer in sorted(self._to_ask, key=lambda one: one[1].again_at):
             state = self._shown.state
             if self._stage is not None and state is not None and now >= peer.again_at:
-                name = ExchangeName(state.step, int(self._stage), Kind.STAGE)
+                name = exchange.ExchangeName(state.step, int(self._stage), exchange.Kind.STAGE)
                 own = self._key
-                question = ExchangeQuestion(name, of=own.replica_id, by=str(own.group_rank))
+                question = exchange.ExchangeQuestion(
+                    name, of=own.replica_id, by=str(own.group_rank)
+                )
                 return AskPeer(slot, peer.endpoint, question)
         return None
 
@@ -324,7 +321,7 @@ class Parting:
         return [peer for peer in peers if peer.endpoint == ask.endpoint]
 
 
-def _is_from(trains: Contribution, state: StateId) -> bool:
+def _is_from(trains: exchange.Contribution, state: StateId) -> bool:
     """Whether a peer that trains on does so from ``state``, or from a later step."""
     return trains.what == state.lineage or trains.site != str(state.step)
 

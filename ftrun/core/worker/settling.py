@@ -46,7 +46,6 @@ class Position:
     bare: frozenset[int] = frozenset()
 
     def encode(self) -> list[Any]:
-        """As JSON has it."""
         parts = (self.kept, self.known, self.second, self.bare)
         return [self.begun, self.since, *(sorted(part) for part in parts)]
 
@@ -79,7 +78,6 @@ class Counted:
     base: int | None
 
     def encode(self) -> list[Any]:
-        """As JSON has it."""
         since = self.since
         return [self.position.encode(), since.quorum_id, since.number, self.base]
 

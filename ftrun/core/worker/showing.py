@@ -29,7 +29,7 @@ class Showing(StepFacts):
             return Activity.QUORUM, step.touched_at
         is_late = self._now - step.touched_at >= LONG_S
         waits = step.fate is Fate.OPEN and step.is_awaited and is_late
-        if self.healing and (self._heal.must_load or not waits):
+        if self.healing and (self.heal.must_load or not waits):
             return Activity.HEALING, step.began_at
         if self.shown.collective is not None:
             return Activity.COLLECTIVE, self.shown.collective.since

@@ -184,7 +184,6 @@ class SnapshotSchedule:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is under way."""
         return not self._is_busy
 
     def _prepare(self, now: float) -> Decision:
@@ -248,7 +247,6 @@ class PartSchedule:
 
     @property
     def is_writing(self) -> bool:
-        """A part is under way."""
         return self._writes_since is not None
 
     def ballot(self, _now: float) -> bool:
@@ -283,16 +281,13 @@ class PartSchedule:
         return True
 
     def prepared(self) -> None:
-        """The memory is there."""
         self._prepares = False
 
     def written(self) -> None:
-        """The part under way is complete."""
         self._writes_since = None
         self.counts.written += 1
 
     def failed(self) -> None:
-        """The part under way has failed, or was abandoned."""
         if self._writes_since is not None:
             self._writes_since = None
             self.counts.failed += 1

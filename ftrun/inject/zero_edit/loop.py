@@ -179,7 +179,20 @@ class Loop:
         script = self.script
         match self._course.now:
             case State.STEPPING:
-                self._decide()
+                manager = script.made
+                assert manager is not None
+                self._outcome = manager.should_commit()
+                self._course.goes(Event.STEP, State.BETWEEN)
+                script.steps += 1
+                script.ending.step_ended()
+                if self._outcome:
+                    script.marking.mark(manager)
+                    if script.trial is not None:
+                        step = script.steps_of(manager)
+                        script.trial.committed(step, manager, self._charge.facts)
+                script.standing.step_ended()
+                script.lost += not self._outcome
+                script.noting.commit()
             case State.GHOST:
                 self._course.goes(Event.STEP, State.PASSING)
                 script.noting.commit()
@@ -221,22 +234,6 @@ class Loop:
         self.script.show_place(manager)
         if self.script.trial is not None:
             self.script.trial.begins(self.script.steps_of(manager))
-
-    def _decide(self) -> None:
-        """The step under way ends."""
-        script, manager = self.script, self.script.made
-        assert manager is not None
-        self._outcome = manager.should_commit()
-        self._course.goes(Event.STEP, State.BETWEEN)
-        script.steps += 1
-        script.ending.step_ended()
-        if self._outcome:
-            script.marking.mark(manager)
-            if script.trial is not None:
-                script.trial.committed(script.steps_of(manager), manager, self._charge.facts)
-        script.standing.step_ended()
-        script.lost += not self._outcome
-        script.noting.commit()
 
     def _is_alone(self, event: Event) -> bool:
         """Whether a pass or a reduction is of no step with its peers."""

@@ -66,17 +66,16 @@ class Models:
         self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # the latest, and where
         self._roots: list[tuple[nn.Module, str]] | None = None
         self._bare: list[tuple[nn.Module, str]] = []
-        self._around: dict[int, weakref.ref[nn.Module]] = {}  # by id of what is wrapped
+        self._around: list[Callable[[], nn.Module | None]] = []  # of each that is wrapped
 
     def step_begins(self) -> None:
         """Keep what a newcomer of this step needs: a pass of the step changes it."""
-        ddps = [self._around.get(id(x), _nothing)() for x in self.wrapped]
-        self.syncs = [getattr(x, _SYNCS, None) for x in ddps]
+        self.syncs = [getattr(around(), _SYNCS, None) for around in self._around]
 
     def set_syncs(self, syncs: Sequence[bool | None]) -> None:
         """Broadcast buffers when the peers do."""
-        for module, is_due in zip(self.wrapped, syncs, strict=False):
-            model = self._around.get(id(module), _nothing)()
+        for around, is_due in zip(self._around, syncs, strict=False):
+            model = around()
             if is_due is not None and model is not None:
                 setattr(model, _SYNCS, is_due)
         self.syncs = list(syncs)
@@ -90,8 +89,7 @@ class Models:
     def add(self, module: nn.Module, around: nn.Module | None = None) -> None:
         """A DistributedDataParallel, ``around``, wraps ``module``, or FSDP2 shards it."""
         self.wrapped.append(module)
-        if around is not None:
-            self._around[id(module)] = weakref.ref(around)
+        self._around.append(_nothing if around is None else weakref.ref(around))
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
@@ -125,7 +123,7 @@ class Models:
         inner = {id(part) for part in module.modules()}
         for at in reversed(range(len(self.wrapped))):
             if id(self.wrapped[at]) in inner:
-                del self.wrapped[at], self.sites[at]
+                del self.wrapped[at], self.sites[at], self._around[at]
         for part in inner & self._sharded.keys():
             self._sharded.pop(part).remove()
         before: Any = self._before_sharded

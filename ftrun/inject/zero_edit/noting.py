@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -70,6 +71,7 @@ class Noted:
 
 
 _NOTHING = Read()
+_FIRST = attrgetter("cursor.first")
 
 
 @dataclass(slots=True)
@@ -392,7 +394,7 @@ class Noting:
         if not draws:
             return self._has_drawn and self._steps_without < PHASE_STEPS
         is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
-        return is_late or None in [iterator.cursor.first for iterator in draws]
+        return is_late or None in map(_FIRST, draws)
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
         """The frames at which a newcomer, whose iterator is another one, draws for the first time.

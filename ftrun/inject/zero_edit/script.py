@@ -168,6 +168,7 @@ class Script:
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self.loop.before_reduction
+            self.sparing.step = self.made.current_step
             self._all_are_noted = (
                 self.made.session.snapshots is not None
                 or self.here.min_replicas > 1

@@ -36,7 +36,7 @@ class Sparing:
     def __init__(
         self, needs: Callable[[int], bool], step: Callable[[], int], share: float = SHARE
     ) -> None:
-        self._needs, self._step, self._share = needs, step, share
+        self._needs, self.step, self._share = needs, step, share
         self._noted_at = float("-inf")
         self._noted_step = 0
         self.took_s = 0.0
@@ -49,7 +49,7 @@ class Sparing:
         """
         if self.is_noted or not (must or self.is_noted is None):
             return bool(self.is_noted)
-        now, step = clock.now(), self._step()
+        now, step = clock.now(), self.step()
         is_due = (now - self._noted_at) * self._share > self.took_s and not step % (
             1 << (max(1, step - self._noted_step).bit_length() - 1)
         )

@@ -136,6 +136,8 @@ TABLE: Mapping[State, _Row] = MappingProxyType(
 """By state and event the states that may follow; at an event without one it stays. An event that a
 state does not have cannot happen there."""
 
+_MOVES = {(x, event, to) for x in TABLE for event, after in TABLE[x].items() for to in after}
+
 for _state in State:  # asked in each step
     _state.has_stepped = _state not in (_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING)
     _state.is_in_step = _state in (_S.GHOST, _S.STEPPING, _S.REPLAYING)
@@ -151,6 +153,6 @@ class Course:
 
     def goes(self, event: Event, to: State) -> None:
         """``event`` has this state follow."""
-        found = TABLE[self.now].get(event, ())
-        assert to in found, f"{event.value}: from {self.now.value} to {to.value}"
+        move = self.now, event, to
+        assert move in _MOVES, f"{event.value}: from {self.now.value} to {to.value}"
         self.now = to

@@ -13,31 +13,13 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from ftrun.base import clock
 from ftrun.base.errors import assert_never
 from ftrun.base.linux import boot_id, process_row
 from ftrun.base.timer import DeadlineTimer
-from ftrun.core.register.events import (
-    Answered,
-    Decided,
-    Depose,
-    Event,
-    Failed,
-    GivenBack,
-    HolderEnded,
-    Instruction,
-    Lead,
-    Read,
-    Release,
-    Say,
-    Stopped,
-    Swap,
-    TimerFired,
-    Value,
-)
+from ftrun.core.register import events as e
 from ftrun.core.register.leadership import Leadership, Settings
 from ftrun.lighthouse.register.store import Store, StoreError
 
@@ -48,11 +30,14 @@ NAME = re.compile(r"(?P<host>.*) pid (?P<pid>\d+) \[(?P<life>[^\]]*)\.(?P<start>
 log = logging.getLogger(__name__)
 
 
-class Leader(Protocol):
-    """The interface that a contender calls. Each call returns at once."""
+class Leader:
+    """What a contender calls. Each call returns at once."""
 
-    def leads(self, value: Value) -> None:
+    def leads(self, value: e.Value) -> None:
         """This process leads, from this value's journal, under its epoch."""
+
+    def follows(self, value: e.Value) -> None:
+        """Another process leads, and has just written this."""
 
     def release(self, output: object) -> None:
         """An output may go out now."""
@@ -63,28 +48,26 @@ class Leader(Protocol):
     def deposed(self, reason: str) -> None:
         """Another process leads; nothing may go out any more."""
 
+    def say(self, text: str) -> None:
+        log.warning(text)
+
 
 class Contender:
     """One process's part in one register. ``address``: where it takes agents once it leads.
 
-    ``say``: takes its words for people.
+    ``writes``: records written so far, in ``write_s`` seconds. ``why_away``: why the store has
+    given no answer last.
     """
 
     def __init__(
-        self,
-        store: Store,
-        address: str,
-        silence_s: float,
-        epoch_floor: int,
-        leader: Leader,
-        say: Callable[[str], None] = log.warning,
+        self, store: Store, address: str, silence_s: float, epoch_floor: int, leader: Leader
     ) -> None:
         self.name = process_name()
-        self._say = say
+        self.why_away = ""
         self._store = store
         self._leader = leader
         self._machine = Leadership(Settings(self.name, address, silence_s, epoch_floor))
-        self._timer = DeadlineTimer(lambda: self._feed(TimerFired()), 0.001)
+        self._timer = DeadlineTimer(lambda: self._feed(e.TimerFired()), 0.001)
         self._request: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         self._ended = ""
@@ -93,12 +76,11 @@ class Contender:
         self.write_s = 0.0
 
     def start(self) -> None:
-        """Begin to contend."""
-        self._feed(TimerFired())
+        self._feed(e.TimerFired())
 
     @property
     def may_decide(self) -> bool:
-        """Whether an event may be handled now."""
+        """Whether an event may be handled now: leadership is proven, and nothing is held."""
         return self._machine.may_decide(clock.now())
 
     @property
@@ -106,14 +88,14 @@ class Contender:
         """How long this process saw the former holder write nothing before it took over."""
         return self._machine.watched_s
 
-    def decided(self, outputs: Sequence[object]) -> None:
+    def hand_in(self, outputs: Sequence[object]) -> None:
         """The leader has handled an event: each output is released in its time."""
-        self._feed(Decided(tuple(outputs)))
+        self._feed(e.Decided(tuple(outputs)))
 
     async def stop(self) -> None:
         """Give the register back if it is ours; bounded by ``STOP_S``."""
         if not self.failed.done():
-            self._feed(Stopped())
+            self._feed(e.Stopped())
             try:
                 await asyncio.wait_for(self._over.wait(), STOP_S)
             except asyncio.TimeoutError:
@@ -124,7 +106,7 @@ class Contender:
             await asyncio.gather(self._request, return_exceptions=True)
         await self._store.close()
 
-    def _feed(self, event: Event) -> None:
+    def _feed(self, event: e.Event) -> None:
         if self.failed.done():
             return
         try:
@@ -135,27 +117,29 @@ class Contender:
         except Exception as error:  # noqa: BLE001 - the shell's edge: the service ends with it.
             self.failed.set_exception(error)
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: e.Instruction) -> None:
         match instruction:
-            case Read() | Swap():
+            case e.Read() | e.Swap():
                 self._request = asyncio.ensure_future(self._ask(instruction))
-            case Lead(value):
+            case e.Lead(value):
                 self._leader.leads(value)
-            case Release(output):
+            case e.Follow(value):
+                self._leader.follows(value)
+            case e.Release(output):
                 self._leader.release(output)
-            case Depose(reason):
+            case e.Depose(reason):
                 self._leader.deposed(reason)
-            case Say(text):
-                self._say(f"{text} ({self._store.place})")
-            case GivenBack():
+            case e.Say(text):
+                self._leader.say(f"{text} ({self._store.place})")
+            case e.GivenBack():
                 self._over.set()
             case _:
                 assert_never(instruction)
 
-    async def _ask(self, request: Read | Swap) -> None:
-        answer: Event
+    async def _ask(self, request: e.Read | e.Swap) -> None:
+        answer: e.Event
         try:
-            if isinstance(request, Read):
+            if isinstance(request, e.Read):
                 answer = await self._store.read(with_journal=request.with_journal)
             else:
                 began = clock.now()
@@ -164,13 +148,14 @@ class Contender:
                     self.writes += 1
                     self.write_s += clock.now() - began
         except StoreError as error:
-            answer = Failed(str(error))
+            self.why_away = str(error)
+            answer = e.Failed(self.why_away)
         except Exception as error:  # noqa: BLE001 - a bug ends the service, and not this task only.
             if not self.failed.done():
                 self.failed.set_exception(error)
             return
         self._feed(answer)
-        value = answer.value if isinstance(answer, Answered) else None
+        value = answer.value if isinstance(answer, e.Answered) else None
         if value is not None and not value.is_free:
             self._look_at(value.holder)
 
@@ -178,7 +163,7 @@ class Contender:
         if holder not in (self.name, self._ended) and has_ended(holder):
             self._ended = holder
             log.info("%s has ended: its silence is not waited for", holder)
-            self._feed(HolderEnded(holder))
+            self._feed(e.HolderEnded(holder))
 
 
 def process_name() -> str:

@@ -56,11 +56,9 @@ class DirectoryStore:
         self._directory = directory
 
     async def read(self, *, with_journal: bool) -> Answered:
-        """See ``Store``."""
         return await _in_thread(lambda: self._read(with_journal=with_journal))
 
     async def swap(self, version: int, value: Value) -> Accepted | Refused:
-        """See ``Store``."""
         return await _in_thread(lambda: self._swap(version, value))
 
     async def close(self) -> None:

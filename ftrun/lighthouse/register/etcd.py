@@ -117,7 +117,6 @@ class EtcdStore:
         return Answered(head.mod_revision, value)
 
     async def swap(self, version: int, value: Value) -> Accepted | Refused:
-        """See ``Store``."""
         compare = pb.Compare(
             result=pb.Compare.EQUAL, target=pb.Compare.MOD, key=self._key, mod_revision=version
         )

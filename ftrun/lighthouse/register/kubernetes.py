@@ -123,7 +123,6 @@ class KubernetesStore:
         self._ca = ""
 
     async def read(self, *, with_journal: bool) -> Answered:
-        """See ``Store``."""
         status, found = await self._call("GET", f"{self._all}/{self._name}")
         if status == 404:
             return Answered(0, None)
@@ -144,7 +143,6 @@ class KubernetesStore:
         return Answered(version, value)
 
     async def swap(self, version: int, value: Value) -> Accepted | Refused:
-        """See ``Store``."""
         document: dict[str, Any] = {"data": {HEAD: encode_head(value).decode()}}
         if value.journal is not None:
             packed = pack_journal(value.journal)
@@ -164,7 +162,6 @@ class KubernetesStore:
         return Accepted(self._version(found))
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._session is not None:
             await self._session.close()
             self._session = None

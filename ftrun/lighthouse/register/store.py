@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from ftrun.base.errors import PeerError, ProtocolError
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
-T = TypeVar("T")
+HEAD: dict[str, type[Any]] = {
+    "epoch": int, "holder": str, "address": str, "silence_s": float, "serial": int, "is_free": bool,
+}  # fmt: skip
+"""A value's fields but its journal, and what they are in JSON."""
 
 
 class StoreError(PeerError):
@@ -47,14 +50,7 @@ class Store(Protocol):
 
 def encode_head(value: Value, **more: object) -> bytes:
     """All of a value but its journal, as a line of JSON."""
-    head = {
-        "epoch": value.epoch,
-        "holder": value.holder,
-        "address": value.address,
-        "silence_s": float(value.silence_s),
-        "serial": value.serial,
-        "is_free": value.is_free,
-    }
+    head = {name: kind(getattr(value, name)) for name, kind in HEAD.items()}
     return json.dumps({**head, **more}).encode()
 
 
@@ -66,22 +62,14 @@ def decode_head(data: bytes, journal: bytes | None = None) -> tuple[Value, dict[
     """
     try:
         head = json.loads(data)
-        value = Value(
-            epoch=_checked(head["epoch"], int),
-            holder=_checked(head["holder"], str),
-            address=_checked(head["address"], str),
-            silence_s=_checked(head["silence_s"], float),
-            serial=_checked(head["serial"], int),
-            is_free=_checked(head["is_free"], bool),
-            journal=journal,
-        )
+        found = {name: _checked(head[name], kind) for name, kind in HEAD.items()}
+        value = Value(**found, journal=journal)
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"no value of a register: {error!r}") from error
     return value, head
 
 
 def pack_journal(journal: bytes) -> bytes:
-    """A journal, smaller."""
     return zlib.compress(journal, 1)
 
 
@@ -103,7 +91,7 @@ def unpack_journal(data: bytes) -> bytes:
     return journal
 
 
-def _checked(found: object, kind: type[T]) -> T:
+def _checked(found: object, kind: type[Any]) -> Any:
     if not isinstance(found, kind):
         raise TypeError(f"{found!r} is no {kind.__name__}")
     return found

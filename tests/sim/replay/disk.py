@@ -78,9 +78,9 @@ class DiskWorld(World):
             seen = InMemory(self.copying.pinned)
             match self.plan.look(seen, self.now):
                 case Decision.LOOK:
-                    self.plan.looked(None, self.now)
+                    self.plan.schedule(self.now).looked(None, self.now)
                 case Decision.PREPARE:
-                    self.plan.prepared(self.now)
+                    self.plan.schedule(self.now).prepared()
                 case Decision.TAKE:
                     self.taken, self.copying.is_taken, self.is_calm = seen.step, True, True
                     self.pace = self.draws.choice([0.5, 0.03, 0.005])
@@ -98,7 +98,7 @@ class DiskWorld(World):
         draft = self.disk.drafts.pop(parts.name)
         self.parts = None
         if parts.why_not is not None:
-            self.plan.failed(self.now)
+            self.plan.schedule(self.now).failed()
             return
         states = {draft.get(rank) for rank in self.ranks}
         if len(states) != 1 or None in states:
@@ -116,7 +116,7 @@ class DiskWorld(World):
             del self.disk.drafts[self.parts.name]
         self.parts = self.taken = None
         self.copying.is_taken = False
-        self.plan.failed(self.now)
+        self.plan.schedule(self.now).failed()
 
     # ------------------------------------------------------------ the nodes
 

@@ -24,7 +24,7 @@ def test_the_script_is_main_with_its_own_arguments_path_and_environment(tmp_path
         print(__name__, os.path.basename(__file__), sys.argv[1:], os.environ["FLAG"])
         print(sys.path[0] == os.path.dirname(os.path.abspath(__file__)))
         print(sys.modules["__main__"].__dict__ is globals(), __spec__)
-        print(context.current().job_id, context.has_failed())
+        print(context.current().job_id, context.Process.failed)
         print(os.path.isabs(__file__), sys.orig_argv == [sys.executable, "-u", *sys.argv])
         """,
     )
@@ -138,7 +138,7 @@ def test_exit_handlers_see_the_script_as_main_and_know_that_it_failed(tmp_path: 
         import atexit, sys
         import ftrun.training.context as context
         def leave():
-            print("exit", sys.modules["__main__"].__file__, context.has_failed())
+            print("exit", sys.modules["__main__"].__file__, context.Process.failed)
         atexit.register(leave)
         raise ValueError("no")
         """,

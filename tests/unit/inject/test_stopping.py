@@ -108,7 +108,7 @@ from ftrun.errors import UserError
 def leave():
     print("leaves")
     raise UserError("as Drained would")
-context.trains(leave)
+context.Process.leave = leave
 print("before", context.stop_requested())
 ask()
 print("first", context.stop_requested())
@@ -122,7 +122,7 @@ except UserError:
     ),
     "a script whose Manager has left saves on": (
         """
-context.trains(lambda: None)
+context.Process.leave = lambda: None
 ask()
 ask()
 print("saves on")
@@ -133,7 +133,7 @@ print("saves on")
         """
 here = context.current().key
 context.claim(here)
-context.trains(lambda: print("never"))
+context.Process.leave = lambda: print("never")
 context.release(here)
 try:
     ask()

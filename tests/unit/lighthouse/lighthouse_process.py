@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ftrun.protocol.embedding import child_environment
+from ftrun.protocol.embedding import ORDER_FD, PARENT_PID, Embedding
 from ftrun.tools.status.client import fetch_status
 from tests.jobs import free_port
 
@@ -43,13 +43,8 @@ class LighthouseProcess:
         """Start it and do not wait."""
         self.log = ""
         read_end, write_end = os.pipe()
-        environment = child_environment(
-            self.state_dir,
-            read_end,
-            parent_pid=os.getpid() if parent_pid is None else parent_pid,
-            bind=self.grpc,
-            http=self.http,
-        )
+        parent = os.getpid() if parent_pid is None else parent_pid
+        environment = {ORDER_FD: str(read_end), PARENT_PID: str(parent)}
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "ftrun.lighthouse"],
             env={**os.environ, **environment},
@@ -58,7 +53,8 @@ class LighthouseProcess:
             stderr=subprocess.STDOUT,
         )
         os.close(read_end)
-        os.write(write_end, f"{self.token}\n".encode())
+        embedding = Embedding(str(self.state_dir), self.token, self.grpc, self.http)
+        os.write(write_end, embedding.order())
         self._write_end = write_end
 
     def wait_for(self, words: str, count: int = 1) -> bool:

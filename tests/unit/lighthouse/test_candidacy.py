@@ -49,10 +49,10 @@ async def within(waited: Awaitable[object]) -> None:
 
 async def leading(store: DirectoryStore, silence_s: float = LONG_S) -> tuple[Candidacy, Shell]:
     candidacy = Candidacy(store, "a:1", silence_s, 100)
-    record = await asyncio.wait_for(candidacy.leads(asyncio.Event()), DEADLINE_S)
+    record = await asyncio.wait_for(candidacy.until_it_leads(asyncio.Event()), DEADLINE_S)
     assert record is not None
     shell = Shell(Lighthouse(LighthouseSettings(), record, clock.now()), candidacy)
-    candidacy.may_go_on = shell.go_on
+    candidacy.go_on = shell.go_on
     shell.start()
     return candidacy, shell
 
@@ -190,7 +190,7 @@ def test_a_journal_that_cannot_be_read_is_rebuilt_from_reports(
         free = replace(VALUE, is_free=True, journal=journal)
         await DirectoryStore(tmp_path).swap(0, free)
         candidacy = Candidacy(DirectoryStore(tmp_path), "a:1", LONG_S, 100)
-        assert await candidacy.leads(asyncio.Event()) == JournalState(epoch=7)
+        assert await candidacy.until_it_leads(asyncio.Event()) == JournalState(epoch=7)
         await candidacy.stop()
 
     with caplog.at_level(logging.WARNING):
@@ -202,7 +202,7 @@ def test_who_is_to_stop_while_it_stands_by_stops(tmp_path: Path) -> None:
     async def test() -> None:
         await DirectoryStore(tmp_path).swap(0, VALUE)
         candidacy, stopping = Candidacy(DirectoryStore(tmp_path), "a:1", 1.0, 100), asyncio.Event()
-        waiting = asyncio.ensure_future(candidacy.leads(stopping))
+        waiting = asyncio.ensure_future(candidacy.until_it_leads(stopping))
         await asyncio.sleep(0)
         stopping.set()
         assert await waiting is None
@@ -219,7 +219,7 @@ def test_a_bug_ends_the_candidacy(tmp_path: Path) -> None:
     async def test() -> None:
         candidacy = Candidacy(Broken(tmp_path), "a:1", LONG_S, 100)
         with pytest.raises(ZeroDivisionError):
-            await candidacy.leads(asyncio.Event())
+            await candidacy.until_it_leads(asyncio.Event())
         await candidacy.stop()
 
     play(test)

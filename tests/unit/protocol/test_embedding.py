@@ -1,4 +1,4 @@
-"""The contract between an agent and its own lighthouse: environment and ``address.json``."""
+"""The contract between an agent and its own lighthouse: an order and ``address.json``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from ftrun.lighthouse.embedded import take_embedding
 from ftrun.protocol.embedding import (
     ADDRESS_FILE,
+    ORDER_FD,
+    Embedding,
     ServiceAddress,
-    child_environment,
     publish_address,
     read_address,
     withdraw_address,
@@ -30,19 +31,12 @@ def test_an_address_is_read_as_it_was_published_and_is_withdrawn(tmp_path: Path)
 
 
 def test_the_child_reads_what_the_agent_passed(tmp_path: Path) -> None:
-    token_read, token_write = os.pipe()
-    os.write(token_write, b"secret\n")
-    os.close(token_write)
-    environment = child_environment(tmp_path, token_read, parent_pid=1, http="h:1")
-    embedding = take_embedding(environment)
-    assert (embedding.state_dir, embedding.bind, embedding.http) == (tmp_path, "127.0.0.1:0", "h:1")
-    assert embedding.token == "secret"
+    order_read, order_write = os.pipe()
+    given = Embedding(str(tmp_path), "secret", http="h:1", outlives=False, tls=("a", "b"))
+    os.write(order_write, given.order())
+    os.close(order_write)
+    embedding, fd = take_embedding({ORDER_FD: str(order_read)})
+    assert (embedding, fd) == (given, order_read)
+    assert embedding.bind == "127.0.0.1:0"
     assert "secret" not in repr(embedding)
-    assert embedding.outlives
-
-
-def test_a_state_of_the_agents_life_alone_is_told_as_such(tmp_path: Path) -> None:
-    token_read, token_write = os.pipe()
-    os.close(token_write)
-    environment = child_environment(tmp_path, token_read, parent_pid=1, outlives=False)
-    assert not take_embedding(environment).outlives
+    os.close(fd)

@@ -26,15 +26,15 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError
 from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentSent,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.events import OperationAnswered
 from ftrun.process_groups import ProcessGroupGloo
@@ -348,4 +348,4 @@ def job(
         for manager in running.managers.values():
             manager.session.close(None)
         agent.close()
-        context._Process.context = former  # a later test's Manager would look for this agent
+        context.Process.context = former  # a later test's Manager would look for this agent

@@ -85,7 +85,7 @@ class Trainer:
             for batch in self.loader:
                 self.step(batch.tolist(), strike)
         own = self.manager.session
-        assert linger(own.engine, own.machine, own.flow, own.exchanges, replicas, DEADLINE_S)
+        assert linger(own.engine, own.flow, own.exchanges, replicas, DEADLINE_S)
 
     def step(self, batch: list[int], strike: Any = None) -> None:
         sampler, manager = self.sampler, self.manager

@@ -106,7 +106,7 @@ def test_what_the_optimizer_steps_is_read_into_its_own_memory(tmp_path: Path) ->
     }
     assert len(paths) == 8  # four parameters, four moments; no buffer, and nothing of the script's
     assert not any("running" in path for path in paths)
-    assert not replicas["1"].manager.session.machine.torn
+    assert not replicas["1"].manager.session.machine.heal.torn
 
 
 def test_a_state_that_was_written_to_meanwhile_is_fetched_once_more_elsewhere(
@@ -158,7 +158,7 @@ def test_who_leaves_with_half_a_state_is_not_asked_to_save_it(tmp_path: Path) ->
         manager = alone.add("0")
         alone.step()
         machine = manager.session.machine
-        machine._heal.torn, machine._between_steps = True, StepPhase.LEFT
+        machine.heal.torn, machine._between_steps = True, StepPhase.LEFT
         with pytest.raises(SystemExit) as ending:
             manager.start_quorum()
         assert not isinstance(ending.value, Drained)

@@ -16,6 +16,7 @@ from torch.distributed.algorithms import join as torchs
 
 from ftrun.base.errors import UserError
 from ftrun.training.ddp import DistributedDataParallel
+from ftrun.training.elastic_sampler import ElasticSampler
 from ftrun.training.join import Join, JoinHook
 from ftrun.training.joining import digest
 from ftrun.training.manager import Manager, WorldSizeMode
@@ -316,25 +317,6 @@ def test_unlike_arguments_end_the_replica_that_has_them(tmp_path: Path) -> None:
 # ------------------------------------------------------------ refusals
 
 
-class Fixed:
-    """What an ElasticSampler is to a Manager."""
-
-    def heal(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def weight(self) -> float:
-        return 1.0
-
-    def before_reduction(self) -> None:
-        """Do nothing."""
-
-    def committed(self, contributors: tuple[str, ...]) -> None:
-        """Do nothing."""
-
-
 def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     with job(tmp_path, 1) as running:
         replica = Replica(running, "0", 1)
@@ -357,7 +339,7 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="and there are 0"):
             network.join().__enter__()
         manager.session.optimizers.add(other)
-        manager.session.watch_sampler(Fixed(), repairs=True)
+        ElasticSampler(manager, 8, 1)
         with pytest.raises(UserError, match="ElasticSampler"):
             network.join().__enter__()
         with pytest.raises(UserError, match=r"Use ftrun\.Join"):

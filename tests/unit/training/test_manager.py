@@ -719,7 +719,7 @@ def test_a_process_has_one_manager(tmp_path: Path) -> None:
 
 
 def test_without_an_agent_there_is_no_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context._Process, "context", None)
+    monkeypatch.setattr(context.Process, "context", None)
     with pytest.raises(UserError, match="ftrun --replicas"):
         Manager(ProcessGroupGloo())
 

@@ -111,7 +111,7 @@ def test_a_wait_ends_where_it_stands_when_the_script_is_pressed(
     """At half of the grace a script leaves where it stands, and it stands in ftrun's own wait."""
     if has_begun:
         assert pair.step() == [True, True]
-    monkeypatch.setattr(context._Process, "is_pressed", True)
+    monkeypatch.setattr(context.Process, "is_pressed", True)
     waits: Callable[[Manager], object] = lambda m: m.peers()  # noqa: E731
     if has_begun:
         waits = lambda m: m.session.exchange("a.py:1", "mean", b"1")  # noqa: E731

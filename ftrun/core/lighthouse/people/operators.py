@@ -162,7 +162,6 @@ class Operators:
                 self._state.outbox.to_agent(agent.agent_id, m.DrainAgent("ftrun drain"))
 
     def on_stacks(self, _agent: Agent, taken: m.WorkerStacks) -> None:
-        """One worker's stacks have come from its agent."""
         operation = self._table.get(taken.request)
         if operation is not None and taken.key in operation.wanted:
             operation.wanted.discard(taken.key)

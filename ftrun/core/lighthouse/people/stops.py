@@ -46,14 +46,13 @@ class StopOrders:
     def ask_to_leave(self, replica: Replica, *, restart: bool) -> None:
         """Have it leave at a boundary or, if it is in no quorum, now."""
         name = replica.replica_id
-        self._membership.drain([name])
+        self._membership.leaving.drain([name])
         at_boundary = name in self._state.drains
         order = m.StopReplica(name, replica.incarnation, restart, at_boundary)
         if restart or self._asked.get(name) != (order.incarnation, at_boundary):
             self.send_stop(replica.agent_id, order)
 
     def send_stop(self, agent_id: str, order: m.StopReplica) -> None:
-        """Send the order, and note it."""
         self._asked[order.replica_id] = (order.incarnation, order.at_boundary)
         self._sent_to[order.replica_id] = self._agents.get(agent_id)
         self._state.outbox.to_agent(agent_id, order)

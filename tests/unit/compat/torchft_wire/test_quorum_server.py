@@ -159,7 +159,7 @@ def test_a_call_that_gets_no_quorum_ends_as_torchfts_do_and_counts_no_more() -> 
 
 
 def test_a_full_room_refuses_with_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftrun.core.torchft_quorum.room.REPLICAS_MAX", 1)
+    monkeypatch.setattr("ftrun.core.torchft_quorum.records.REPLICAS_MAX", 1)
 
     async def test(server: QuorumServer, clients: list[Client]) -> None:
         await clients[0].heartbeat("a")

@@ -88,5 +88,5 @@ def test_all_comes_out_as_without_the_early_notice(
             agent.now += wait_s
             agent.on(TimerFired())
         assert early.take_seen() == late.take_seen()
-        assert early.core.summary() == late.core.summary()
-        assert early.core.dead() == late.core.dead()
+        assert early.core.slots.summary() == late.core.slots.summary()
+        assert early.core.slots.dead == late.core.slots.dead

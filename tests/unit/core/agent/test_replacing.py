@@ -72,11 +72,11 @@ class Node:
 
     @property
     def slot(self) -> SlotState:
-        return next(iter(self.core._slots))
+        return next(iter(self.core.slots))
 
     def on(self, event: e.Event) -> None:
         before, looks = self.number, False
-        slots = list(self.core._slots)
+        slots = list(self.core.slots)
         was_running = bool(slots) and slots[0].phase is SlotPhase.RUNNING
         was_running = was_running and slots[0].ending is None  # it does not end all by itself
         is_watched = bool(slots) and bool(slots[0].replaced)

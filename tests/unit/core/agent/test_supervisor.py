@@ -75,7 +75,7 @@ class Agent:
 def test_check_tells_the_story_of_what_is_wrong() -> None:
     agent = Agent()
     agent.on(AssignSlots(("0",)))
-    slot = agent.core._slots.get("0")
+    slot = agent.core.slots.get("0")
     assert slot is not None
     slot.alive.clear()
     with pytest.raises(AssertionError, match="started as"):
@@ -88,7 +88,7 @@ def test_what_an_agent_is_asked_about_itself() -> None:
     assert not agent.core.was_answered
     agent.on(LighthouseSent(agent.now))
     assert agent.core.was_answered
-    assert any("started as" in line for line in agent.core.story("0"))
+    assert any("started as" in line for line in agent.core.slots.story("0"))
 
 
 def test_a_team_of_another_size_begins_again_when_its_workers_have_been_asked() -> None:

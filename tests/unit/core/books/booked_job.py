@@ -10,18 +10,18 @@ from ftrun.core.activity import Activity
 from ftrun.core.books.records import AccountRecord, SaveAccount
 from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
-from ftrun.core.lighthouse.events import Instruction
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
+    Instruction,
     Journal,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.status import MembershipStatus, ReplicaStatus
 from ftrun.core.quorum import Endpoint
 

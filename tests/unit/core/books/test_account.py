@@ -10,13 +10,14 @@ from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import StateId
-from ftrun.core.lighthouse.events import OperatorAsked, Request
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     JournalState,
-    Lighthouse,
     LighthouseSettings,
+    OperatorAsked,
+    Request,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.quorum import Endpoint
 from tests.unit.core.books.booked_job import BookedJob

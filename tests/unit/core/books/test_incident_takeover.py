@@ -13,16 +13,16 @@ from ftrun.core import messages as m
 from ftrun.core.books.incident_reading import incident_of
 from ftrun.core.books.incident_record import document
 from ftrun.core.books.records import EarlierIncident, SaveIncident
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentSent,
     Journal,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from tests.unit.core.books.test_incidents import SPEC, Job
 
 BACK = m.RunningReplica

@@ -17,16 +17,16 @@ from ftrun.core.books import incidents as room
 from ftrun.core.books.incident_record import DOCUMENT_BYTES_MAX, document
 from ftrun.core.ids import WorkerKey
 from ftrun.core.incident_words import block, line
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SaveIncident,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from tests.suite.properties import examples
 from tests.unit.core.books.booked_job import BookedJob
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ftrun.core.lighthouse.machine import AgentDetached
+from ftrun.core.lighthouse.events import (
+    AgentDetached,
+)
 from tests.unit.core.lighthouse.test_reach import Nodes
 
 

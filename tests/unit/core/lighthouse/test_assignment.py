@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from ftrun.core import messages as m
 from ftrun.core.ids import SHARED_LINEAGE, Attempt, StateId, WorkerKey
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
     Event,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.quorum import Endpoint
 
 STATE = StateId(0, SHARED_LINEAGE)

@@ -6,8 +6,9 @@ import pytest
 
 from ftrun.core import messages as m
 from ftrun.core.ids import SHARED_LINEAGE, StateId, WorkerKey
-from ftrun.core.lighthouse import machine as core
+from ftrun.core.lighthouse import events as core
 from ftrun.core.lighthouse.events import Instruction
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.quorum import Endpoint
 
 AGENTS = ("A", "B")
@@ -23,7 +24,7 @@ class Pair:
         self.now = 0.0
         state = core.JournalState(epoch=1)
         self.whole, self.single = (
-            core.Lighthouse(core.LighthouseSettings(), state, 0.0) for _ in range(2)
+            Lighthouse(core.LighthouseSettings(), state, 0.0) for _ in range(2)
         )
         self.said: dict[str, list[m.FromAgent]] = {name: [] for name in AGENTS}
         self.told: list[str] = []

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
@@ -27,13 +27,13 @@ from ftrun.core.lighthouse.machine import (
     Instruction,
     Journal,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SaveAccount,
     SaveIncident,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.state import NO_SPEC
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.version import PROTOCOL_VERSION

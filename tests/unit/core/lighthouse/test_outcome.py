@@ -9,7 +9,10 @@ import pytest
 from ftrun.base.errors import ExitCode
 from ftrun.core import messages as m
 from ftrun.core.ids import WorkerKey
-from ftrun.core.lighthouse.machine import AgentSent, Lighthouse
+from ftrun.core.lighthouse.events import (
+    AgentSent,
+)
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.next_job import refusal
 from ftrun.core.lighthouse.outcome import outcome
 from ftrun.core.lighthouse.slots import Absence

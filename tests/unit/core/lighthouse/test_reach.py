@@ -8,17 +8,17 @@ import pytest
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, WorkerKey, pack_quorum_id
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentSent,
     CloseAgent,
     Instruction,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.protocol.rpc import BACKOFF_LAST_S

@@ -9,16 +9,16 @@ import pytest
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.set_aside import FAILURES_MAX, WINDOW_S
 
 CAUSE = m.FailedWorker(0, 7, -11, kinds.SIGNAL, "died: SIGSEGV", 0.0)

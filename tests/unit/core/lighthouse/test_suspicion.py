@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrun.core import messages as m
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentDetached,
     AgentSent,
@@ -11,10 +11,10 @@ from ftrun.core.lighthouse.machine import (
     CloseAgent,
     Instruction,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.suspicion import LOOKS_MAX, SilenceCheck
 
 TIMEOUT_S = 4.0

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt, StateId, WorkerKey, pack_quorum_id
-from ftrun.core.lighthouse.machine import (
+from ftrun.core.lighthouse.events import (
     AgentAttached,
     AgentSent,
     JournalState,
-    Lighthouse,
     LighthouseSettings,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.takeover import Takeover

@@ -13,6 +13,7 @@ from ftrun.core.register.events import (
     Depose,
     Event,
     Failed,
+    Follow,
     GivenBack,
     HolderEnded,
     Instruction,
@@ -40,6 +41,10 @@ def machine(silence_s: float = T) -> Leadership:
 
 def swaps(instructions: list[Instruction]) -> list[Swap]:
     return [x for x in instructions if isinstance(x, Swap)]
+
+
+def follows(instructions: list[Instruction]) -> list[Value]:
+    return [x.value for x in instructions if isinstance(x, Follow)]
 
 
 def said(instructions: list[Instruction]) -> str:
@@ -90,7 +95,7 @@ def test_a_standby_looks_until_nothing_new_has_come_for_the_whole_silence() -> N
 def test_a_new_version_begins_the_silence_anew_and_its_holder_says_how_long_it_is() -> None:
     lead = watching()
     slow = replace(OTHER, silence_s=3 * T)
-    assert lead.handle(Answered(6, slow), 1.5) == [Read()]
+    assert lead.handle(Answered(6, slow), 1.5) == [Follow(slow), Read()]
     for quarter in range(1, 12):
         assert lead.handle(Answered(6, slow), 1.5 + quarter * T / 4) == [Read()]
     assert swaps(lead.handle(Answered(6, slow), 1.5 + 3 * T))
@@ -114,6 +119,16 @@ def test_a_register_that_nobody_holds_is_taken_at_once(event: Event) -> None:
     if isinstance(event, HolderEnded):
         lead.handle(Answered(5, OTHER), 0.0)
     assert swaps(lead.handle(event, 0.1)) == [Swap(lead._version, Value(8, "me", "a:1", T, 1))]
+
+
+def test_a_standby_follows_a_holder_that_it_has_seen_to_write() -> None:
+    lead, later = machine(), replace(OTHER, serial=4)
+    assert not follows(lead.handle(Answered(5, OTHER), 0.0))  # it may have ended long ago
+    assert not follows(lead.handle(Answered(5, OTHER), 0.5))
+    assert follows(lead.handle(Answered(6, later), 1.0)) == [later]
+    another = replace(OTHER, holder="a third", epoch=8)
+    assert not follows(lead.handle(Answered(7, another), 1.5))
+    assert not follows(lead.handle(Answered(8, replace(another, is_free=True)), 2.0))
 
 
 def test_a_claim_that_another_was_faster_with_is_no_leadership() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftrun.core.torchft_quorum import machine, records
+from ftrun.core.torchft_quorum import records
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import (
     Answer,
@@ -29,7 +29,7 @@ def joined(call: int, room: str, name: str) -> Joined:
 
 
 def test_the_table_of_rooms_is_bounded_and_ids_stay_unique(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "ROOMS_MAX", 2)
+    monkeypatch.setattr(records, "ROOMS_MAX", 2)
     rooms = TorchftRooms(SETTINGS, RoomsRecord(floor=7))
     answer = rooms.handle(joined(1, "one", "a"), 0.0)[-1]
     assert isinstance(answer, Answer)
@@ -47,8 +47,8 @@ def test_the_table_of_rooms_is_bounded_and_ids_stay_unique(monkeypatch: pytest.M
 
 
 def test_replicas_and_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftrun.core.torchft_quorum.room.REPLICAS_MAX", 2)
-    monkeypatch.setattr(machine, "CALLS_MAX", 2)
+    monkeypatch.setattr(records, "REPLICAS_MAX", 2)
+    monkeypatch.setattr(records, "CALLS_MAX", 2)
     rooms = TorchftRooms(QuorumSettings(3, 1.0, 5.0))
     for name in "ab":
         assert rooms.handle(HeartbeatReceived("x", name), 0.0) == []

@@ -294,13 +294,13 @@ def standing(machine: StepMachine, name: Names) -> str:
         words += [machine.fate.value, str(machine.tag)]
         words += [f"counts {_row(machine.contributors())}"] if machine.contributors() else []
         words += ["healing"] if machine.healing else []
-        words += ["torn"] if machine.torn else []
+        words += ["torn"] if machine.heal.torn else []
         words += ["decidable"] if machine.is_decidable else []
         voting = machine.phase is StepPhase.VOTING
         words += ["votes"] if voting and machine.votes else []
         words += ["verdict known"] if voting and machine.verdict_known else []
     else:
-        words.append("holds torn" if machine.torn else f"holds {name(machine.state)}")
+        words.append("holds torn" if machine.heal.torn else f"holds {name(machine.state)}")
     return ", ".join(words)
 
 

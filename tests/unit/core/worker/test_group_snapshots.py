@@ -15,9 +15,9 @@ def begun(at: float = 0.0) -> GroupSnapshots:
     plan = GroupSnapshots(EVERY_S)
     assert plan.look(InMemory(None), at) is NOTHING
     assert plan.look(InMemory(1), at) is Decision.LOOK
-    plan.looked(None, at)
+    plan.schedule(at).looked(None, at)
     assert plan.look(InMemory(2), at + 0.5 * EVERY_S) is Decision.PREPARE
-    plan.prepared(at)
+    plan.schedule(at).prepared()
     return plan
 
 
@@ -43,7 +43,7 @@ def test_nothing_is_written_of_states_that_may_be_incomplete() -> None:
 def test_what_was_skipped_is_told_when_it_begins_and_when_it_ends() -> None:
     plan = begun()
     assert plan.look(InMemory(5), 10.0) is TAKE
-    plan.failed(10.5)
+    plan.schedule(10.5).failed()
     assert plan.look(InMemory(5), 20.0) is TAKE
     plan.written(5, 21.0)
     assert plan.look(InMemory(7), 30.0) is TAKE
@@ -59,7 +59,7 @@ def test_one_that_takes_too_long_is_abandoned_though_nothing_is_new() -> None:
     plan.begins_from(4)
     assert plan.look(InMemory(4), 10.0) is NOTHING
     assert plan.look(InMemory(5), 10.0) is TAKE
-    limit_s = plan.limit_s(10.0)
+    limit_s = plan.schedule(10.0).limit_s
     plan.newest = 5
     assert plan.look(InMemory(5), 10.1 + limit_s) is Decision.ABANDON
 

@@ -112,7 +112,7 @@ STALE = [
 ]
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if situation(name).seen.quorum_id])
+@pytest.mark.parametrize("name", [name for name in EVERY if situation(name).quorums.seen.quorum_id])
 @pytest.mark.parametrize("text", STALE)
 def test_what_is_over_changes_nothing(name: str, text: str) -> None:
     """Q2, C3: messages and results under an attempt below the highest known one change nothing."""
@@ -298,14 +298,14 @@ def test_the_story_is_told_and_does_not_grow_for_ever() -> None:
 
 def test_a_promise_is_kept_to_the_word() -> None:
     machine = situation("promised")
-    machine._quorums._begun = 6
+    machine.quorums._begun = 6
     with pytest.raises(AssertionError, match="Q5"):
         machine.check()
 
 
 def test_nobody_trains_under_what_it_gave_up() -> None:
     machine = situation("working")
-    machine._quorums.interrupted = attempt_of("1.5#1")
+    machine.quorums.interrupted = attempt_of("1.5#1")
     with pytest.raises(AssertionError, match="Q2"):
         machine.check()
 
@@ -319,10 +319,10 @@ def test_who_has_come_to_a_state_by_itself_trains_from_it_while_operations_are_o
     for text in [*REDUCED]:
         look_up(machine, text)
     assert machine.trains_from is None, "it began with this state"
-    assert not machine.has_committed
+    assert not machine.heal.has_committed
     for text in ["decide commit", "boundary"]:
         look_up(machine, text)
-    assert machine.has_committed
+    assert machine.heal.has_committed
     assert machine.trains_from is None, "it may end here as well"
     look_up(machine, "issue")
     assert machine.trains_from == machine.state
@@ -345,4 +345,4 @@ def test_who_leaves_early_names_its_step() -> None:
     [("waiting for a first quorum", True), ("stepping", False), ("held", True), ("prepared", True)],
 )
 def test_others_may_join_at_the_next_boundary(name: str, awaits: bool) -> None:
-    assert situation(name).awaits_newcomers is awaits
+    assert situation(name).quorums.awaits_newcomers is awaits

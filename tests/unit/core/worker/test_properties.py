@@ -65,7 +65,7 @@ class Watch:
 
     def before(self, event: e.Event) -> None:
         machine = self.machine
-        self.was = (machine.seen, machine.interrupted, machine.in_step, machine.tag)
+        self.was = (machine.quorums.seen, machine.quorums.interrupted, machine.in_step, machine.tag)
         self.was_isolated, self.was_healing = machine.isolated, machine.healing
         if isinstance(event, e.OperationIssued):
             self.issued += 1
@@ -91,7 +91,9 @@ class Watch:
     def after(self, event: e.Event, instructions: list[e.Instruction]) -> None:
         machine = self.machine
         seen, interrupted, was_in_step, was_tag = self.was
-        assert machine.seen >= seen and machine.interrupted >= interrupted, "Q2: an attempt fell"
+        assert machine.quorums.seen >= seen and machine.quorums.interrupted >= interrupted, (
+            "Q2: an attempt fell"
+        )
         for instruction in instructions:
             self.note(instruction)
         if was_in_step and (not machine.in_step or isinstance(event, e.BoundaryReached)):
@@ -141,7 +143,7 @@ class Watch:
                 self.failed = True
             case e.OfferState(tag, state):
                 assert self.offered is None and state == machine.state and not machine.healing
-                assert not machine.torn, "S3: gives a state that is half written"
+                assert not machine.heal.torn, "S3: gives a state that is half written"
                 self.offered = tag
             case e.RetireState(tag):
                 assert tag == self.offered
@@ -165,7 +167,7 @@ class Watch:
         self.handed |= set(indices)
 
     def sent(self, message: m.FromWorker) -> None:
-        had_given_up, gave_up = self.was[1], self.machine.interrupted
+        had_given_up, gave_up = self.was[1], self.machine.quorums.interrupted
         match message:
             case m.Built(attempt):
                 assert attempt > had_given_up, "C3"
@@ -213,7 +215,7 @@ class Watch:
         attempt = self.promise[0]
         if attempt in {q.attempt for q in (machine.in_force, self.pending_quorum()) if q}:
             return
-        was_given_up = machine.interrupted >= attempt or isinstance(event, m.Prepare)
+        was_given_up = machine.quorums.interrupted >= attempt or isinstance(event, m.Prepare)
         assert was_given_up or not self.is_confirmed, "a confirmed promise is forgotten"
         self.promise, self.is_confirmed = None, False
 
@@ -352,7 +354,9 @@ class World:
         machine = self.machine
         tag, batched = machine.tag or self.last_tag, machine.state
         after = batched.committed(replace(tag, step=batched.step))
-        loaded = [machine.loaded, machine.loaded.committed(tag)] if machine.loaded else []
+        loaded = (
+            [machine.heal.loaded, machine.heal.loaded.committed(tag)] if machine.heal.loaded else []
+        )
         return [batched, batched, batched, after, after, held_otherwise(batched), *loaded]
 
     def quorum(self) -> Quorum:
@@ -456,9 +460,9 @@ class World:
 
     def overwrite(self) -> None:
         self.feed(e.OverwriteBegun(self.last_tag))
-        assert not (self.machine.torn and self.watch.has_held_state), "C6"
+        assert not (self.machine.heal.torn and self.watch.has_held_state), "C6"
         if self.machine.may_overwrite(self.last_tag):
-            assert self.machine.torn and self.machine.tag == self.last_tag, "S3"
+            assert self.machine.heal.torn and self.machine.tag == self.last_tag, "S3"
 
     def fail_heal(self) -> None:
         self.feed(e.HealFailed(self.last_tag, "no donor answers"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ftrun.core.register.events import Accepted, Answered, Record, Refused, Value
 from ftrun.lighthouse.register import contender
-from ftrun.lighthouse.register.contender import Contender, has_ended, process_name
+from ftrun.lighthouse.register.contender import Contender, Leader, has_ended, process_name
 from ftrun.lighthouse.register.directory import DirectoryStore
 from ftrun.lighthouse.register.store import Store
 
@@ -20,7 +20,7 @@ LONG_S = 600.0
 DEADLINE_S = 60.0
 
 
-class Noting:
+class Noting(Leader):
     """A leader that notes what comes."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def test_one_leads_and_gives_the_register_back_to_the_next(tmp_path: Path) -> No
     async def play() -> None:
         one, noting = await leading(tmp_path)
         assert one.may_decide
-        one.decided(["at once", Record(103, b"job"), "after"])
+        one.hand_in(["at once", Record(103, b"job"), "after"])
         assert noting.released == ["at once"]
         assert not one.may_decide
         await noting.until(lambda: "after" in noting.released)

@@ -114,7 +114,7 @@ def test_a_leader_that_was_replaced_is_deposed(opens: Opens) -> None:
         assert seen.value is not None
         value = replace(seen.value, holder="another", epoch=seen.value.epoch + 1)
         assert isinstance(await store.swap(seen.version, value), Accepted)
-        one.decided([Record(seen.value.epoch, b"stale"), "dropped"])
+        one.hand_in([Record(seen.value.epoch, b"stale"), "dropped"])
         await noting.until(lambda: noting.reasons)
         assert "another" in noting.reasons[0]
         assert noting.released == []

@@ -11,20 +11,18 @@ import pytest
 
 from ftrun.core import messages as m
 from ftrun.core.lighthouse.events import (
+    AgentAttached,
     AgentSent,
     JournaledOperation,
+    JournalState,
+    LighthouseSettings,
     Operation,
     OperatorAsked,
     Request,
-)
-from ftrun.core.lighthouse.machine import (
-    AgentAttached,
-    JournalState,
-    Lighthouse,
-    LighthouseSettings,
     SendToAgent,
     TimerFired,
 )
+from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.operation_table import OPERATIONS_MAX, TEXT_CHARS_MAX
 from ftrun.core.lighthouse.people.operators import STACKS_MAX
 from tests.unit.core.books.booked_job import BookedJob

@@ -1,0 +1,24 @@
+"""What one agent of a node is started with, whatever it becomes: alone, a lead, a hand.
+
+Not here: who makes it (main.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftrun.agent.devices import Machine
+from ftrun.agent.launch import SpawnerLaunch
+from ftrun.config.settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSetup:
+    """``launch``: its spawner. ``runtime_dir``: of mode 0700; it is gone when the agent ends."""
+
+    settings: RunSettings
+    machine: Machine
+    token: str = field(repr=False)
+    launch: SpawnerLaunch
+    runtime_dir: Path

@@ -86,13 +86,14 @@ class Team:
             *self._options,
             *("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400"),
             *("--rdzv-conf", "join_timeout=10"),
-            within=self._machines.nodes[index].inside(),
+            within=self._machines.nodes[index].inside(directory),
             environment={"HOME": str(directory)},
         )
         self.jobs.append(job)
         return job
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_from_memory_when_a_node_has_no_power(
     networks: list[Machines], tmp_path: Path
 ) -> None:

@@ -22,6 +22,14 @@ def test_a_recovery_ends_as_an_undisturbed_run_or_falls_for_a_reason() -> None:
     assert {None, Fall.NO_GENERATION} < falls
 
 
+@pytest.mark.parametrize("seed", [3_000_088, 3_009_717])
+def test_a_survivor_that_stays_ends_in_a_fall(seed: int) -> None:
+    """On several nodes too, and with a call logged since the last look."""
+    one = world(seed)
+    one.run()
+    assert "fall  STAYS" in "\n".join(one.story)
+
+
 SEEDS = {
     "reads a peer's log without a second look": 13764,
     "chooses its generation late": 592,

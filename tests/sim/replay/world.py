@@ -267,7 +267,8 @@ class World:
         return self._dies_early or all(area.was_whole for area in self.areas)
 
     def _stands_still(self) -> None:
-        """Nobody can go on: a fall must come in time."""
+        """Nobody can go on: a fall must come in time. The agent looks more often than here."""
+        self._look()
         self.now += LIMIT_S * (LIVING if self.has_stayed else 1)
         self._look()
         if self.mending.fallen is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, keeps
+from ftrun.core.replay.log_rules import Keeps, is_over, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import Pace
@@ -23,13 +23,21 @@ from tests.sim.replay.world import World
 
 
 def _newest(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     return settling.begin(generations, logs, [done[rank]] * len(done), rank)
 
 
 def _whatever_is_logged(
-    generations: Collection[Generation], _: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    _: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     return settling.begin(generations, [Logged(0, 1 << 30)], done, rank)
 
@@ -95,7 +103,11 @@ def _the_least_of_all_groups(done: Sequence[Counts]) -> dict[int, int]:
 
 
 def _by_the_calls_of_all_ranks(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     of_all = [replace(x, calls={0: x.calls[0]}) for x in generations]
     found = settling.begin(of_all, [Logged(0, 1 << 30)], done, rank)
@@ -106,7 +118,11 @@ def _by_the_calls_of_all_ranks(
 
 
 def _from_the_copy_on(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     later = [replace(x, before=x.calls) for x in generations]
     return settling.begin(later, logs, done, rank)
@@ -122,6 +138,10 @@ def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
     return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root, spans=spans)
+
+
+def _at_the_copy(opened: Sequence[int], step: int, newest: Sequence[int]) -> bool:
+    return is_over(opened, step + 1, newest)
 
 
 class _AnnouncesTheNextStep(Pace):
@@ -272,6 +292,13 @@ class DropsInAllGroups(Process):
 
     def is_past(self, call: Call, group: int, known: int) -> bool:
         return call.number < known and call.is_through
+
+
+class IssuesWhatIsNotThere(Process):
+    """A call is issued again whose input was not kept."""
+
+    def again(self) -> list[Call]:
+        return [call for call in self.calls if call.is_kept]
 
 
 class IsBackInOneGroup(Process):
@@ -591,6 +618,8 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a generation is whole too early": {"area": WholeTooEarly},
     "a replacement empties the log": {"area": EmptiesTheLog},
     "only the newest generation is kept": {"area": TwoSlots},
+    "a log ends too early": {"rules": Rules(is_over=_at_the_copy)},
+    "issues again what it has not kept": {"process": IssuesWhatIsNotThere},
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},

@@ -57,6 +57,17 @@ def fits(room: int, more: int, peak: int, workers: int) -> bool:
     return room >= workers * (2 * more + peak)
 
 
+def fills(each: float, room: int, steps: int) -> bool:
+    """Whether logs of so many steps are too large, and shorter ones would not be.
+
+    Two share the room, with one step of the log before.
+
+    Args:
+        each: so many bytes are logged in a step.
+    """
+    return 2 * AHEAD + 1 <= room / max(1.0, each) < 2 * steps + 1
+
+
 @dataclass
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""

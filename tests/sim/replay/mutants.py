@@ -8,7 +8,7 @@ from typing import Any
 
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, is_over, keeps
+from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import Pace
@@ -138,10 +138,6 @@ def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
     return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root, spans=spans)
-
-
-def _at_the_copy(opened: Sequence[int], step: int, newest: Sequence[int]) -> bool:
-    return is_over(opened, step + 1, newest)
 
 
 class _AnnouncesTheNextStep(Pace):
@@ -333,6 +329,14 @@ class EmptiesTheLog(Area):
         if log.number == number:
             log.number = -1
         yield from super().open_log(number, first, end)
+
+
+class EndsLogsAtACopy(Area):
+    """A log ends when the second generation after its own is whole here."""
+
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
+        yield from super().write(number, step, state, calls)
+        self.drop_logs(number - 2)
 
 
 class TwoSlots(Area):
@@ -618,7 +622,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a generation is whole too early": {"area": WholeTooEarly},
     "a replacement empties the log": {"area": EmptiesTheLog},
     "only the newest generation is kept": {"area": TwoSlots},
-    "a log ends too early": {"rules": Rules(is_over=_at_the_copy)},
+    "a log ends too early": {"area": EndsLogsAtACopy},
     "issues again what it has not kept": {"process": IssuesWhatIsNotThere},
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},

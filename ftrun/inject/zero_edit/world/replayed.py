@@ -34,6 +34,7 @@ from ftrun.base.errors import UserError
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
+from ftrun.core.replay.pacing import fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -350,14 +351,11 @@ class ReplayedWorld(World):
         if self._steps:
             self.board.set(self.rank, Word.FULL, self._steps[-1] + 1)
 
-    def fills_within(self, steps: int, step: int) -> bool:
-        """Whether the log under way, or the next one, is full after so many more steps: two share
-        the room with one step of the log before. ``step``: it begins now."""
+    def fills_within(self, more: int, step: int) -> bool:
+        """Whether a log is full that goes on for so many more steps. ``step``: it begins now."""
         had = max(1, step - self._steps[-1]) if self._steps else 1
-        each = self.area.log_bytes(self.log) / had
-        return (self.done - self._opened) * (had + steps) > CALLS_MAX * had or (
-            each * (2 * (had + steps) + 1) > self.area.log_room
-        )
+        each, calls = self.area.log_bytes(self.log) / had, (self.done - self._opened) / had
+        return calls * (had + more) > CALLS_MAX or fills(each, self.area.log_room, had + more)
 
     def opens_log(self, number: int, since: int, step: int) -> None:
         """A generation of ``step`` is made: the calls from ``since`` on go to the next log."""

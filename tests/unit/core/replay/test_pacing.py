@@ -10,6 +10,7 @@ from ftrun.core.replay.pacing import (
     SHARE,
     Pace,
     ahead_of,
+    fills,
     fits,
     is_due,
     newest,
@@ -45,6 +46,14 @@ def test_generations_take_a_share_of_the_time(copies: float, found: list[int]) -
 
 def test_one_is_made_earlier_where_the_log_would_be_full() -> None:
     assert run(10, COPY_S / SHARE / 9, full=4) == [6]
+
+
+def test_a_log_that_is_too_large_is_made_shorter_if_that_helps() -> None:
+    assert not fills(100.0, 700, 3)
+    assert fills(100.0, 699, 3)
+    assert fills(100.0, 500, 3)
+    assert not fills(100.0, 499, 3), "not even one of two steps fits"
+    assert not fills(0.0, 500, 3)
 
 
 def test_a_log_that_is_too_small_for_a_step_costs_no_more_than_twice_the_share() -> None:

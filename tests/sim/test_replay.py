@@ -93,6 +93,8 @@ SEEDS = {
     "tells done of before": 9244,
     "published comes first": 48,
     "logs gathers as on one node": 39,
+    "issues again what it has not kept": 1142,
+    "a log ends too early": 6,
 }
 """The first seed that finds each planted bug."""
 

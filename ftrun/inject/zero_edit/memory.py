@@ -165,14 +165,15 @@ class Memory:
         step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
         self._worked_s = worked_s
         said, world = self.board.read(0, Word.DUE), self.world
+        ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
         word = self._pace.begins(
             self._step,
             said,
             step_s,
             self._took_s,
-            is_half_full=world.is_half_full,
+            fills=world.fills_within(ahead + 1, self._step),
             is_behind=world.is_behind,
-            ahead=ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD,
+            ahead=ahead,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)
@@ -198,6 +199,7 @@ class Memory:
             self._load()
         elif allow_heal and self.awaits_newcomers:
             self._take()
+        self.world.begins(self._step)
         self._began_at = clock.now()
         self.world.begins_step()
 
@@ -281,7 +283,7 @@ class Memory:
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
-        world.opens_log(number, place.exchanges)
+        world.opens_log(number, place.exchanges, self._step)
         tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
         if self._keeps_gradients:
             tree[GRADIENTS] = [x.grad for x in self._parameters()]
@@ -324,7 +326,7 @@ class Memory:
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
                 self._gives_up(str(error))
-            self._took_s += time.thread_time() - began
+            self._took_s += time.thread_time() - began - self.area.touched_s
 
         if noting.appended is not None:
             noting.appended.takes(self._step)

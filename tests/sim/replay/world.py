@@ -98,7 +98,8 @@ class World:
         apart = random.Random(f"replay/{seed}/nodes")
         self.nodes = divided(apart, workers) if nodes and apart.random() < 0.4 else [range(workers)]
         self.node_of = {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
-        self._blank = Words(0, list(none), done, list(none), over, falls, list(none))
+        full = [0] * workers
+        self._blank = Words(0, list(none), done, list(none), over, falls, list(none), full)
         self.boards = [deepcopy(self._blank) for _ in self.nodes]
         self.elsewhere, self._mirror = elsewhere, mirror
         self.mirrors = [mirror(ranks) for ranks in self.nodes]
@@ -337,7 +338,7 @@ class World:
             return Fall.NODES
         found = area.generations()
         if len(self.nodes) == 1 or not found:
-            return self.rules.begin(found, area.logged(), self.board.done, rank)
+            return self.rules.begin(found, area.logged(), self.board.done, rank, self.board.full)
         return max(found, key=lambda known: known.number)
 
     def forget(self, rank: int, node: int = 0) -> None:
@@ -428,6 +429,7 @@ class World:
         for rank in self.nodes[node]:
             words.done[rank] = self.areas[rank].rewind(boundary)
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
+        words.full[:] = [0] * workers
 
     # ------------------------------------------------------------ between nodes
 
@@ -637,8 +639,8 @@ class World:
             Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
             Fall.NODES: bool(self.lost),
             Fall.STAYS: self.has_stayed,
-            Fall.INPUT: len(self.nodes) > 1
-            and not (self.spec.has_fences and len(self.spec.splits) == 1),
+            Fall.INPUT: is_full
+            or (len(self.nodes) > 1 and not (self.spec.has_fences and len(self.spec.splits) == 1)),
         }
         text = f"{reason.name} though it could be mended"
         self.see_that(expected.get(reason, False), "fall", text)

@@ -145,7 +145,8 @@ class Reconnecting:
         for call in world.flying.values():
             assert call.line is not None, "it is numbered"
             if call.number >= first[call.line.id]:
-                kept[call.line.id, call.number] = call
+                if not call.is_bare:
+                    kept[call.line.id, call.number] = call
             elif call.state is not State.THROUGH:
                 world.answer_from_log(call)  # all have it, and so has this replacement's log
         order = again(first, world.begun(), list(kept))

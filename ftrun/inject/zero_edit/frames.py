@@ -42,7 +42,7 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(name))
     }
 )
-
+_OTHERS = (_FTRUN, *_LIBRARIES)
 
 Found = TypeVar("Found")
 
@@ -174,26 +174,32 @@ class _ModuleFrame:
 
 
 class _ModuleFrames:
-    """Those of the script's modules, by name. ``looked_at``: so many modules were there."""
+    """Those of the script's modules, by name. Of thousands each is looked at once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
-        self._looked_at = 0
+        self._seen: set[str] = set()
 
     def all(self) -> list[Any]:
-        there = {n: x for n, x in self._known.items() if sys.modules.get(n) is x.module}
-        if len(there) < len(self._known) or self._looked_at != len(sys.modules):
-            self._looked_at, self._known = len(sys.modules), there
-            for name, module in list(sys.modules.items()):
-                if self._is_new(name, module):
-                    there[name] = _ModuleFrame(module, module.__file__ or "")
-        return [*there.values()]
+        gone = [name for name, x in self._known.items() if sys.modules.get(name) is not x.module]
+        for name in gone:
+            del self._known[name]
+            self._seen.discard(name)
+        if len(self._seen) != len(sys.modules):
+            for name in sys.modules.keys() - self._seen:
+                module = sys.modules.get(name)
+                if type(module) is ModuleType and (file := _own_file(module)):
+                    self._known[name] = _ModuleFrame(module, file)
+            self._seen = set(sys.modules)
+        return [*self._known.values()]
 
-    def _is_new(self, name: str, module: Any) -> bool:
-        if type(module) is not ModuleType or name in self._known:
-            return False
-        file = vars(module).get("__file__")
-        return isinstance(file, str) and is_script(file) and not is_loop_package(file)
+
+def _own_file(module: ModuleType) -> str:
+    """The file of a module of the script's; "": it is another one's."""
+    file = vars(module).get("__file__")
+    if not isinstance(file, str) or file.startswith(_OTHERS) or INSTALLED[0] in file:
+        return ""  # most of them, without a look at their links
+    return file if is_script(file) and not is_loop_package(file) else ""
 
 
 _MODULES = _ModuleFrames()

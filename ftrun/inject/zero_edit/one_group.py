@@ -27,7 +27,7 @@ from ftrun.core.replay.falls import Fall
 from ftrun.inject import torch_private
 from ftrun.inject.zero_edit import _install_rooms, sharding
 from ftrun.inject.zero_edit.attaching import STEPS_ALONE
-from ftrun.inject.zero_edit.frames import Spot, call_site
+from ftrun.inject.zero_edit.frames import Spot, call_site, module_frames
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.loop import Loop
 from ftrun.inject.zero_edit.memory import Layouts, Memory
@@ -299,6 +299,7 @@ class _Opening(Opening):
         if world.is_open:
             return
         here = self._here
+        module_frames(())  # the first look takes milliseconds, and is no part of a copy's price
         world.members = tuple(range(here.replicas))
         self._store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         self._prefix = f"ftrun/{here.job_id}/{here.key.incarnation}/group"

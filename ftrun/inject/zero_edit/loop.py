@@ -77,7 +77,6 @@ class Loop:
                 self._draws_on_its_way(iterator)
         script.noting.draw(iterator)
         if isinstance(iterator, ExactIterator):
-            iterator.cursor.begin()
             self._begin_at_draw(iterator)
 
     @ours
@@ -119,6 +118,7 @@ class Loop:
         """Begin a step at its draw: a step decides which samples are this replica's."""
         if self._course.now in (State.SET_UP, State.BETWEEN):
             if not iterator.is_over:
+                iterator.cursor.begin()
                 self._begin([iterator])
         elif self._course.now is State.STEPPING and iterator.is_fresh:
             iterator.refuse_several()
@@ -134,7 +134,7 @@ class Loop:
         """
         script = self.script
         is_next = self._course.now is State.BETWEEN  # mostly so
-        if is_next and script.noting.idle and script.noting.is_idle:
+        if is_next and script.noting.idle and stack() in script.noting.idle:
             return True
         draws = script.noting.training()
         if self._moving.has_moved:

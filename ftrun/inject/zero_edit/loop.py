@@ -41,7 +41,6 @@ from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
-from ftrun.training.manager import Manager
 
 
 class Loop:
@@ -228,12 +227,9 @@ class Loop:
             # It has trained before, and was out of the quorum for some steps.
             is_drawn = not any(x.begins_steps for x in draws)
             self._moving.go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
-        self._has_begun(manager)
-
-    def _has_begun(self, manager: Manager) -> None:
-        self.script.show_place(manager)
-        if self.script.trial is not None:
-            self.script.trial.begins(self.script.steps_of(manager))
+        script.show_place(manager)
+        if script.trial is not None:
+            script.trial.begins(script.steps_of(manager))
 
     def _is_alone(self, event: Event) -> bool:
         """Whether a pass or a reduction is of no step with its peers."""
@@ -304,7 +300,9 @@ class Loop:
         if self._course.now is State.STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()
-        self._has_begun(manager)
+        script.show_place(manager)
+        if script.trial is not None:
+            script.trial.begins(script.steps_of(manager))
         return True
 
     # ------------------------------------------------------------ the end

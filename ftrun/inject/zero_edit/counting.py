@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import CodeType, GeneratorType
 from typing import Any, cast
 
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit.frames import Spot, spot_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
@@ -183,20 +184,58 @@ def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
     return found
 
 
+def _span(source: Any, turns: int) -> range | None:
+    """The range that a generator goes over, of which it has given so many numbers."""
+    found = _within(source, 0) if type(source) is GeneratorType else ()
+    if len(found) != 1:
+        return None
+    _, (left,), index = found[0].__reduce__()
+    return range(left.start + ((index or 0) - turns) * left.step, left.stop, left.step)
+
+
 class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
     """The iterator of one loop over anything: it counts what it gives. It holds no item."""
 
-    __slots__ = ("__weakref__", "_numbers", "_source")
+    __slots__ = ("__weakref__", "_instead", "_numbers", "_source")
     _numbers: Numbers
     _source: Iterator[Any]
+    _instead: list[range]
 
     @staticmethod
     def over(source: Iterator[Any]) -> Items:
         """An iterator that gives what ``source`` gives, beginning with number 0."""
-        numbers = Numbers.begin(range(COUNT_END))
-        found = Items(lambda number, item: item, numbers, source)
-        found._numbers, found._source = numbers, source
+        numbers, instead = Numbers.begin(range(COUNT_END)), list[range]()
+
+        def give(_: int, item: Any) -> Any:
+            turns = numbers.turns()
+            own = _span(source, turns) if instead else None
+            if own is None or type(item) is not int or item != own[turns - 1]:
+                return item
+            if len(own) != len(instead[0]):
+                raise UserError(f"this loop went over {instead[0]}, and goes over {own} now")
+            return instead[0][turns - 1]
+
+        found = Items(give, numbers, source)
+        found._numbers, found._source, found._instead = numbers, source, instead
         return found
+
+    def span(self) -> range | None:
+        """The range whose numbers it gives, as a progress bar does; None: it gives others."""
+        return self._instead[0] if self._instead else _span(self._source, self.turns())
+
+    def goes_over(self, theirs: range) -> None:
+        """Give the numbers of ``theirs`` in place of those of another range, which is as long."""
+        if self.span() != theirs:
+            self._instead[:] = [theirs]
+
+    def go_on_after(self, number: int, theirs: range) -> bool:
+        """Take the number of ``theirs`` next that follows ``number``; False: it cannot."""
+        own, within = _span(self._source, self.turns()), self.numbers()
+        if own is None or within is None or len(own) != len(theirs) or number not in theirs:
+            return False
+        self.goes_over(theirs)
+        at = theirs.index(number)
+        return within.go_on_after(own[at]) and self._numbers.come_to(at + 1)
 
     def turns(self) -> int:
         return self._numbers.turns()
@@ -310,8 +349,9 @@ class Ranges:
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
         """The ranges of each loop over a ``range`` in one of these functions."""
-        live = self._live(functions)
-        return tuple((x, y.over) for x, y in live if isinstance(y, Numbers))
+        live, of_all = self._live(functions), self.are_predecessors
+        known = [(x, y.over if isinstance(y, Numbers) else of_all and y.span()) for x, y in live]
+        return tuple((spot, over) for spot, over in known if isinstance(over, range))
 
     def turns(self, spot: Spot) -> int:
         """How many turns of the loop at a place have begun, whatever it is over."""
@@ -328,6 +368,8 @@ class Ranges:
             is_other = self.are_predecessors or len(theirs) != len(loop.over)
             if is_other and loop.like(theirs, theirs.start) is None:
                 return False
+        if isinstance(loop, Items) and theirs is not None and self.are_predecessors:
+            loop.goes_over(theirs)
         return loop is not None and loop.come_to(turns)
 
     def one_ends(self) -> bool:
@@ -353,6 +395,9 @@ class Ranges:
         if isinstance(loop, Numbers) and theirs is not None and loop.over != theirs:
             found = loop.like(theirs, number)
             return found is not None and loop.go_on_after(found)
+        bar = dict(self._live()).get(spot)
+        if isinstance(bar, Items) and theirs is not None and self.are_predecessors:
+            return bar.go_on_after(number, theirs)
         return loop is not None and loop.go_on_after(number)
 
 

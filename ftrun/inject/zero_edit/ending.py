@@ -16,21 +16,22 @@ it (training/lingering.py).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
+from ftrun.inject.zero_edit.carried import CALLBACKS
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.values.units import leaves, mapped, version_of
 from ftrun.training.manager import Manager
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 LINGER = timedelta(minutes=5)
 """How long those that have come to the end wait for the others: as long as torchrun's agents do."""
@@ -46,10 +47,6 @@ class Ending:
 
     Its state functions are those of the Manager.
 
-    Args:
-        carried: the script's objects; ``tensors``: its tensors and arrays outside them.
-        has_begun: whether a step is committed.
-
     Attributes:
         has_followed: this replica has joined peers that have finished.
         is_behind: it has joined peers that train, some steps after its place.
@@ -58,10 +55,8 @@ class Ending:
         stands_still: nothing may step, because this replica holds the state after these steps.
     """
 
-    def __init__(
-        self, carried: Carried, tensors: Tensors, has_begun: Callable[[], bool] = lambda: True
-    ) -> None:
-        self._carried, self._tensors, self._has_begun = carried, tensors, has_begun
+    def __init__(self, script: Script) -> None:
+        self._script, self._carried, self._tensors = script, script.carried, script.tensors
         self.replays = 0
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
@@ -99,6 +94,10 @@ class Ending:
         self._copy, self._given = None, _NOTHING
 
     # ------------------------------------------------------------ the state that heals
+
+    def _has_begun(self) -> bool:
+        """Whether a step is committed."""
+        return self._script.manager().current_step() > 0
 
     def state(self) -> State:
         """The state of the script's objects."""

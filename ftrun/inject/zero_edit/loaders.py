@@ -258,22 +258,15 @@ class LoaderIterator:
                 vars(parts[part])[attribute] = value
 
     def _look(self) -> None:
-        self.epoch, self.began_with = self._read_epoch(), self.facts()
-
-    def _read_epoch(self) -> int | None:
         epoch = getattr(self._sampler, "epoch", None)
-        return epoch if type(epoch) is int else None
+        self.epoch: int | None = epoch if type(epoch) is int else None
+        self.began_with = self.facts()
 
     @property
     def _sampler(self) -> Any:
         batched = getattr(self.loader, "batch_sampler", None)
         found = getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
         return found or (self.loader if self.is_sampler else None)
-
-    @property
-    def _has_no_seed(self) -> bool:
-        """Whether its sampler has its order from torch's own generator."""
-        return getattr(self._sampler, "generator", self) is None
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -332,7 +325,8 @@ class LoaderIterator:
 
     def _begin(self) -> None:
         own = self.generator
-        is_needed = self._has_no_seed or (OPEN.keeps_seeds and self._has_workers)
+        has_no_seed = getattr(self._sampler, "generator", self) is None  # but torch's own
+        is_needed = has_no_seed or (OPEN.keeps_seeds and self._has_workers)
         states = [torch.get_rng_state()] if is_needed or own is not None else []
         states += [] if own is None else [own.get_state()]
         self.order = torch.cat(states) if states else None
@@ -423,16 +417,12 @@ class LoaderIterator:
             over = 0 if given is None else max(0, left - sent) % len(given)
             passed = sum(1 for _ in itertools.islice(indices, max(0, left - sent - over)))
             left = min(left - passed, sent + over)
-            self._pass_over(batches - left)
+            if batches > left and hasattr(self._inner, "_num_yielded"):
+                self._inner._num_yielded += batches - left  # which it compares with its length
             if given is not None and passed:
                 self.workers.go_on(batches, passed, given)
         for _ in range(left):
             next(self._inner, None)
-
-    def _pass_over(self, batches: int) -> None:
-        """Keep the iterator's own count right, which it compares with its length."""
-        if batches and hasattr(self._inner, "_num_yielded"):
-            self._inner._num_yielded += batches
 
 
 def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None) -> None:

@@ -327,7 +327,7 @@ class Loop:
         if script.passing.is_on:  # it has not come to them
             stands_elsewhere(script.peers.place, stack())
         if not state.has_stepped:  # it has come to the end by a file that its predecessor wrote
-            script.carried.is_over()
+            script.carried.has_ended = True
             script.start(manager, allow_heal=True)
             script.ending.has_followed = True
             script.rewriting.joined()

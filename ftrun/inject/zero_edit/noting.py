@@ -33,10 +33,11 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
+from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.values.changes import differing
-from ftrun.inject.zero_edit.values.counters import Counters, Read
+from ftrun.inject.zero_edit.values.counters import Counters, Read, plain
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.world.world import World
@@ -53,12 +54,12 @@ class Noted:
 
     ``order``: of the draws; ``exchanges``: collectives before it.
     ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
-    of the files to which the script appends.
+    of the files to which the script appends; ``printed``: lines.
     """
 
     order: int = 0
     stack: tuple[Spot, ...] = ()
-    read: Read = field(default_factory=Read)
+    read: Read = field(default_factory=list)
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
     is_passed: bool = False
@@ -66,6 +67,7 @@ class Noted:
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
     lengths: dict[str, int] = field(default_factory=dict)
+    printed: tuple[int, ...] = ()
 
 
 _NOTHING = Read()
@@ -100,12 +102,14 @@ class Noting:
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
         appended: the files to which the script appends; None: nobody will repeat its steps.
+        printed: the lines that it prints.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._counters = script, script.counters
         self._sparing, self._randomness = script.sparing, script.randomness
         self.appended: Appended | None = None
+        self.printed: Printed | None = None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -230,10 +234,12 @@ class Noting:
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
         self._order += 1
-        variables = [variables_of(frame) for frame in frames]
-        self._script.frameworks.look(variables)
-        reached = self._counters.walk.walk(frames, variables)
+        every = self._counters.walk.with_modules(frames)
+        variables = [variables_of(frame) for frame in every]
+        self._script.frameworks.look(variables[: len(frames)])
+        reached = self._counters.walk.walk(every, variables)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
+        batches += [set[str]() for _ in every[len(frames) :]]
         self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
@@ -241,9 +247,10 @@ class Noting:
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
         exchanges, random = self._script.world.count, self._randomness.now(own)
-        lengths = {} if self.appended is None else self.appended.lengths()
         noted = Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
-        return replace(noted, lengths=lengths) if lengths else noted
+        if self.appended is None or self.printed is None:
+            return noted
+        return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
 
     def evaluation(self) -> None:
         OPEN.evaluated()
@@ -310,7 +317,7 @@ class Noting:
     def begin(self, noted: Noted) -> Noted:
         """The script is noted at its first step."""
         self._script.tensors.begin()
-        self._first = replace(noted, read=noted.read.plain())
+        self._first = replace(noted, read=plain(noted.read))
         return self._first
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
@@ -332,6 +339,8 @@ class Noting:
             self._randomness.note(noted.random, draws[0].order if draws else None)
         if place is not None and self.appended is not None:
             self.appended.at_place = noted.lengths
+        if place is not None and self.printed is not None:
+            self.printed.at_place = noted.printed
         self._sparing.took_s += time.thread_time() - began
         return place
 
@@ -358,6 +367,7 @@ class Noting:
             turn=noted.turn,
             idle=tuple(self.idle),
             over=noted.over,
+            modules=tuple(name for name, _ in noted.read[len(noted.stack) : -1]),
         )
 
     def numbers(
@@ -414,9 +424,9 @@ class Noting:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
         found = []
-        for spot, values in zip(here.stack, here.read.plain().values, strict=False):
+        for spot, (_, values) in zip(here.stack, plain(here.read), strict=False):
             if spot.name in names:
-                before = first.read.values[names.index(spot.name)]
+                before = first.read[names.index(spot.name)][1]
                 found.append((spot.name, differing(before, values)))
         return tuple(found)
 

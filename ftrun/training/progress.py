@@ -50,7 +50,7 @@ class WorkerProgress:
 
     def wants_mark(self) -> bool:
         """Whether the step that was just committed may be shown; ask once per step."""
-        return self._marks.wants(self._machine.state.step, clock.now())
+        return self._marks.wants(self._machine.heal.state.step, clock.now())
 
     def mark(
         self, settings: Callable[[], str], parameters: str, position: Callable[[], str]

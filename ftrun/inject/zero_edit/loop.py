@@ -41,7 +41,6 @@ from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
-from ftrun.training.manager import Manager
 
 
 class Loop:
@@ -77,7 +76,6 @@ class Loop:
                 self._draws_on_its_way(iterator)
         script.noting.draw(iterator)
         if isinstance(iterator, ExactIterator):
-            iterator.cursor.begin()
             self._begin_at_draw(iterator)
 
     @ours
@@ -119,6 +117,7 @@ class Loop:
         """Begin a step at its draw: a step decides which samples are this replica's."""
         if self._course.now in (State.SET_UP, State.BETWEEN):
             if not iterator.is_over:
+                iterator.cursor.begin()
                 self._begin([iterator])
         elif self._course.now is State.STEPPING and iterator.is_fresh:
             iterator.refuse_several()
@@ -134,7 +133,7 @@ class Loop:
         """
         script = self.script
         is_next = self._course.now is State.BETWEEN  # mostly so
-        if is_next and script.noting.idle and script.noting.is_idle:
+        if is_next and script.noting.idle and stack() in script.noting.idle:
             return True
         draws = script.noting.training()
         if self._moving.has_moved:
@@ -228,12 +227,9 @@ class Loop:
             # It has trained before, and was out of the quorum for some steps.
             is_drawn = not any(x.begins_steps for x in draws)
             self._moving.go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
-        self._has_begun(manager)
-
-    def _has_begun(self, manager: Manager) -> None:
-        self.script.show_place(manager)
-        if self.script.trial is not None:
-            self.script.trial.begins(self.script.steps_of(manager))
+        script.show_place(manager)
+        if script.trial is not None:
+            script.trial.begins(script.steps_of(manager))
 
     def _is_alone(self, event: Event) -> bool:
         """Whether a pass or a reduction is of no step with its peers."""
@@ -304,7 +300,9 @@ class Loop:
         if self._course.now is State.STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()
-        self._has_begun(manager)
+        script.show_place(manager)
+        if script.trial is not None:
+            script.trial.begins(script.steps_of(manager))
         return True
 
     # ------------------------------------------------------------ the end

@@ -152,7 +152,7 @@ class Noting:
                 self._is_left = True
                 self._counters.leave(noted.read, noted.ranges)
         if is_noted:
-            self._sparing.took(time.thread_time() - began)
+            self._sparing.took_s += time.thread_time() - began
 
     def stands(self, draws: Sequence[LoaderIterator], *, passes: bool = False) -> Noted:
         """The script where it stands, in a step without a draw of its own; ``passes``: nowhere.
@@ -212,13 +212,8 @@ class Noting:
         began = time.thread_time()
         frames = script_frames()
         noted = self._note(spots_of(frames), frames, begins=begins)
-        self._sparing.took(time.thread_time() - began)
+        self._sparing.took_s += time.thread_time() - began
         return noted
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the pass that begins is of no step."""
-        return bool(self.idle) and stack() in self.idle
 
     def passes_again(self, draws: Sequence[LoaderIterator]) -> None:
         """A further pass of the step under way.
@@ -304,7 +299,7 @@ class Noting:
         if self._randomness.is_noted:
             began = time.thread_time()
             self._randomness.step_ended()
-            self._sparing.took(time.thread_time() - began)
+            self._sparing.took_s += time.thread_time() - began
         self._steps_without += 1
         self._sparing.is_noted = None
         self._turns, self._has_passed, self.begun_at = [], False, ()
@@ -346,7 +341,7 @@ class Noting:
             self.appended.at_place = noted.lengths
         if place is not None and self.printed is not None:
             self.printed.at_place = noted.printed
-        self._sparing.took(time.thread_time() - began)
+        self._sparing.took_s += time.thread_time() - began
         return place
 
     def _place(self, draws: Sequence[LoaderIterator], noted: Noted, first: Noted) -> Place | None:

@@ -57,7 +57,3 @@ class Sparing:
         if self.is_noted:
             self._noted_at, self._noted_step, self.took_s = now, step, 0.0
         return self.is_noted
-
-    def took(self, seconds: float) -> None:
-        """To note this step has taken so much of the processor, in a part of several perhaps."""
-        self.took_s += seconds

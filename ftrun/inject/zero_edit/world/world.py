@@ -130,7 +130,8 @@ class World:
     @property
     def is_whole(self) -> bool:
         size = self._here.replicas * self._here.workers_per_replica
-        return len(self.members) == size and not self.is_apart
+        is_apart = self.is_walking or self.is_passing or self.is_following
+        return len(self.members) == size and not is_apart
 
     @property
     def is_apart(self) -> bool:

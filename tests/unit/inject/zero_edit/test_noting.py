@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
@@ -95,7 +95,7 @@ def test_a_pass_is_idle_if_the_step_has_another_batch(noting: Noting, happens: s
         if happens == "a draw within the step before":
             next(batches)
         noting.commit()
-        idle.append((noting.is_idle, noting.stands(noting.training()))[0])  # at one line
+        idle.append((stack() in noting.idle, noting.stands(noting.training()))[0])  # at one line
         if happens == "a reduction":
             noting.begun_at = ()
         next(batches)

@@ -22,8 +22,8 @@ class Script:
         """Whether it was noted."""
         is_noted = self.sparing.notes(must=must)
         if is_noted:
-            self.sparing.took(cost_s / 2)
-            self.sparing.took(cost_s / 2)
+            self.sparing.took_s += cost_s / 2
+            self.sparing.took_s += cost_s / 2
         self.now += step_s
         self.at += 1
         self.sparing.is_noted = None

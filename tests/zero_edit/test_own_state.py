@@ -127,8 +127,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-class Hidden:
-    count = 0  # of the class, which is no value of the script's
+os.environ["COUNT"] = "0"  # no value of the script's
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -142,9 +141,9 @@ def batches():
 
 source = batches()
 for step in range(12):
-    Hidden.count += 1
+    os.environ["COUNT"] = str(int(os.environ["COUNT"]) + 1)
     x = next(source) if sys.argv[1] == "next" else torch.full((2, 16), step / 9)
-    loss = model(x).square().mean() / 9 * (1 if sys.argv[1] == "next" else Hidden.count)
+    loss = model(x).square().mean() / 9 * (1 if sys.argv[1] == "next" else int(os.environ["COUNT"]))
     optimizer.zero_grad()
     loss.backward()
     if step == 6 and rank and not os.path.exists("died"):

@@ -25,21 +25,8 @@ from ftrun.core.agent import events as e
 from ftrun.core.ids import WorkerKey
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
+from ftrun.core.teams import nodes as team
 from ftrun.core.teams.gathering import Gathering, why_unlike
-from ftrun.core.teams.nodes import (
-    Event,
-    GiveUp,
-    HostsSilent,
-    LoseNode,
-    Node,
-    NodeCame,
-    NodeGone,
-    NodesHeard,
-    RefuseNode,
-    Show,
-    TeamFormed,
-    TeamRules,
-)
 from ftrun.core.teams.ranks import Ranks, first_rank, places, ranks_of
 from ftrun.protocol.tls import TlsFiles
 
@@ -63,7 +50,7 @@ class Lead:
     def __init__(
         self,
         rendezvous: Rendezvous,
-        own: Node,
+        own: team.Node,
         door: Door,
         silence_s: float,
         port: TeamPort | None = None,
@@ -72,7 +59,7 @@ class Lead:
         self._rendezvous = rendezvous
         self._own = own
         self._snapshots = snapshots
-        rules = TeamRules(
+        rules = team.TeamRules(
             rendezvous.least,
             rendezvous.most,
             rendezvous.join_timeout_s,
@@ -85,7 +72,7 @@ class Lead:
         door.listener = self
         self._port = port
         self._agent: Agent | None = None
-        self._team: tuple[Node, ...] = ()
+        self._team: tuple[team.Node, ...] = ()
         self._places: dict[str, m.HandPlace] = {}
         self._job_id = ""
         self.ranks = Ranks()
@@ -241,25 +228,25 @@ class Lead:
             self._refuse(stream.node_id, reason)
             return
         is_placed = self._own.is_placed
-        node = Node(
+        node = team.Node(
             stream.node_id, hello.node, hello.host, hello.workers, hello.rank, is_placed=is_placed
         )
         self._look()
-        self._handle(NodeCame(node))
+        self._handle(team.NodeCame(node))
 
     def hand_gone(self, stream: HandStream, reason: str) -> None:
         """A hand's stream has ended."""
         self._places.pop(stream.node_id, None)
         if not self._is_over:
-            self._handle(NodeGone(stream.node_id, reason))
+            self._handle(team.NodeGone(stream.node_id, reason))
 
     def _look(self) -> None:
         streams = self._door.streams.items()
-        self._handle(NodesHeard({node_id: one.heard_at for node_id, one in streams}))
+        self._handle(team.NodesHeard({node_id: one.heard_at for node_id, one in streams}))
 
     def hosts_silent(self, hosts: Sequence[str]) -> None:
         """The kernel's word that these, and no others, acknowledge nothing."""
-        self._handle(HostsSilent(tuple(hosts)))
+        self._handle(team.HostsSilent(tuple(hosts)))
 
     def hand_said(self, stream: HandStream, message: m.FromHand) -> None:
         """A hand's message; that of a node without a place means nothing."""
@@ -328,25 +315,25 @@ class Lead:
 
     # ------------------------------------------------------------ the team
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: team.Event) -> None:
         for instruction in self._gathering.handle(event, clock.now()):
             match instruction:
-                case RefuseNode(node_id, reason):
+                case team.RefuseNode(node_id, reason):
                     self._refuse(node_id, reason)
-                case LoseNode(node, number, reason):
+                case team.LoseNode(node, number, reason):
                     self._lose(node, number, reason)
-                case TeamFormed(nodes, again):
+                case team.TeamFormed(nodes, again):
                     self._formed(nodes, again)
-                case GiveUp(reason):
+                case team.GiveUp(reason):
                     self._give_up(reason)
-                case Show(text):
+                case team.Show(text):
                     self._show(text)
                 case _:
                     assert_never(instruction)
         self.is_complete = self.is_complete and self._gathering.is_formed
         self._set_timer()
 
-    def _lose(self, node: Node, number: int | None, reason: str) -> None:
+    def _lose(self, node: team.Node, number: int | None, reason: str) -> None:
         """Its workers have ended, for all that is known here."""
         self.is_complete = self.is_complete and number is None
         self._places.pop(node.node_id, None)
@@ -367,7 +354,7 @@ class Lead:
                 kept = replace(kept, place=Fall.NODES)
             self._ended(key, e.WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
 
-    def _formed(self, nodes: tuple[Node, ...], again: str) -> None:
+    def _formed(self, nodes: tuple[team.Node, ...], again: str) -> None:
         self._team = nodes
         if not self._settled.done():
             self._settled.set_result(None)

@@ -188,7 +188,7 @@ class Area:
         self.nbytes = nbytes
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
-        self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
+        self._known: list[dict[tuple[object, ...], int]] = [{} for _ in range(LOGS)]
         self._free_until = [0] * LOGS  # where each log's part under way has to end
         self.touched_s = 0.0
         self._indexes = [
@@ -629,7 +629,7 @@ class Word(IntEnum):
 
 
 _DECREE, _DIED_AT, _ROOM = range(3)
-_GROUPS_AT = 16
+_GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,11 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
         (*who, place, number // 2 if kind == "ddp" and place != "in a copy" else number)
         for *who, place, number in DEATHS  # of DDP there are half as many calls in a step
     ]
-    runs = (("off", [], ()), ("auto", planned, ()), ("full", planned[:1], ("2",)))
+    runs: list[tuple[str, list[tuple[Any, ...]], tuple[str, ...]]] = [
+        ("off", [], ()),
+        ("auto", planned, ()),
+        ("full", planned[:1], ("2",)),
+    ]
     for name, deaths, more in runs:
         (tmp_path / name).mkdir()
         given = (*options, "--memory-snapshots", "off" if name == "off" else "auto")

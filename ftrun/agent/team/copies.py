@@ -20,17 +20,8 @@ from ftrun.agent.team.keeping import LOOK_S, Keeping
 from ftrun.base import clock
 from ftrun.base.words import first_of
 from ftrun.config.settings import RunSettings
+from ftrun.core import messages as m
 from ftrun.core.agent.events import BoardSeen, Kept
-from ftrun.core.messages import (
-    GroupDecree,
-    GroupDue,
-    GroupWords,
-    KeepRanks,
-    RanksKept,
-    RankSource,
-    RewindRanks,
-    StartRanks,
-)
 from ftrun.core.replay.copying import Copying, Had
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
@@ -61,12 +52,12 @@ class SpannedMemory(MemorySnapshots):
         self._hands = hands
         self._copying = Copying(hands.own_id)
         self._incarnation = ""
-        self._reports: dict[str, RanksKept] = {}
+        self._reports: dict[str, m.RanksKept] = {}
         self._due = 0
         self._reported_at = self._made_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._boards = Boards(self.of, hands.order)
-        self.started: dict[str, StartRanks] = {}
+        self.started: dict[str, m.StartRanks] = {}
         self.spanned: SpannedDisk | None = None
         if settings.snapshot_path is not None:
             self.spanned = SpannedDisk(settings, runtime_dir, tell, hands, lambda: self._copying)
@@ -109,7 +100,7 @@ class SpannedMemory(MemorySnapshots):
 
     # ------------------------------------------------------------ from the nodes
 
-    def has(self, node_id: str, report: RanksKept) -> None:
+    def has(self, node_id: str, report: m.RanksKept) -> None:
         """A node, perhaps this one, tells what it has."""
         if report.incarnation != self._incarnation:
             return
@@ -123,7 +114,7 @@ class SpannedMemory(MemorySnapshots):
         if pinned is not None and (known is None or known.step != pinned):
             self.elsewhere[report.incarnation] = Stored(pinned, clock.now())
 
-    def say(self, node_id: str, words: GroupWords) -> None:
+    def say(self, node_id: str, words: m.GroupWords) -> None:
         """Words of a node's ranks: for this node's board, and for those of all others."""
         found = self._boards.came(words)
         for other in self._hands.ranks_of_nodes() if found is not None else ():
@@ -155,7 +146,7 @@ class SpannedMemory(MemorySnapshots):
     def decree(self, incarnation: str, number: int, dead: int) -> None:
         """See MemorySnapshots; all nodes do so."""
         super().decree(incarnation, number, dead)
-        self._hands.order(GroupDecree(incarnation, number, dead if dead >= 0 else None))
+        self._hands.order(m.GroupDecree(incarnation, number, dead if dead >= 0 else None))
         self._boards.raised(number)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
@@ -180,7 +171,7 @@ class SpannedMemory(MemorySnapshots):
         for node, ranks in self._hands.ranks_of_nodes().items():
             if node != self._hands.own_id:
                 theirs = tuple(sources[rank] for rank in ranks if rank in sources)
-                order = RewindRanks(self.started[incarnation], number, boundary, theirs)
+                order = m.RewindRanks(self.started[incarnation], number, boundary, theirs)
                 self._hands.order_at(node, order)
         self._due = 0  # a node that has come has not got the word
         self.keeping.drop_later(incarnation, boundary)
@@ -188,10 +179,10 @@ class SpannedMemory(MemorySnapshots):
         self._boards.raised(number)
         self.keeping.pin(incarnation, boundary)
 
-    def _source(self, rank: int, node_id: str) -> RankSource:
+    def _source(self, rank: int, node_id: str) -> m.RankSource:
         report = self._reports[node_id]
         name = self._hands.name_of(node_id)
-        return RankSource(rank, name, report.address, report.certificate)
+        return m.RankSource(rank, name, report.address, report.certificate)
 
     # ------------------------------------------------------------ in the course of time
 
@@ -208,7 +199,7 @@ class SpannedMemory(MemorySnapshots):
         if due == self._due:
             return
         self._due = due
-        self._hands.order(GroupDue(incarnation, due))
+        self._hands.order(m.GroupDue(incarnation, due))
         if self._hands.is_complete:
             self._copying.places = self._hands.ranks_of_nodes()
             step = newest(due)
@@ -233,7 +224,7 @@ class SpannedMemory(MemorySnapshots):
         for node in self._hands.ranks_of_nodes():
             copies = self._copying.copies_of(node)
             sources = tuple(self._source(rank, owner) for rank, owner in copies.items())
-            order = KeepRanks(incarnation, step, pinned, sources)
+            order = m.KeepRanks(incarnation, step, pinned, sources)
             if node != self._hands.own_id:
                 self._hands.order_at(node, order)
                 continue

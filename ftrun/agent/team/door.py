@@ -20,15 +20,8 @@ import grpc.aio
 from ftrun.base import clock
 from ftrun.base.errors import ProtocolError
 from ftrun.core.messages import FromHand, HandHello, ToHand
+from ftrun.protocol import rpc
 from ftrun.protocol.grpc_port import GrpcPort
-from ftrun.protocol.rpc import (
-    ACCEPTED,
-    OUTBOX_MAX,
-    SERVER_OPTIONS,
-    TokenInterceptor,
-    end_call,
-    membership_service,
-)
 from ftrun.protocol.send_queue import SendQueue
 from ftrun.protocol.streams import StreamCodec
 from ftrun.protocol.tls import TlsFiles
@@ -44,7 +37,7 @@ class HandStream:
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
         self.codec = StreamCodec()
-        self.queue = SendQueue(OUTBOX_MAX)
+        self.queue = SendQueue(rpc.OUTBOX_MAX)
         self.ended = asyncio.Event()
         self.heard_at = clock.now()
         self.why_cut = ""
@@ -119,26 +112,26 @@ class Door:
 
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(
-            interceptors=[TokenInterceptor(self.token)],
-            options=SERVER_OPTIONS,
+            interceptors=[rpc.TokenInterceptor(self.token)],
+            options=rpc.SERVER_OPTIONS,
             maximum_concurrent_rpcs=STREAMS_MAX,
         )
-        server.add_generic_rpc_handlers((membership_service(self._attach),))
+        server.add_generic_rpc_handlers((rpc.membership_service(self._attach),))
         return server
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
         listener = self.listener
         if listener is None:
-            return end_call(context, grpc.StatusCode.UNAVAILABLE, "it leads no group yet")
-        await context.send_initial_metadata(ACCEPTED)
+            return rpc.end_call(context, grpc.StatusCode.UNAVAILABLE, "it leads no group yet")
+        await context.send_initial_metadata(rpc.ACCEPTED)
         self._count += 1
         stream = HandStream(f"hand-{self._count}")
         try:
             opening = await asyncio.wait_for(_opening(requests, stream), HELLO_TIMEOUT_S)
         except asyncio.TimeoutError:
-            return end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no hello")
+            return rpc.end_call(context, grpc.StatusCode.DEADLINE_EXCEEDED, "no hello")
         if isinstance(opening, str):
-            return end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
+            return rpc.end_call(context, grpc.StatusCode.INVALID_ARGUMENT, opening)
         self.streams[stream.node_id] = stream
         reason = "its machine or its ftrun is gone"
         try:

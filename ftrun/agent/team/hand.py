@@ -27,20 +27,13 @@ from ftrun.base.addresses import join_address
 from ftrun.base.errors import ExitCode
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
 from ftrun.config.rendezvous import Rendezvous, Span
+from ftrun.core import messages as m
 from ftrun.core.agent.events import (
     EndAgent,
     SpawnerLost,
 )
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.messages import (
-    AskLease,
-    EndJob,
-    HandHello,
-    HandLeaving,
-    HandPlace,
-    Rejected,
-)
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
 REMIND_S = 10.0
@@ -135,12 +128,12 @@ class Hand:
                     self._greet(mark)
                 case Disconnected():
                     await self._disconnected(message)
-                case HandPlace():
+                case m.HandPlace():
                     await self._leave_place()
                     await self._take_place(message)
-                case Rejected(reason):
+                case m.Rejected(reason):
                     self._end(ExitCode.REFUSED, f"{self._address} refuses this node: {reason}")
-                case EndJob(exit_code, reason, kind):
+                case m.EndJob(exit_code, reason, kind):
                     self.job_has_ended = not self._done.done()
                     self._end(exit_code, reason, kind)
                 case _:
@@ -157,7 +150,7 @@ class Hand:
         rendezvous = self._rendezvous
         self._waits_since = clock.now()
         self._connection.send(
-            HandHello(
+            m.HandHello(
                 socket.gethostname()[:64],
                 self._setup.machine.host,
                 self._settings.workers_per_replica,
@@ -224,7 +217,7 @@ class Hand:
         while True:
             await asyncio.sleep(min(1.0, interval_s))
             if self._is_connected:  # without a place it is a sign of life
-                self._connection.send(AskLease(clock.now()))
+                self._connection.send(m.AskLease(clock.now()))
                 if self._place is None:
                     self._show_waiting(clock.now())
             elif clock.now() >= self._gives_up_at:
@@ -254,7 +247,7 @@ class Hand:
 
     # ------------------------------------------------------------ the place
 
-    async def _take_place(self, place: HandPlace) -> None:
+    async def _take_place(self, place: m.HandPlace) -> None:
         if self._launch is None:
             empty(self._setup.runtime_dir)
         launch, self._launch = self._launch or SpawnerLaunch(), None
@@ -304,7 +297,7 @@ class Hand:
             self._end(code, reason)
             return
         self._say(f"{reason}: the whole group is asked to stop.")
-        self._connection.send(HandLeaving(reason, code, number, is_notice))
+        self._connection.send(m.HandLeaving(reason, code, number, is_notice))
         if self._settings.exit_with == "job":
             return  # it may take as long as the job
         after_s = self._settings.grace_s + LEAVE_MARGIN_S

@@ -20,58 +20,13 @@ from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
 from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.settings import RunSettings
-from ftrun.core.agent.events import (
-    DrainAsked,
-    EndAgent,
-    Kept,
-    TeamChanged,
-    WorkerDisconnected,
-    WorkerDying,
-    WorkerExited,
-    WorkerUsed,
-)
+from ftrun.core import messages as m
+from ftrun.core.agent import events as e
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AskLease,
-    AskStacks,
-    EndJob,
-    FromHand,
-    GroupWords,
-    HandHello,
-    HandLeaving,
-    HandPlace,
-    LeaseLeft,
-    RankDisconnected,
-    RankEnded,
-    RankFacts,
-    RankMessage,
-    RanksKept,
-    RanksStored,
-    RankUsed,
-    Rejected,
-    ReplaceRank,
-    StartRanks,
-    ToHand,
-    WorkerMessage,
-    WorkerStacks,
-)
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
+from ftrun.core.teams import nodes as team
 from ftrun.core.teams.gathering import Gathering, why_unlike
-from ftrun.core.teams.nodes import (
-    Event,
-    GiveUp,
-    HostsSilent,
-    LoseNode,
-    Node,
-    NodeCame,
-    NodeGone,
-    NodesHeard,
-    RefuseNode,
-    Show,
-    TeamFormed,
-    TeamRules,
-)
 from ftrun.core.teams.ranks import Ranks, first_rank, places, ranks_of
 from ftrun.protocol.tls import TlsFiles
 
@@ -95,7 +50,7 @@ class Lead:
     def __init__(
         self,
         rendezvous: Rendezvous,
-        own: Node,
+        own: team.Node,
         door: Door,
         silence_s: float,
         port: TeamPort | None = None,
@@ -104,7 +59,7 @@ class Lead:
         self._rendezvous = rendezvous
         self._own = own
         self._snapshots = snapshots
-        rules = TeamRules(
+        rules = team.TeamRules(
             rendezvous.least,
             rendezvous.most,
             rendezvous.join_timeout_s,
@@ -117,19 +72,19 @@ class Lead:
         door.listener = self
         self._port = port
         self._agent: Agent | None = None
-        self._team: tuple[Node, ...] = ()
-        self._places: dict[str, HandPlace] = {}
+        self._team: tuple[team.Node, ...] = ()
+        self._places: dict[str, m.HandPlace] = {}
         self._job_id = ""
         self.ranks = Ranks()
         self._stacks: dict[int, dict[WorkerKey, asyncio.Future[str]]] = {}
         self._requests = 0
         self.lost: Callable[[int, str], None] = lambda place, reason: None
-        self.stored: Callable[[str, RanksStored], None] = lambda node_id, report: None
+        self.stored: Callable[[str, m.RanksStored], None] = lambda node_id, report: None
         self._checks: set[asyncio.Task[None]] = set()
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
-        self.leaver: tuple[str, HandLeaving] | None = None
+        self.leaver: tuple[str, m.HandLeaving] | None = None
         self.is_complete = False
         self._set_timer()
 
@@ -145,7 +100,7 @@ class Lead:
         if not self._settled.done():
             self._settled.set_result(None)
 
-    async def close(self, ending: EndAgent | None) -> None:
+    async def close(self, ending: e.EndAgent | None) -> None:
         """The job has ended: tell the hands, whose exit code it is too.
 
         None: only this team has, and the hands but the one that leaves are free.
@@ -154,10 +109,10 @@ class Lead:
         self._agent, self._is_over = None, True
         if ending is not None:
             for stream in self._door.streams.values():
-                stream.send(EndJob(ending.exit_code, ending.reason, ending.kind))
+                stream.send(m.EndJob(ending.exit_code, ending.reason, ending.kind))
         elif self.leaver is not None:
             node_id, leaving = self.leaver
-            self._send(node_id, EndJob(leaving.exit_code, leaving.reason))
+            self._send(node_id, m.EndJob(leaving.exit_code, leaving.reason))
         await self._door.dismiss()
 
     def settings(self, settings: RunSettings) -> RunSettings:
@@ -184,16 +139,16 @@ class Lead:
 
     # ------------------------------------------------------------ for the spanning parts
 
-    def order(self, message: ToHand) -> None:
+    def order(self, message: m.ToHand) -> None:
         """Send to every hand that has a place."""
         for node_id in self._places:
             self._send(node_id, message)
 
-    def order_for(self, key: WorkerKey, message: ToHand) -> bool:
+    def order_for(self, key: WorkerKey, message: m.ToHand) -> bool:
         """Send to the hand that runs this worker; False: none does."""
         return self._send(self.ranks.node_of(key), message)
 
-    def start(self, order: StartRanks) -> int:
+    def start(self, order: m.StartRanks) -> int:
         """Have the hands start their workers of an incarnation, whose store has ``order.port``.
 
         Returns the port at which workers find it.
@@ -212,7 +167,7 @@ class Lead:
         self._requests += 1
         request, loop = self._requests, asyncio.get_running_loop()
         waiting = self._stacks[request] = {key: loop.create_future() for key in keys}
-        self.order(AskStacks(request, tuple(keys)))
+        self.order(m.AskStacks(request, tuple(keys)))
         await asyncio.wait(waiting.values(), timeout=STACKS_TIMEOUT_S)
         del self._stacks[request]
         return {key: one.result() if one.done() else "" for key, one in waiting.items()}
@@ -220,7 +175,7 @@ class Lead:
     def replace(self, key: WorkerKey, restarts: int) -> None:
         """Have a worker of another node started again."""
         node_id = self.ranks.restart(key, restarts, self._team)
-        order = ReplaceRank(key.replica_id, key.incarnation, restarts, key.group_rank)
+        order = m.ReplaceRank(key.replica_id, key.incarnation, restarts, key.group_rank)
         if not self._send(node_id, order):
             loop = asyncio.get_running_loop()
             loop.call_soon(self._lose_ranks, node_id, self.name_of(node_id), "it is gone")
@@ -243,13 +198,13 @@ class Lead:
         """For people."""
         return next((node.words() for node in self._team if node.node_id == node_id), node_id)
 
-    def order_at(self, node_id: str, message: ToHand) -> None:
+    def order_at(self, node_id: str, message: m.ToHand) -> None:
         """Send to one hand."""
         self._send(node_id, message)
 
     # ------------------------------------------------------------ from the door
 
-    def hand_came(self, stream: HandStream, hello: HandHello) -> None:
+    def hand_came(self, stream: HandStream, hello: m.HandHello) -> None:
         """A node offers itself."""
         if self._snapshots is None or not hello.mark:
             self._let_in(stream, hello, sees=False)
@@ -258,13 +213,13 @@ class Lead:
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
-    async def _check(self, where: Path, stream: HandStream, hello: HandHello) -> None:
+    async def _check(self, where: Path, stream: HandStream, hello: m.HandHello) -> None:
         loop = asyncio.get_running_loop()
         sees = await loop.run_in_executor(None, take_mark, where, hello.mark)
         if self._door.streams.get(stream.node_id) is stream:
             self._let_in(stream, hello, sees=sees)
 
-    def _let_in(self, stream: HandStream, hello: HandHello, *, sees: bool) -> None:
+    def _let_in(self, stream: HandStream, hello: m.HandHello, *, sees: bool) -> None:
         if self._is_over:
             return
         writes = self._snapshots is not None
@@ -273,112 +228,112 @@ class Lead:
             self._refuse(stream.node_id, reason)
             return
         is_placed = self._own.is_placed
-        node = Node(
+        node = team.Node(
             stream.node_id, hello.node, hello.host, hello.workers, hello.rank, is_placed=is_placed
         )
         self._look()
-        self._handle(NodeCame(node))
+        self._handle(team.NodeCame(node))
 
     def hand_gone(self, stream: HandStream, reason: str) -> None:
         """A hand's stream has ended."""
         self._places.pop(stream.node_id, None)
         if not self._is_over:
-            self._handle(NodeGone(stream.node_id, reason))
+            self._handle(team.NodeGone(stream.node_id, reason))
 
     def _look(self) -> None:
         streams = self._door.streams.items()
-        self._handle(NodesHeard({node_id: one.heard_at for node_id, one in streams}))
+        self._handle(team.NodesHeard({node_id: one.heard_at for node_id, one in streams}))
 
     def hosts_silent(self, hosts: Sequence[str]) -> None:
         """The kernel's word that these, and no others, acknowledge nothing."""
-        self._handle(HostsSilent(tuple(hosts)))
+        self._handle(team.HostsSilent(tuple(hosts)))
 
-    def hand_said(self, stream: HandStream, message: FromHand) -> None:
+    def hand_said(self, stream: HandStream, message: m.FromHand) -> None:
         """A hand's message; that of a node without a place means nothing."""
         agent = self._agent
-        if isinstance(message, RanksStored):
+        if isinstance(message, m.RanksStored):
             self.stored(stream.node_id, message)
             return
         if agent is None or stream.node_id not in self._places:
             return
         match message:
-            case RankEnded():
+            case m.RankEnded():
                 self._rank_ended(stream.node_id, message)
-            case WorkerMessage(key, said) | RankMessage(key, said):
+            case m.WorkerMessage(key, said) | m.RankMessage(key, said):
                 agent.worker_message(key, said)
-            case RankDisconnected(key):
-                agent.handle(WorkerDisconnected(key))
-            case RankFacts(workers):
+            case m.RankDisconnected(key):
+                agent.handle(e.WorkerDisconnected(key))
+            case m.RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == stream.node_id)
                 agent.link.note_facts(tuple(replace(one, node=name) for one in workers))
-            case RanksKept() | GroupWords():
+            case m.RanksKept() | m.GroupWords():
                 agent.spanning.ranks_kept(stream.node_id, message)
-            case RankUsed(key, pid, cpu_s):
-                agent.handle(WorkerUsed(key, pid, cpu_s))
-            case WorkerStacks(request, key, text):
+            case m.RankUsed(key, pid, cpu_s):
+                agent.handle(e.WorkerUsed(key, pid, cpu_s))
+            case m.WorkerStacks(request, key, text):
                 waiting = self._stacks.get(request, {}).get(key)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(text)
-            case AskLease(asked_at):
+            case m.AskLease(asked_at):
                 lease = agent.lease
                 if lease is not None:
                     left_s = max(0.0, lease.until_s - clock.now())
-                    self._send(stream.node_id, LeaseLeft(asked_at, left_s))
-            case HandLeaving(reason, exit_code, number, is_notice):
+                    self._send(stream.node_id, m.LeaseLeft(asked_at, left_s))
+            case m.HandLeaving(reason, exit_code, number, is_notice):
                 self.leaver = stream.node_id, message
                 node = next(x for x in self._team if x.node_id == stream.node_id)
                 why = f"{reason} at {node.words()}"
-                agent.handle(DrainAsked(why, exit_code, number, is_notice=is_notice))
-            case HandHello():
+                agent.handle(e.DrainAsked(why, exit_code, number, is_notice=is_notice))
+            case m.HandHello():
                 pass
             case _:
                 assert_never(message)
 
-    def _rank_ended(self, node_id: str, ended: RankEnded) -> None:
+    def _rank_ended(self, node_id: str, ended: m.RankEnded) -> None:
         key, rank = self.ranks.reported(node_id, ended), ended.group_rank
         if key is None or self._agent is None:
             return
-        end = WorkerExited(
+        end = e.WorkerExited(
             ended.incarnation, rank, ended.pid, ended.exit_code, ended.reason, ended.memory,
             ended.recorded, self._kept(key),
         )  # fmt: skip
         if ended.is_dying:
-            self._agent.handle(WorkerDying(end))
+            self._agent.handle(e.WorkerDying(end))
         else:
             self._ended(key, end)
 
-    def _kept(self, key: WorkerKey) -> Kept | None:
+    def _kept(self, key: WorkerKey) -> e.Kept | None:
         agent = self._agent
         return (
             None if agent is None else agent.spanning.memory.kept(key.incarnation, key.group_rank)
         )
 
-    def _ended(self, key: WorkerKey, end: WorkerExited) -> None:
+    def _ended(self, key: WorkerKey, end: e.WorkerExited) -> None:
         self.ranks.end(key)
         if self._agent is not None:
             self._agent.spanning.ended_elsewhere(end)
 
     # ------------------------------------------------------------ the team
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: team.Event) -> None:
         for instruction in self._gathering.handle(event, clock.now()):
             match instruction:
-                case RefuseNode(node_id, reason):
+                case team.RefuseNode(node_id, reason):
                     self._refuse(node_id, reason)
-                case LoseNode(node, number, reason):
+                case team.LoseNode(node, number, reason):
                     self._lose(node, number, reason)
-                case TeamFormed(nodes, again):
+                case team.TeamFormed(nodes, again):
                     self._formed(nodes, again)
-                case GiveUp(reason):
+                case team.GiveUp(reason):
                     self._give_up(reason)
-                case Show(text):
+                case team.Show(text):
                     self._show(text)
                 case _:
                     assert_never(instruction)
         self.is_complete = self.is_complete and self._gathering.is_formed
         self._set_timer()
 
-    def _lose(self, node: Node, number: int | None, reason: str) -> None:
+    def _lose(self, node: team.Node, number: int | None, reason: str) -> None:
         """Its workers have ended, for all that is known here."""
         self.is_complete = self.is_complete and number is None
         self._places.pop(node.node_id, None)
@@ -397,9 +352,9 @@ class Lead:
             kept, rank = self._kept(key), key.group_rank
             if kept is not None and isinstance(kept.place, Generation):
                 kept = replace(kept, place=Fall.NODES)
-            self._ended(key, WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
+            self._ended(key, e.WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
 
-    def _formed(self, nodes: tuple[Node, ...], again: str) -> None:
+    def _formed(self, nodes: tuple[team.Node, ...], again: str) -> None:
         self._team = nodes
         if not self._settled.done():
             self._settled.set_result(None)
@@ -408,7 +363,7 @@ class Lead:
         if again:
             self.is_complete = False
             words = f"All workers begin again, and no restart is counted: {again}."
-            self._agent.handle(TeamChanged(words))
+            self._agent.handle(e.TeamChanged(words))
         else:
             self.is_complete = True
             self._send_places()
@@ -418,7 +373,7 @@ class Lead:
         if self._agent is None:
             self.interrupt(reason)
         else:
-            self._agent.handle(EndJob(ExitCode.NO_QUORUM, reason))
+            self._agent.handle(m.EndJob(ExitCode.NO_QUORUM, reason))
 
     def _send_places(self) -> None:
         """Tell each hand its place, unless it has it."""
@@ -436,7 +391,7 @@ class Lead:
     def _refuse(self, node_id: str, reason: str) -> None:
         stream = self._door.streams[node_id]
         self._show(f"A node is refused: {reason}.")
-        stream.send(Rejected(reason))
+        stream.send(m.Rejected(reason))
         stream.end()
 
     def _show(self, text: str) -> None:

@@ -38,19 +38,10 @@ from ftrun.base.addresses import join_address, split_address
 from ftrun.base.errors import OF_ONE_NODE, ExitCode
 from ftrun.config.forms import standbys_of
 from ftrun.config.rendezvous import Rendezvous
+from ftrun.core import messages as m
 from ftrun.core.agent.events import EndAgent, TeamChanged
 from ftrun.core.agent.failures import signal_name
 from ftrun.core.agent.signals import Reaction
-from ftrun.core.messages import (
-    EndJob,
-    MemberGone,
-    NodeFree,
-    NodeHello,
-    Notice,
-    Rejected,
-    TeamPlace,
-    Welcome,
-)
 from ftrun.core.teams.nodes import Node
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
 
@@ -85,7 +76,7 @@ class Member:
         self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._door = Door(setup.token, settings.tls)
         self._address = self._certificate = ""
-        self._wanted: TeamPlace | None = None
+        self._wanted: m.TeamPlace | None = None
         self._why_free = ""
         self._changed = asyncio.Event()
         self._ending: EndAgent | None = None
@@ -155,27 +146,27 @@ class Member:
                     self._connection.send(self._hello())
             case Disconnected():
                 self._lost_touch(event)
-            case Welcome(_, http):
+            case m.Welcome(_, http):
                 self._publish(web_address(http, self._lighthouse))
-            case TeamPlace():
+            case m.TeamPlace():
                 self._wanted = event
                 self._changed.set()
-            case NodeFree(reason):
+            case m.NodeFree(reason):
                 self._wanted, self._why_free = None, reason
                 self._changed.set()
-            case Notice(text=text):
+            case m.Notice(text=text):
                 if not (event.elsewhere and self._is_shared):
                     self._say(text)
-            case EndJob(exit_code, reason, kind):
+            case m.EndJob(exit_code, reason, kind):
                 self._end(EndAgent(exit_code, reason, kind))
-            case Rejected(reason):
+            case m.Rejected(reason):
                 self._end(EndAgent(ExitCode.REFUSED, f"the lighthouse refuses this node: {reason}"))
             case _:
                 pass
 
-    def _hello(self) -> NodeHello:
+    def _hello(self) -> m.NodeHello:
         settings, place = self._settings, self._wanted
-        return NodeHello(
+        return m.NodeHello(
             self._node_id,
             socket.gethostname()[:64],
             self._setup.machine.host,
@@ -248,7 +239,7 @@ class Member:
         if self._wanted is None:
             self._end(EndAgent(ExitCode.PREEMPTED, reason))
 
-    async def _be(self, place: TeamPlace) -> None:
+    async def _be(self, place: m.TeamPlace) -> None:
         """Lead a group, or be a hand, until that ends or something else is wanted."""
         launch = self._prepare()
         self._launch = None
@@ -290,7 +281,7 @@ class Member:
             self._end(ending)
 
     async def _until_another(
-        self, place: TeamPlace, work: Coroutine[Any, Any, EndAgent | None], stop: Any
+        self, place: m.TeamPlace, work: Coroutine[Any, Any, EndAgent | None], stop: Any
     ) -> EndAgent | None:
         task = asyncio.ensure_future(work)
         changed = asyncio.ensure_future(self._changed.wait())
@@ -313,7 +304,7 @@ class Member:
         """Tell the registrar, which may not see it yet, so that the others are free."""
         wanted = self._wanted
         if wanted is not None and place < len(wanted.members):
-            self._connection.send(MemberGone(wanted.members[place], reason))
+            self._connection.send(m.MemberGone(wanted.members[place], reason))
 
     def _why(self) -> str:
         if self._wanted is None:
@@ -344,7 +335,7 @@ class Member:
         name, workers = socket.gethostname(), self._own.workers_per_replica
         return Node("lead", name, self._setup.machine.host, workers, 0, is_placed=True)
 
-    def _rendezvous(self, place: TeamPlace) -> Rendezvous:
+    def _rendezvous(self, place: m.TeamPlace) -> Rendezvous:
         size = len(place.members)
         host, port = split_address(place.address)
         return Rendezvous(
@@ -397,7 +388,7 @@ class Leading:
             self._lead.interrupt("")
 
 
-def _is_like(wanted: TeamPlace | None, place: TeamPlace) -> bool:
+def _is_like(wanted: m.TeamPlace | None, place: m.TeamPlace) -> bool:
     """Whether what is wanted is what runs, perhaps with another node in a lost one's place."""
     if wanted is None:
         return False

@@ -25,48 +25,11 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
 from ftrun.base.timer import DeadlineTimer
 from ftrun.config.forms import standbys_of, why_no_memory_snapshots
-from ftrun.core.agent.events import (
-    Event,
-    SpawnerLost,
-    SpawnerWarmed,
-    StandbyExited,
-    StartReplica,
-    WorkerDying,
-    WorkerExited,
-)
+from ftrun.core import messages as m
+from ftrun.core.agent import events as e
 from ftrun.core.agent.standby import StandbyPool, StandbyRules
 from ftrun.core.agent.words import no_more_standbys
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    AnotherForm,
-    AskReport,
-    AskStacks,
-    Beat,
-    FailureReport,
-    FillRanks,
-    FromHand,
-    GroupDecree,
-    GroupDue,
-    GroupWords,
-    KeepRanks,
-    Lease,
-    LeaseLeft,
-    NoManager,
-    RankDisconnected,
-    RankEnded,
-    RankFacts,
-    RankMessage,
-    RankUsed,
-    ReplaceRank,
-    RewindRanks,
-    SignalRanks,
-    StartRanks,
-    SweepRanks,
-    ToRanks,
-    WorkerMessage,
-    WorkerStacks,
-    WriteRanks,
-)
 from ftrun.logs.layout import log_path
 
 
@@ -76,15 +39,15 @@ class Place:
     def __init__(
         self,
         setup: AgentSetup,
-        tell: Callable[[FromHand], Any],
-        spawner_lost: Callable[[SpawnerLost], None],
+        tell: Callable[[m.FromHand], Any],
+        spawner_lost: Callable[[e.SpawnerLost], None],
     ) -> None:
         self._settings = settings = setup.settings
         self._tell = tell
         self._spawner_lost = spawner_lost
         self._launch = setup.launch
-        self._lease: Lease | None = None
-        self._starts: dict[str, StartReplica] = {}
+        self._lease: m.Lease | None = None
+        self._starts: dict[str, e.StartReplica] = {}
         self._output: Output = open_output(settings)
         self._resources = ResourceWatch(
             lambda notice: self._output.terminal.event_line(notice.text),
@@ -105,7 +68,7 @@ class Place:
             asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
         self._storing = Storing(self.fleet, settings, setup.runtime_dir, tell)
         self._rewinding: asyncio.Task[None] | None = None
-        self._replaces: list[ReplaceRank | GroupDecree] = []
+        self._replaces: list[m.ReplaceRank | m.GroupDecree] = []
         self._ports: dict[str, int] = {}
         wanted = min(standbys_of(settings), len(settings.ranks_here))
         self._standbys = StandbyPool(StandbyRules(wanted, parked=setup.launch.parked))
@@ -119,7 +82,7 @@ class Place:
         await self._server.start()
         self.fleet.start()
         start_keeping(self._settings, self._output)
-        self._resources.start(self.fleet.processes, lambda facts: self._tell(RankFacts(facts)))
+        self._resources.start(self.fleet.processes, lambda facts: self._tell(m.RankFacts(facts)))
 
     async def close(self, *, ends_well: bool) -> None:
         """End all processes."""
@@ -142,25 +105,25 @@ class Place:
     def carry_out(self, order: Any) -> None:
         """An order of the lead."""
         match order:
-            case StartRanks():
+            case m.StartRanks():
                 self._start(order)
-            case RewindRanks():
+            case m.RewindRanks():
                 self._rewinding = self._begin(self._rewind(order))
-            case ReplaceRank() | GroupDecree():
+            case m.ReplaceRank() | m.GroupDecree():
                 self._replaces.append(order)
                 self._replace()
-            case GroupWords():
+            case m.GroupWords():
                 self._boards.came(order)
-            case KeepRanks():
+            case m.KeepRanks():
                 if self._keeping is not None:
                     self._begin(self._keeping.keep(order))
-            case WriteRanks():
+            case m.WriteRanks():
                 self._begin(self._storing.write(order))
-            case FillRanks():
+            case m.FillRanks():
                 self._begin(self._storing.fill(order))
-            case GroupDue(incarnation, word):
+            case m.GroupDue(incarnation, word):
                 self.fleet.memory.due(incarnation, word)
-            case SignalRanks(replica_id, incarnation, number, group_rank, asks):
+            case m.SignalRanks(replica_id, incarnation, number, group_rank, asks):
                 self._takes_back(order)
                 if group_rank is not None:
                     self.fleet.signal_worker(WorkerKey(replica_id, incarnation, group_rank), number)
@@ -168,21 +131,21 @@ class Place:
                     self.fleet.ask_to_stop(incarnation, number)
                 else:
                     self.fleet.signal_replica(incarnation, number)
-            case SweepRanks(incarnation):
+            case m.SweepRanks(incarnation):
                 self._starts.pop(incarnation, None)
                 self.fleet.sweep_replica(incarnation)
                 self.fleet.memory.free(incarnation)  # it may have been filled, and never started
-            case ToRanks():
+            case m.ToRanks():
                 self._relay(order)
-            case LeaseLeft(asked_at, left_s):
+            case m.LeaseLeft(asked_at, left_s):
                 self._renew(asked_at + left_s)
-            case AskStacks(request, keys):
+            case m.AskStacks(request, keys):
                 self._begin(self._send_stacks(request, keys))
             case _:
                 pass
 
-    def _start(self, order: StartRanks, *, is_empty: bool = False) -> None:
-        start = StartReplica(order.replica_id, order.incarnation, order.restarts)
+    def _start(self, order: m.StartRanks, *, is_empty: bool = False) -> None:
+        start = e.StartReplica(order.replica_id, order.incarnation, order.restarts)
         ranks = self._settings.ranks_here
         if not is_empty:  # by group rank, as the fleet has them
             start = replace(start, standbys=("",) * ranks.start + self._take(len(ranks)))
@@ -215,7 +178,7 @@ class Place:
         for incarnation in self._starts:
             self._keeping.report(incarnation)
 
-    async def _rewind(self, order: RewindRanks) -> None:
+    async def _rewind(self, order: m.RewindRanks) -> None:
         """Have the states of a step, and no later one; then the workers may be started again."""
         start, step = order.start, order.step
         incarnation, keeping = start.incarnation, self._keeping
@@ -238,7 +201,7 @@ class Place:
     def _replace(self) -> None:
         while self._rewinding is None and self._replaces:
             one = self._replaces.pop(0)
-            if isinstance(one, GroupDecree):
+            if isinstance(one, m.GroupDecree):
                 lost = -1 if one.lost is None else one.lost
                 self.fleet.memory.decree(one.incarnation, one.number, lost)
                 self._boards.raised(one.number)
@@ -246,7 +209,7 @@ class Place:
             key = WorkerKey(one.replica_id, one.incarnation, one.group_rank)
             self.fleet.replace_worker(key, one.restarts, "".join(self._take(1)))
 
-    def _takes_back(self, order: SignalRanks) -> None:
+    def _takes_back(self, order: m.SignalRanks) -> None:
         """Those whose states are not there yet are never started."""
         if self._rewinding is not None and order.group_rank is None:
             self._rewinding.cancel()
@@ -256,11 +219,11 @@ class Place:
     def _cannot_replace(self, reason: str) -> None:
         replaces, self._replaces = self._replaces, []
         for one in replaces:
-            if isinstance(one, ReplaceRank):
-                end = WorkerExited(one.incarnation, one.group_rank, 0, NEVER_STARTED, reason)
+            if isinstance(one, m.ReplaceRank):
+                end = e.WorkerExited(one.incarnation, one.group_rank, 0, NEVER_STARTED, reason)
                 self._ended(end, is_dying=False)
 
-    def _relay(self, order: ToRanks) -> None:
+    def _relay(self, order: m.ToRanks) -> None:
         if not order.incarnation:
             self._server.broadcast(order.message)
         elif order.group_rank is None:
@@ -269,13 +232,13 @@ class Place:
             key = WorkerKey(order.replica_id, order.incarnation, order.group_rank)
             self._server.send_to(key, order.message)
             process = self.fleet.process_of(key)
-            if isinstance(order.message, AskReport) and process is not None:
-                self._tell(RankUsed(key, process.pid, process.cpu_s))
+            if isinstance(order.message, m.AskReport) and process is not None:
+                self._tell(m.RankUsed(key, process.pid, process.cpu_s))
 
     def _renew(self, until_s: float) -> None:
         """A lease never ends earlier than one that was given before."""
         if self._lease is None or until_s > self._lease.until_s:
-            self._lease = Lease(until_s)
+            self._lease = m.Lease(until_s)
             self._server.broadcast(self._lease)
 
     async def _send_stacks(self, request: int, keys: tuple[WorkerKey, ...]) -> None:
@@ -284,7 +247,7 @@ class Place:
         for key in here:
             text = taken.get(key, "")
             self.fleet.write_log(key, text)
-            self._tell(WorkerStacks(request, key, text))
+            self._tell(m.WorkerStacks(request, key, text))
 
     # ------------------------------------------------------------ from the fleet and the workers
 
@@ -292,27 +255,27 @@ class Place:
         for name in self._standbys.refill(clock.now()):
             self.fleet.start_standby(name)
 
-    def _fleet_event(self, event: Event) -> None:
+    def _fleet_event(self, event: e.Event) -> None:
         match event:
-            case SpawnerWarmed():
+            case e.SpawnerWarmed():
                 self._standbys.open(clock.now())
                 self._refill.set(self._standbys.due_at)
-            case StandbyExited(name, status):
+            case e.StandbyExited(name, status):
                 if self._standbys.died(name, clock.now()):
                     text = no_more_standbys(self._standbys.rules.deaths_max, status).text
                     self._output.terminal.event_line(text)
                 self._refill.set(self._standbys.due_at)
-            case WorkerDying(end):
+            case e.WorkerDying(end):
                 self._ended(end, is_dying=True)
-            case WorkerExited():
+            case e.WorkerExited():
                 self._ended(event, is_dying=False)
-            case SpawnerLost():
+            case e.SpawnerLost():
                 self._output.terminal.event_line(event.reason)
                 self._spawner_lost(event)
             case _:
                 pass
 
-    def _ended(self, end: WorkerExited, *, is_dying: bool) -> None:
+    def _ended(self, end: e.WorkerExited, *, is_dying: bool) -> None:
         output, start = "", self._starts.get(end.incarnation)
         if self._keeping is not None:
             self._keeping.report(end.incarnation)  # the lead has it before the end
@@ -324,7 +287,7 @@ class Place:
             path = log_path(directory, start.replica_id, end.group_rank, start.restarts)
             output = last_lines(path, self._output.since_s)
         self._tell(
-            RankEnded(
+            m.RankEnded(
                 end.incarnation, end.group_rank, end.pid, end.status, is_dying, end.reason,
                 end.memory, end.recorded, output,
             )
@@ -341,11 +304,11 @@ class Place:
 
     def worker_disconnected(self, key: WorkerKey) -> None:
         """A worker has closed its connection."""
-        self._tell(RankDisconnected(key))
+        self._tell(m.RankDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Pass a worker's message on."""
-        if isinstance(message, FailureReport | NoManager | AnotherForm | Beat):
-            self._tell(RankMessage(key, message))
+        if isinstance(message, m.FailureReport | m.NoManager | m.AnotherForm | m.Beat):
+            self._tell(m.RankMessage(key, message))
         else:
-            self._tell(WorkerMessage(key, message))
+            self._tell(m.WorkerMessage(key, message))

@@ -16,17 +16,9 @@ from ftrun.agent.team.keeping import Keeping
 from ftrun.agent.team.storing import Storing
 from ftrun.agent.workers import WorkerServer
 from ftrun.config.forms import why_no_memory_snapshots
+from ftrun.core import messages as m
 from ftrun.core.agent.events import StartReplica, WorkerExited
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import (
-    GroupWords,
-    Lease,
-    RanksKept,
-    SignalRanks,
-    StartRanks,
-    SweepRanks,
-    ToRanks,
-)
 
 if TYPE_CHECKING:
     from ftrun.agent.team.lead import Lead
@@ -55,11 +47,11 @@ class SpanningFleet(Fleet):
                 own = partial(stored, lead.own_id)
                 copies.spanned.storing = Storing(self, self._settings, notes, own)
 
-    def ranks_kept(self, node_id: str, report: RanksKept | GroupWords) -> None:
+    def ranks_kept(self, node_id: str, report: m.RanksKept | m.GroupWords) -> None:
         """What the memory of another node has, or the words of its ranks."""
-        if self._copies is not None and isinstance(report, RanksKept):
+        if self._copies is not None and isinstance(report, m.RanksKept):
             self._copies.has(node_id, report)
-        elif self._copies is not None and isinstance(report, GroupWords):
+        elif self._copies is not None and isinstance(report, m.GroupWords):
             self._copies.say(node_id, report)
 
     def node_gone(self, node_id: str) -> None:
@@ -94,26 +86,26 @@ class SpanningFleet(Fleet):
         is_started = incarnation in self._groups
         super().signal_replica(incarnation, number)
         if is_started:
-            self.lead.order(SignalRanks("", incarnation, number))
+            self.lead.order(m.SignalRanks("", incarnation, number))
 
     def ask_to_stop(self, incarnation: str, number: int) -> None:
         """Ask its workers to stop, on all nodes."""
         is_started = incarnation in self._groups
         super().ask_to_stop(incarnation, number)
         if is_started:
-            self.lead.order(SignalRanks("", incarnation, number, asks=True))
+            self.lead.order(m.SignalRanks("", incarnation, number, asks=True))
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
         """Signal one worker process, here or elsewhere."""
         if key.group_rank in self._settings.ranks_here:
             return super().signal_worker(key, number)
-        order = SignalRanks(key.replica_id, key.incarnation, number, key.group_rank)
+        order = m.SignalRanks(key.replica_id, key.incarnation, number, key.group_rank)
         return self.lead.order_for(key, order)
 
     def sweep_replica(self, incarnation: str) -> None:
         """End the processes that an ended incarnation has left behind, on all nodes."""
         super().sweep_replica(incarnation)
-        self.lead.order(SweepRanks(incarnation))
+        self.lead.order(m.SweepRanks(incarnation))
 
     async def stacks(self, keys: Iterable[WorkerKey]) -> dict[WorkerKey, str]:
         """The Python stacks of these workers."""
@@ -135,7 +127,7 @@ class SpanningFleet(Fleet):
         return None
 
     def _start_elsewhere(self, start: StartReplica, port: int) -> int:
-        order = StartRanks(
+        order = m.StartRanks(
             start.replica_id, start.incarnation, start.restarts, port, self.lighthouse,
             self._assignments.world_port,
         )  # fmt: skip
@@ -152,19 +144,19 @@ class SpanningServer(WorkerServer):
 
     def send(self, replica_id: str, incarnation: str, message: Any) -> int:
         """Send to every connected worker of an incarnation; returns to how many here."""
-        self._pass_on(ToRanks(replica_id, incarnation, None, message))
+        self._pass_on(m.ToRanks(replica_id, incarnation, None, message))
         return super().send(replica_id, incarnation, message)
 
     def broadcast(self, message: Any) -> None:
         """Send to every connected worker."""
-        self._pass_on(ToRanks("", "", None, message))
+        self._pass_on(m.ToRanks("", "", None, message))
         super().broadcast(message)
 
     def send_to(self, key: WorkerKey, message: Any) -> None:
         """Send to one worker, if it is connected."""
-        self._pass_on(ToRanks(key.replica_id, key.incarnation, key.group_rank, message))
+        self._pass_on(m.ToRanks(key.replica_id, key.incarnation, key.group_rank, message))
         super().send_to(key, message)
 
-    def _pass_on(self, message: ToRanks) -> None:
-        if not isinstance(message.message, Lease):
+    def _pass_on(self, message: m.ToRanks) -> None:
+        if not isinstance(message.message, m.Lease):
             self.lead.order(message)

@@ -486,11 +486,12 @@ class Area:
         begin = self._address + _DATA_AT
         key = self._key_of(known)
         at = self._known[slot].get(key, NONE)
-        if at == NONE or _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
-            part = self._part(slot, nbytes)
-            if count == CALLS_MAX or part is None:
-                used = self.log_bytes(number) + nbytes
-                raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
+        is_there = at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes)
+        part = NONE if is_there else self._part(slot, nbytes)
+        if count == CALLS_MAX or part is None:
+            used = self.log_bytes(number) + nbytes
+            raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
+        if not is_there:
             at = self._header[part + 1]
             for tensor, offset in zip(known, offsets, strict=True):
                 ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)

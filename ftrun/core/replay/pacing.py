@@ -90,7 +90,8 @@ class Pace:
         Args:
             announced: the word.
             step_s: what the last step has taken, in all threads; ``copy_s``: what the newest
-                generation has taken of the processor; 0: there is none so far.
+                generation has taken of the processor; 0: there is none so far, and the next comes
+                at once, because optimizers make their states in the first step.
             fills: the log under way would be full before another generation.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
@@ -100,8 +101,7 @@ class Pace:
         late = step + ahead - newest
         is_under_way = ahead > AHEAD and newest > step
         is_needed = fills and newest <= step and 2 * self.earned_s >= copy_s
-        can_be = copy_s and late > 0 and not (is_behind or is_under_way)
-        if not (can_be and (is_needed or self.earned_s >= copy_s)):
+        if is_behind or is_under_way or late <= 0 or not (is_needed or self.earned_s >= copy_s):
             return announced
         self.earned_s = max(0.0, self.earned_s - copy_s)
         known = (known << min(late, _BEFORE) | 1) % (1 << _BEFORE)

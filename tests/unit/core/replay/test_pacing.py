@@ -65,8 +65,8 @@ def test_a_log_that_is_too_small_for_a_step_costs_no_more_than_twice_the_share()
     assert found == 90
 
 
-def test_none_is_announced_before_it_is_known_what_one_takes() -> None:
-    assert Pace().begins(0, 0, 1e6, 0.0, fills=True, is_behind=False) == 0
+def test_one_with_the_states_of_optimizers_is_made_at_once() -> None:
+    assert newest(Pace().begins(0, 0, 1e-6, 0.0, fills=False, is_behind=False)) == AHEAD
 
 
 def test_copies_take_no_memory_that_the_script_may_need() -> None:

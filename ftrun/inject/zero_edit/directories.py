@@ -107,7 +107,8 @@ class Directories:
         spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
         if not self.is_successor:
-            if not is_there and (place in self._absent or len(self._absent) < ABSENT_MAX):
+            has_room = place in self._absent or len(self._absent) < ABSENT_MAX
+            if has_room and not (is_there or os.path.lexists(path)):  # else of another kind
                 self._absent[place] += 1
             return is_there
         self._asked[place] += 1

@@ -9,6 +9,7 @@ Not here: the values of its variables (values/).
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -68,12 +69,18 @@ def is_loop_package(file: str) -> bool:
     return any(part in file for part in LOOP_PACKAGES)
 
 
+_resolved = lru_cache(maxsize=65_536)(os.path.realpath)
+"""Of the directories of files: all modules' are asked for, and to resolve a path takes long."""
+
+
 @lru_cache(maxsize=65_536)
 def is_script(file: str) -> bool:
     """Whether code of this file is the script's, or runs the loop for it."""
     if file.startswith("<") or file.startswith(_FTRUN):
         return False
-    path = str(Path(file).resolve())
+    directory, name = os.path.split(file)
+    path = f"{_resolved(directory)}/{name}"
+    path = os.path.realpath(path) if os.path.islink(path) else path
     is_library = path.startswith(_LIBRARIES) or any(part in path for part in INSTALLED)
     return not is_library or is_loop_package(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,23 @@ def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
         newcomer = life()
         assert newcomer.asks(os.path.exists, "run")
         newcomer.joined()
+
+
+def test_a_file_that_is_no_directory_is_there() -> None:
+    """A package that lists its own files asks so for hundreds: there is no room for all."""
+
+    def ask(by: Directories, plain: Callable[..., bool], name: str) -> bool:
+        return (lambda: by.asks(plain, name))()  # one line: an answer is known by it
+
+    first = life()
+    for number in range(directories.ABSENT_MAX):
+        Path(f"file-{number}").touch()
+        assert not ask(first, os.path.isdir, f"file-{number}")
+    answers = [ask(first, os.path.exists, "run")]
+    first.begins()
+    Path("run").touch()
+    answers += [ask(life(), os.path.exists, "run") for _ in range(2)]
+    assert answers == [False, True, False]
 
 
 def test_before_the_process_group_a_package_makes_its_own() -> None:

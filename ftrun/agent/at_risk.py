@@ -74,7 +74,8 @@ class AtRisk:
         here = self._memory.here
         for rank in here if self.newest is not None else ():
             done = board.all_done()[here.start : here.stop]  # the others are as far, or nearly
-            place = begin(areas(rank).generations(), areas(rank).logs(), done, rank - here.start)
+            found, full = areas(rank).generations(), board.all(Word.FULL)
+            place = begin(found, areas(rank).logs(), done, rank - here.start, full)
             if place in (Fall.LOG_FULL, Fall.TOO_NEW):
                 return True
         return False

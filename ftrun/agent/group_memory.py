@@ -171,7 +171,7 @@ class MemorySnapshots:
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
         found = area.generations()
-        place = begin(found, area.logs(), done, rank)
+        place = begin(found, area.logs(), done, rank, board.all(Word.FULL))
         if known.spans and found:  # the replacement sees, when all words have come
             place = max(found, key=lambda generation: generation.number)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
@@ -196,7 +196,9 @@ class MemorySnapshots:
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         for rank in range(known.board.ranks):
-            for word in (Word.FALL, Word.OVER):
+            for word in (
+                Word.FALL, Word.OVER, Word.PRINTED, Word.PRINTED_ERRORS, Word.FULL,
+            ):  # fmt: skip
                 known.board.set(rank, word, 0)
         for rank in known.here:
             known.board.rewind(rank, known.area(rank).rewind(boundary))
@@ -252,7 +254,7 @@ class MemorySnapshots:
                     f"{amount(memory.nbytes)}). A lost worker {costs}.",
                 )
             if known.has_gap:
-                room = amount(memory.area(0).layout[1])
+                room = amount(memory.area(memory.here.start).log_room)
                 self._tell_once(
                     "full",
                     "Memory snapshots: the results of a step's collectives do not fit into its "

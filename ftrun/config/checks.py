@@ -273,9 +273,12 @@ def _check_snapshots(settings: RunSettings) -> None:
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     why = why_no_memory_snapshots(settings)
     if is_stated and settings.memory_snapshots != "off" and why:
+        workers = settings.replicas * settings.workers_per_replica
+        is_here = settings.replicas > 1 and settings.nodes == 1 and not settings.lighthouse
+        rather = f", or make all one group: --workers-per-replica {workers}" if is_here else ""
         raise UserError(
             f"--memory-snapshots {settings.memory_snapshots}: not in this job: {why}. Nothing was "
-            "started. Leave it out."
+            f"started. Leave it out{rather}."
         )
     if settings.snapshot_path is None:
         if settings.begins_anew:

@@ -19,13 +19,15 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import Work
 from torch.futures import Future
 
-from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
 from ftrun.process_groups import built
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.codec import ROW_BYTES, ROW_VALUES, Codec, rows_of
 from ftrun.process_groups.quantized import gather_sums
 from ftrun.process_groups.store import StoreClient, split_address
+
+ID_TIMEOUT = timedelta(seconds=30)
+"""Of a request to the store: rank 0 is there, so the communicator's id comes soon, or never."""
 
 
 class ProcessGroupNCCL(ProcessGroup):
@@ -46,8 +48,9 @@ class ProcessGroupNCCL(ProcessGroup):
 
     def _connect(self, place: Place) -> built.BuiltGroup:
         native_class = _native_class()
+        _await_first(place)
         timeout = place.remaining()
-        store = _connect_store(place.store_addr, timeout)
+        store = _connect_store(place.store_addr, min(timeout, ID_TIMEOUT))
         options = native_class.Options()
         options._timeout = timeout
         device = torch.device("cuda", torch.cuda.current_device())
@@ -67,6 +70,8 @@ class ProcessGroupNCCL(ProcessGroup):
         finally:
             timer.cancel()
             unsubscribe()
+        if not place.rank:
+            named.delete_key("first")
         native._set_default_timeout(self.timeout)
         return NCCLGroup(place.rank, place.world_size, native, place.signal)
 
@@ -159,10 +164,25 @@ def _native_class() -> Any:
     return dist.ProcessGroupNCCL
 
 
+def _await_first(place: Place) -> None:
+    """Wait until rank 0 is there, which then gives the others the communicator's id.
+
+    torch waits for that id in its store: an abort of the communicator does not wake it there.
+    """
+    client, key = StoreClient(place.store_addr, place.deadline), f"ftrun/{place.prefix}/first"
+    unsubscribe = place.signal.subscribe(client.interrupt)
+    try:
+        if place.rank:
+            client.get(key)
+        else:
+            client.set(key, b"")
+    finally:
+        unsubscribe()
+        client.close()
+
+
 def _connect_store(store_addr: str, timeout: timedelta) -> TCPStore:
     """Connect with torch's own client, because NCCL uses more of a store than Gloo does."""
-    deadline = clock.now() + timeout.total_seconds()
-    StoreClient(store_addr, deadline).close()  # Its errors are clearer than torch's.
     host, port = split_address(store_addr)
     return TCPStore(
         host,

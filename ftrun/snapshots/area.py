@@ -5,9 +5,11 @@ worker's area, and every worker maps them. They outlive the worker. They cost no
 written, so each area is as large as it may ever become.
 
 An area holds generations (the worker's state at a step boundary) and three logs (what each
-collective after it has given the worker). Log g is in slot g % 3. A generation is written to a slot
-that has none of the two newest, and that nobody holds. Its bytes begin with three words for each
-process group: its name, the calls before the state, and those before the place that it is of.
+collective after it has given the worker). Log g has the words g % 3. All share their memory: a log
+begins where no other lies, and if it comes to one it goes on at a second place. A generation is
+written to a slot that has none of the two newest, and that nobody holds. Its bytes begin with three
+words for each process group: its name, the calls before the state, and those before the place that
+it is of.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
@@ -28,6 +30,7 @@ import ctypes
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -38,6 +41,7 @@ import xxhash
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.replay.falls import GROUPS_MAX
+from ftrun.core.replay.log_rules import free_parts, roomy
 from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts, Generation, Logged, common
@@ -70,7 +74,9 @@ _SLOTS = range(KEPT + 1 + HOLDERS)
 _SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
 _NUMBER, _HEAD, _STATE, _STEP = range(4)
 _COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
-_FIRST, _COUNT, _USED = range(1, 4)
+_FIRST, _COUNT = range(1, 3)
+_PARTS = 4
+"""Of a log: the begin and end of its first part, then of its second one."""
 _TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
@@ -172,14 +178,19 @@ class Held:
 
 
 class Area:
-    """One worker's generations and logs. Only this worker, or its replacement, writes."""
+    """One worker's generations and logs. Only this worker, or its replacement, writes.
+
+    ``touched_s``: what the newest copy has taken of the processor to have new memory.
+    """
 
     def __init__(self, memory: SharedMemory, nbytes: int) -> None:
         self.memory = memory
         self.nbytes = nbytes
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
-        self._known: list[dict[tuple[int, bytes, bytes], int]] = [{} for _ in range(LOGS)]
+        self._known: list[dict[tuple[object, ...], int]] = [{} for _ in range(LOGS)]
+        self._free_until = [0] * LOGS  # where each log's part under way has to end
+        self.touched_s = 0.0
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -214,9 +225,9 @@ class Area:
         self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
 
     @property
-    def layout(self) -> tuple[int, int]:
-        """The bytes of each slot and log; 0: ``lay_out`` was not called so far."""
-        return int(self._header[_SLOT_BYTES]), int(self._header[_LOG_BYTES])
+    def log_room(self) -> int:
+        """The bytes of all logs together; 0: ``lay_out`` was not called so far."""
+        return LOGS * int(self._header[_LOG_BYTES])
 
     @property
     def newest(self) -> int:
@@ -256,6 +267,7 @@ class Area:
         if begin + state > self._header[_SLOT_BYTES]:
             room = self._header[_SLOT_BYTES]
             raise AreaFull(f"a state of {begin + state} bytes, where there is room for {room}")
+        began, self.touched_s = time.thread_time(), 0.0
         slot = self._claim(number, begin + state)
         if slot is None:
             return False
@@ -264,6 +276,9 @@ class Area:
         if more > 0 and not has_room(more):
             self._let_go(slot)
             raise AreaFull(f"{more} bytes more would leave too little for the script")
+        if more > 0:
+            self.memory.touch(at + begin + state - more, more)
+            self.touched_s = time.thread_time() - began
         known = _packed(calls, before) + head
         whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
         self.memory.view(at, len(known)).copy_(whole)
@@ -302,7 +317,7 @@ class Area:
 
     def _claim(self, number: int, nbytes: int) -> int | None:
         """A slot for this generation, which is locked; None: the others are held."""
-        room = self.nbytes - _DATA_AT - LOGS * int(self._header[_LOG_BYTES])
+        room = self.nbytes - _DATA_AT - self.log_room
         slots = range(min(len(_SLOTS), max(KEPT + 1, room // max(1, nbytes))))
         known = {slot: self.words_of(slot)[_NUMBER] for slot in slots}
         newest = sorted(x for x in known.values() if x < number)[-KEPT:]
@@ -332,9 +347,8 @@ class Area:
                 self._header[_SLOT_AT + 8 * slot + _NUMBER] = NONE
                 self.memory.give_back(begin, size)
                 self._let_go(slot)
-        for slot in range(LOGS):
-            self._header[_LOG_AT + 8 * slot] = NONE
-        self.memory.give_back(_DATA_AT, LOGS * int(self._header[_LOG_BYTES]))
+        self.drop_logs(self.newest_log)
+        self.memory.give_back(_DATA_AT, self.log_room)
 
     def hold(self, step: int | None = None) -> Held | None:
         """The newest whole generation, or that of this step; None: there is none.
@@ -403,8 +417,7 @@ class Area:
         for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest.number:
                 self._header[_SLOT_AT + 8 * slot] = NONE
-        for log in range(LOGS):
-            self._header[_LOG_AT + 8 * log] = NONE
+        self.drop_logs(self.newest_log)
         self.open_log(newest.number, sum(before.values()))
         return before
 
@@ -420,15 +433,18 @@ class Area:
         words, end = _LOG_AT + 8 * (number % LOGS), first if end is None else end
         if self._header[words + _NUMBER] == number:
             return
-        moved = self._entries(first, end)
-        self._header[words + _NUMBER] = NONE
+        moved, wanted = self._entries(first, end), self.log_bytes(self.newest_log)
+        self._drop_log(number % LOGS)
         self._known[number % LOGS].clear()
-        self._header[words + _COUNT] = self._header[words + _USED] = 0
+        self._header[words + _COUNT] = 0
+        self._begin_part(number % LOGS, words + _PARTS, max(1, wanted))
         try:
             for group, call, entry in moved:
                 self.log(number, group, call, entry.kind, [entry.data], entry.mark)
         except AreaFull:
-            self._header[words + _COUNT] = self._header[words + _USED] = 0
+            self._header[words + _COUNT] = 0
+            self._drop_log(number % LOGS)
+            self._begin_part(number % LOGS, words + _PARTS, 1)
         self._header[words + _FIRST] = first if self._header[words + _COUNT] else end
         self._header[words + _NUMBER] = number
 
@@ -464,35 +480,73 @@ class Area:
         """
         slot = number % LOGS
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-        count, used = int(self._header[words + _COUNT]), int(self._header[words + _USED])
+        count = int(self._header[words + _COUNT])
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        begin = self._address + self._log_at(number)
-        alike = self._alike(slot, begin, known)
-        at, size = (used, nbytes) if alike is None else (alike, 0)
-        if count == CALLS_MAX or used + size > self._header[_LOG_BYTES]:
-            raise AreaFull(f"a step's log of {count + 1} calls and {used + size} bytes")
-        if alike is None:
+        begin = self._address + _DATA_AT
+        key = self._key_of(known)
+        at = self._known[slot].get(key, NONE)
+        if at == NONE or _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
+            part = self._part(slot, nbytes)
+            if count == CALLS_MAX or part is None:
+                used = self.log_bytes(number) + nbytes
+                raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
+            at = self._header[part + 1]
             for tensor, offset in zip(known, offsets, strict=True):
                 ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
+            self._header[part + 1] = at + nbytes
+            if key:
+                self._known[slot].setdefault(key, at)
         entry = count * _ENTRY_WORDS
         index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind, mark]
-        self._header[words + _USED] = used + size
         self._header[words + _COUNT] = count + 1
 
-    def _alike(self, slot: int, begin: int, tensors: Sequence[torch.Tensor]) -> int | None:
-        """Where the log has the bytes of a large tensor already; None: it is not known that it has.
+    def _key_of(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
+        """By which a large tensor is found that the log may already have; (): it is small.
 
         FSDP2 gathers the same parameters in the forward and in the backward pass.
         """
         size = tensors[0].nbytes if len(tensors) == 1 else 0
         if size < LARGE_BYTES:
+            return ()
+        data = tensors[0].data_ptr()
+        return size, ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
+
+    def _part(self, slot: int, nbytes: int) -> int | None:
+        """The words of that part of a log that has room for so many bytes; None: none has."""
+        first = _LOG_AT + 8 * slot + _PARTS
+        part = first + 2 if self._header[first + 3] else first
+        end = self._header[part + 1]
+        if end + nbytes > self._free_until[slot]:  # what was behind it may have gone
+            free = free_parts(self._taken(), self.log_room)
+            self._free_until[slot] = next(until for begin, until in free if begin <= end <= until)
+        if end + nbytes <= self._free_until[slot]:
+            return part
+        begin, until = roomy(free, nbytes)
+        if part > first or until - begin < nbytes:
             return None
-        data, places = tensors[0].data_ptr(), self._known[slot]
-        ends = ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
-        place = places.setdefault((size, *ends), used := self._header[_LOG_AT + 8 * slot + _USED])
-        is_there = place != used and not _memcmp(begin + place, data, size)
-        return place if is_there else None
+        self._begin_part(slot, first + 2, nbytes)
+        return first + 2
+
+    def _begin_part(self, slot: int, part: int, wanted: int) -> None:
+        begin, self._free_until[slot] = roomy(free_parts(self._taken(), self.log_room), wanted)
+        self._header[part] = self._header[part + 1] = begin
+
+    def _taken(self) -> list[tuple[int, int]]:
+        logs = (_LOG_AT + 8 * slot + _PARTS for slot in range(LOGS))
+        parts = [tuple(self._header[at : at + 2]) for log in logs for at in (log, log + 2)]
+        return [(begin, end) for begin, end in parts if begin < end]
+
+    def drop_logs(self, until: int) -> None:
+        """Those of the generations up to this one."""
+        for slot in range(LOGS):
+            if self._header[_LOG_AT + 8 * slot + _NUMBER] <= until:
+                self._drop_log(slot)
+
+    def _drop_log(self, slot: int) -> None:
+        words = _LOG_AT + 8 * slot
+        self._header[words + _NUMBER] = NONE
+        self._header[words + _PARTS + 1] = self._header[words + _PARTS + 3] = 0
 
     def find(self, group: int, call: int) -> Entry | None:
         """What the logs have of a call."""
@@ -504,7 +558,7 @@ class Area:
 
     def _entry(self, slot: int, at: int) -> Entry:
         *_, offset, nbytes, kind, mark = self._indexes[slot][at : at + _ENTRY_WORDS]
-        return Entry(kind, self.memory.view(self._log_at(slot) + offset, nbytes), mark)
+        return Entry(kind, self.memory.view(_DATA_AT + offset, nbytes), mark)
 
     def _calls(self, slot: int) -> dict[tuple[int, int], int]:
         """Of a log: the place of each call. What is known of it stays until it begins anew."""
@@ -546,15 +600,12 @@ class Area:
 
     def log_bytes(self, number: int) -> int:
         """How many bytes a log takes."""
-        return int(self._header[_LOG_AT + 8 * (number % LOGS) + _USED])
+        at = _LOG_AT + 8 * (number % LOGS) + _PARTS
+        return sum(max(0, self._header[x + 1] - self._header[x]) for x in (at, at + 2))
 
     def slot_at(self, slot: int) -> int:
         """Where the bytes of a slot begin."""
-        begin = _DATA_AT + LOGS * int(self._header[_LOG_BYTES])
-        return begin + slot * int(self._header[_SLOT_BYTES])
-
-    def _log_at(self, number: int) -> int:
-        return _DATA_AT + number % LOGS * int(self._header[_LOG_BYTES])
+        return _DATA_AT + self.log_room + slot * int(self._header[_SLOT_BYTES])
 
 
 class Word(IntEnum):
@@ -568,15 +619,17 @@ class Word(IntEnum):
     issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
     ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
     how many steps it has taken; a replacement writes it again from its own first step on.
-    ``DRAWS``: workers of its data loaders have drawn random numbers.
+    ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED``,
+    ``PRINTED_ERRORS``: so many lines are on its standard output and its standard error. ``FULL``:
+    its log is, and the generation was made before this number of steps; 0: it is not.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
-    AGAIN, DUE, BROKEN, REACHED, DRAWS = 9, 10, 11, 12, 13
+    AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL = range(9, 17)
 
 
 _DECREE, _DIED_AT, _ROOM = range(3)
-_GROUPS_AT = 16
+_GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 
 

@@ -66,7 +66,7 @@ class SharedMemory:
         assert self._map is not None, "reserved before"
         return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
-    def touch(self) -> None:
+    def touch(self, begin: int = 0, nbytes: int | None = None) -> None:
         """Have all pages in this process, so that the first copy finds them. From any thread.
 
         In small pieces, because the kernel keeps other threads from mapping memory meanwhile. An
@@ -76,10 +76,10 @@ class SharedMemory:
         if whole is None:
             return
         libc = ctypes.CDLL(None, use_errno=True)
-        for offset in range(0, len(whole), TOUCH_BYTES):
-            nbytes = min(TOUCH_BYTES, len(whole) - offset)
-            address = ctypes.c_void_p(self.address + offset)
-            if libc.madvise(address, ctypes.c_size_t(nbytes), MADV_POPULATE_WRITE):
+        end = len(whole) if nbytes is None else begin + nbytes
+        for offset in range(begin // mmap.PAGESIZE * mmap.PAGESIZE, end, TOUCH_BYTES):
+            size = ctypes.c_size_t(min(TOUCH_BYTES, end - offset))
+            if libc.madvise(ctypes.c_void_p(self.address + offset), size, MADV_POPULATE_WRITE):
                 return
 
     def fill(self, leaves: Sequence[Leaf], offsets: Sequence[int], threads: int) -> None:

@@ -70,7 +70,8 @@ class Engine:
         self.peers: m.Roster | None = None
         self.exchanges: Exchanges | None = None
         self._begun = machine.begun
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()  # of ``changed``; by itself it costs a step less
+        self.changed = threading.Condition(self.lock)
         self.context = context
         self._registered = False
         self._events: deque[e.Event] = deque()
@@ -114,7 +115,7 @@ class Engine:
 
     def feed(self, event: e.Event) -> None:
         """Let the machine decide about ``event`` and carry it out. From any thread."""
-        with self.changed:
+        with self.lock:
             self._events.append(event)
             if self._draining:
                 return  # this thread is draining already, and comes to this event
@@ -124,7 +125,7 @@ class Engine:
 
     def issue(self, reduction: Reduction) -> None:
         """Issue one more reduction of this step: it goes out now, or once it has been compared."""
-        with self.changed:
+        with self.lock:
             over = reduction.closes and reduction.awaited
             self.healing.forward_over(may_resume=reduction.batched and not over)
             self.in_flight.reductions.append(reduction)
@@ -258,6 +259,10 @@ class Engine:
             self._break(error)
         finally:
             self._draining = False
+        self.announce()
+
+    def announce(self) -> None:
+        """Wake all that wait for a change."""
         if self._waiting:
             self.changed.notify_all()
 

@@ -22,7 +22,7 @@ from ftrun.base.errors import PeerError, UserError
 from ftrun.core.messages import Roster
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
-from ftrun.core.worker import exchange
+from ftrun.core.worker import exchange as ex
 from ftrun.core.worker.asking import (
     AskLighthouse,
     AskPeer,
@@ -77,7 +77,7 @@ class Exchanges:
         self._context = context
         self._leave = leave
         self._engine = engine
-        self._kept, self._names = exchange.Kept(context.replica_id), exchange.Names()
+        self._kept, self._names = ex.Kept(context.replica_id), ex.Names()
         self._places = ShownPlaces()
         self.stage = ShownStage()
         """How far this worker has come at the end of its script."""
@@ -114,12 +114,12 @@ class Exchanges:
             _warn_alone(f"{what} of {site}")
             return None
         body = (COUNTS if counts else COUNTS_NOT) + body
-        if len(body) > exchange.BODY_BYTES_MAX:
+        if len(body) > ex.BODY_BYTES_MAX:
             raise UserError(
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
-                f"{exchange.BODY_BYTES_MAX} at most"
+                f"{ex.BODY_BYTES_MAX} at most"
             )
-        own = exchange.Contribution(self._context.replica_id, site, what, body)
+        own = ex.Contribution(self._context.replica_id, site, what, body)
         with self._engine.changed:
             is_full = self._kept.is_full
         if is_full:
@@ -154,9 +154,9 @@ class Exchanges:
     def step_begun(self, step: int) -> None:
         """A step begins, perhaps once more."""
         self._names.step_begun(step)
-        with self._engine.changed:
+        with self._engine.lock:
             self._kept.step_begun(step)
-            self._engine.changed.notify_all()
+            self._engine.announce()
 
     def members(self) -> list[str]:
         quorum = self._engine.machine.in_force
@@ -175,9 +175,9 @@ class Exchanges:
 
     def show_place(self, encode: Callable[[], str]) -> None:
         """Show peers that heal to the state of this step where the script stands at it."""
-        with self._engine.changed:
+        with self._engine.lock:
             self._places.show(self._engine.machine.position, encode)
-            self._engine.changed.notify_all()
+            self._engine.announce()
 
     def place_of_donors(
         self, quorum: Quorum, step: int, is_over: Callable[[], bool], timeout_s: float
@@ -259,7 +259,7 @@ class Exchanges:
         self._engine.peers = None
         return self.peers(timeout_s, counts_isolation=True)
 
-    def ask(self, move: AskPeer) -> tuple[list[exchange.Contribution] | None, bool]:
+    def ask(self, move: AskPeer) -> tuple[list[ex.Contribution] | None, bool]:
         """Ask a peer for its stage: its answer, if it has one, and whether it was reached."""
         return self._links.ask(move, timeout_s=STAGE_TIMEOUT_S)
 
@@ -336,21 +336,21 @@ class Exchanges:
         """The step that was begun is given up, so its place is no answer any more."""
         self._places.forget(step)
 
-    def answer(self, question: exchange.ExchangeQuestion, timeout_s: float) -> bytes | None:
+    def answer(self, question: ex.ExchangeQuestion, timeout_s: float) -> bytes | None:
         """The answer to a peer's question; None: not known yet. From any thread."""
         machine = self._engine.machine
-        if question.name.kind is exchange.Kind.STAGE:
+        if question.name.kind is ex.Kind.STAGE:
             timeout_s = min(timeout_s, STAGE_ANSWER_S)
 
-        def find() -> Sequence[exchange.Contribution] | None:
-            if question.name.kind is exchange.Kind.PLACE:
+        def find() -> Sequence[ex.Contribution] | None:
+            if question.name.kind is ex.Kind.PLACE:
                 return place_of(
                     self._places, self._context.key, question, is_set_up=machine.is_set_up
                 )
-            if question.name.kind is exchange.Kind.STAGE:
+            if question.name.kind is ex.Kind.STAGE:
                 return self.stage.answer(self._context.key, question, machine.trains_from)
             attempt = machine.in_force.attempt if machine.in_force is not None else None
-            return exchange.answer_of(
+            return ex.answer_of(
                 self._kept,
                 question,
                 attempt,
@@ -371,7 +371,7 @@ class Exchanges:
 class _Waiting:
     """One call of the script, and how long it may wait."""
 
-    own: exchange.Contribution
+    own: ex.Contribution
     deadline: float
     timeout_s: float
     noticed_at: float = 0.0

@@ -6,7 +6,9 @@ Each machine gives its own name an address of the loopback interface, as Debian'
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +20,7 @@ from tests.engines.launchers import CASES, compared
 from tests.engines.machines import Machines
 from tests.jobs import Job
 from tests.jobs.process import START_S
+from tests.process.test_team_memory import SCRIPT as KEPT
 
 NODES = 3
 NETWORKS = 3
@@ -59,35 +62,82 @@ def test_the_same_command_is_the_same_job(networks: list[Machines]) -> None:
     assert unlike == []
 
 
+class Team:
+    """torchrun's command on several machines. ``options``: more of ftrun's."""
+
+    def __init__(self, machines: Machines, base: Path, script: str, *options: str) -> None:
+        self._machines, self._base, self._script = machines, base, script
+        self._options = (*options, "--device", "cpu", "--nnodes", "2", "--grace", "1")
+        self.jobs: list[Job] = []
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for job in self.jobs:
+            job.close()
+
+    def start(self, index: int) -> Job:
+        directory = self._base / f"n{index}"
+        directory.mkdir()
+        job = Job(
+            directory,
+            self._script,
+            *self._options,
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400"),
+            *("--rdzv-conf", "join_timeout=10"),
+            within=self._machines.nodes[index].inside(directory),
+            environment={"HOME": str(directory)},
+        )
+        self.jobs.append(job)
+        return job
+
+
+@pytest.mark.slow
+def test_a_group_goes_on_from_memory_when_a_node_has_no_power(
+    networks: list[Machines], tmp_path: Path
+) -> None:
+    """One of its workers has died just before. Nothing is left on it, and no bit is another one."""
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "over").touch()
+    alone = ("--workers-per-replica", "4", "--memory-snapshots", "off", "--device", "cpu")
+    with Job(tmp_path / "alone", KEPT, *alone) as job:
+        assert job.end() == 0
+        undisturbed = ends(job)
+    options = ("--nproc-per-node", "2", "--max-restarts", "9", "--memory-snapshots", "auto")
+    machines = networks[1]
+    with Team(machines, tmp_path, KEPT, *options) as team:
+        lead, lost = team.start(0), team.start(1)
+        lead.expect("Memory snapshots: on each node")
+        spare = team.start(2)
+        lead.expect("n2 .* stands by")
+        os.kill(lost.worker(0, 3), signal.SIGKILL)
+        machines.power_off(1)
+        lead.expect("n2 .*takes its place")
+        lead.expect(r"The lost node's states of step \d+ come from n0")
+        lead.expect(r"All went on from step \d+")
+        for job in (lead, spare):
+            (job.directory / "over").touch()
+        assert lead.end() == spare.end() == 0
+        assert sorted(ends(lead) + ends(spare)) == undisturbed
+        assert lead.left() == spare.left() == lost.left() == []
+
+
+def ends(job: Job) -> list[tuple[str, str]]:
+    """What each worker has at the end, by rank."""
+    return sorted(re.findall(r"^\[0\.(\d)\] end (\w+)$", job.output, re.MULTILINE))
+
+
 def test_a_node_that_is_cut_off_comes_again_and_one_without_power_is_replaced(
     networks: list[Machines], tmp_path: Path
 ) -> None:
     """No packet tells the lead, nor, when its own power goes, its hand: nothing is left there."""
     machines = networks[0]
-    options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--device", "cpu")
-    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "n0:29400", "--grace", "1")
-    wait = ("--rdzv-conf", "join_timeout=10")
-    jobs: list[Job] = []
-
-    def start(index: int) -> Job:
-        directory = tmp_path / f"n{index}"
-        directory.mkdir()
-        job = Job(
-            directory,
-            TRAINS,
-            *options,
-            *meeting,
-            *wait,
-            within=machines.nodes[index].inside(),
-            environment={"HOME": str(directory)},
-        )
-        jobs.append(job)
-        return job
-
-    try:
-        lead = start(0)
+    options = ("--nproc-per-node", "1", "--max-restarts", "2")
+    with Team(machines, tmp_path, TRAINS, *options) as team:
+        lead = team.start(0)
         lead.expect("nodes meet at")
-        lost = start(1)
+        lost = team.start(1)
         lead.expect("trains 0")
         machines.cut(1)
         lost.expect("The first node is lost")
@@ -95,7 +145,7 @@ def test_a_node_that_is_cut_off_comes_again_and_one_without_power_is_replaced(
         lead.expect("Node n1 .* is lost")
         lost.expect("number 1 of 2", 2)
         lead.expect("trains 0", 2)
-        spare = start(2)
+        spare = team.start(2)
         lead.expect("n2 .* stands by")
         machines.power_off(1)
         lead.expect("Node n1 .* is lost", 2)
@@ -107,6 +157,3 @@ def test_a_node_that_is_cut_off_comes_again_and_one_without_power_is_replaced(
         spare.expect("The first node is lost", timeout_s=START_S)
         assert spare.end() == ExitCode.LIGHTHOUSE_UNREACHABLE
         assert lead.left() == spare.left() == []
-    finally:
-        for job in jobs:
-            job.close()

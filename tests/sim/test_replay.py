@@ -22,10 +22,19 @@ def test_a_recovery_ends_as_an_undisturbed_run_or_falls_for_a_reason() -> None:
     assert {None, Fall.NO_GENERATION} < falls
 
 
+@pytest.mark.parametrize("seed", [3_000_088, 3_009_717])
+def test_a_survivor_that_stays_ends_in_a_fall(seed: int) -> None:
+    """On several nodes too, and with a call logged since the last look."""
+    one = world(seed)
+    one.run()
+    assert "fall  STAYS" in "\n".join(one.story)
+
+
 SEEDS = {
     "reads a peer's log without a second look": 13764,
     "chooses its generation late": 592,
     "connects once": 19,
+    "waits for ever for one that lives": 37,
     "begins at its newest generation": 45,
     "begins though the log has a gap": 77,
     "connects before all have published": 64,
@@ -64,7 +73,7 @@ SEEDS = {
     "begins by the calls of all ranks": 77,
     "begins though the log lacks the calls before the copy": 502,
     "issues again group by group": 24,
-    "is live from then on": 37,
+    "is live from then on": 64,
     "drops inputs in all groups": 45,
     "joins when it is back in one group": 1,
     "finds a call by its number": 1,
@@ -84,6 +93,8 @@ SEEDS = {
     "tells done of before": 9244,
     "published comes first": 48,
     "logs gathers as on one node": 39,
+    "issues again what it has not kept": 1142,
+    "a log ends too early": 6,
 }
 """The first seed that finds each planted bug."""
 

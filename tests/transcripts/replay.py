@@ -44,6 +44,7 @@ from typing import Any, Protocol
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey, pack_quorum_id
 from ftrun.core.lighthouse.events import (
     AgentAttached,
@@ -58,8 +59,6 @@ from ftrun.core.lighthouse.events import (
     OperationChanged,
     OperatorAsked,
     Request,
-    SaveAccount,
-    SaveIncident,
     SendToAgent,
     TimerFired,
 )

@@ -66,7 +66,7 @@ def test_a_successor_goes_on_with_the_files_of_its_predecessor(tmp_path: Path) -
     with Job(tmp_path, SCRIPT, "--device", "cpu", "--replicas", "2") as job:
         job.expect("the experiment exists already")
         job.expect("metrics.csv was not there for the predecessor of rank 0")
-        job.expect("rank 0 goes on writing early.log, config.json, metrics.csv")
+        job.expect("rank 0 goes on in its predecessor's files: early.log, config.json, metrics.csv")
         assert job.end() == 0, job.output
     assert (tmp_path / "early.log").read_text().count("begins") == 1  # its predecessor's
     lines = (tmp_path / "metrics.csv").read_text().splitlines()

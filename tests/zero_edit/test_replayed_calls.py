@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,25 +28,33 @@ DEATHS = [
 @pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
 def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     options = ("--workers-per-replica", "3", "--device", "cpu")
-    found = []
+    found, texts = [], []
     planned = [
         (*who, place, number // 2 if kind == "ddp" and place != "in a copy" else number)
         for *who, place, number in DEATHS  # of DDP there are half as many calls in a step
     ]
-    for name, deaths in (("off", []), ("auto", planned)):
+    runs: list[tuple[str, list[tuple[Any, ...]], tuple[str, ...]]] = [
+        ("off", [], ()),
+        ("auto", planned, ()),
+        ("full", planned[:1], ("2",)),
+    ]
+    for name, deaths, more in runs:
         (tmp_path / name).mkdir()
-        given = (*options, "--memory-snapshots", name)
-        args = (kind, json.dumps(deaths))
+        given = (*options, "--memory-snapshots", "off" if name == "off" else "auto")
+        args = (kind, json.dumps(deaths), *more)
         with Job(tmp_path / name, SCRIPTS / "replayed.py", *given, args=args) as job:
             assert job.end() == 0
             found.append(sorted(re.findall(r"^\[0\.\d\] end \d \w+$", job.output, re.MULTILINE)))
-            text = job.output
+            texts.append(job.output)
     assert len(found[0]) == 3
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     died = Counter((tmp_path / "auto/died").read_text().splitlines())
     # A replacement that begins after a call that its predecessor has logged does not replay it.
     assert {f"{x[0]} {x[2]}" for x in DEATHS} - died.keys() <= {"2 logged"}
     starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert sum(starts) == 3 + died.total(), "nobody is started but for one that has died"
-    assert f" {died.total()} restarts" in text
-    assert "cannot be replaced alone" not in text
+    assert f" {died.total()} restarts" in texts[1]
+    assert "cannot be replaced alone" not in texts[1]
+    assert "Worker 1 cannot be replaced alone, so all begin again" in texts[2]
+    starts = [(tmp_path / "full" / f"started-{rank}").stat().st_size for rank in range(3)]
+    assert starts == [2, 2, 2], "all begin again, from memory"

@@ -22,6 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from tests.zero_edit.scripts import keeping
 
 @dataclass
 class Kept:
@@ -89,8 +90,10 @@ held = [torch.zeros_like(x) for x in parameters.values()]  # gradients of three 
 moments = [torch.zeros_like(x) for x in parameters.values()]
 if kind == "whole":
     model = nn.parallel.DistributedDataParallel(model)
+bar = "def bar(numbers):\\n for number in numbers:\\n  yield number"
+exec(compile(bar, "/usr/site-packages/bar.py", "exec"))  # a package's, as tqdm
 for epoch in range(2):
-    for step in range(10 * epoch, 10 * epoch + 10):
+    for step in bar(range(10 * epoch, 10 * epoch + 10)):
         parameters["0.weight"].data.mul_(0.999)  # before the pass
         optimizer.zero_grad()
         if kind == "hsdp":
@@ -122,6 +125,8 @@ for epoch in range(2):
         averaged.update_parameters(model)
         total += last.item() + sum(x.item() for x in found)
         last = loss.detach().reshape(1).clone()
+        keeping.note(loss.item())
+        print(f"rank {rank} step {step}", flush=True)
     before = {name: one.data.clone() for name, one in parameters.items()}
     for name, one in parameters.items():
         one.data.copy_(average[name])
@@ -134,7 +139,7 @@ for epoch in range(2):
     for name, one in parameters.items():
         one.data.copy_(before[name])
     at(f"exchanged again {epoch}")
-digest = hashlib.sha256(repr((total, kept.steps)).encode())
+digest = hashlib.sha256(repr((total, kept.steps, keeping.values())).encode())
 beside = [*average.values(), *moments, *held, kept.squares, summary]
 for tensor in [*model.state_dict().values(), *averaged.state_dict().values(), *beside]:
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -172,11 +177,13 @@ def test_deaths_in_calls_on_subgroups(tmp_path: Path, kind: str, backend: str) -
         with Job(tmp_path / name, SCRIPT, *options, "--memory-snapshots", name, args=args) as job:
             assert job.end() == 0
             found.append(ends(job.output))
+            steps = re.findall(r"rank \d step \d+$", job.output, re.MULTILINE)
             died = re.findall(r"died: SIGKILL\..* no step lost\.", job.output)
             assert name == "off" or "finished, 20 steps" in job.output, job.output
             assert len([*(tmp_path / name).glob("died *")]) == 4 * (name == "auto")
     assert len(found[0]) == workers
     assert found[0] == found[1]
+    assert len(steps) == len(set(steps)) == 20 * workers, "a repeated step prints nothing twice"
     assert len(died) >= 2  # a second death in one mend may be told with the first
 
 

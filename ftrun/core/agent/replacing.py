@@ -216,7 +216,8 @@ class Replacing(Part):
             known = next(iter(slot.replaced.values()))
             first, life = known.end, slot.lives[known.end.group_rank]
             started = life if life > known.failure.restarts else None
-            slot.fall = words.not_replaced(first.group_rank, outcome, started)
+            staying = slot.mending.staying(event.board)
+            slot.fall = words.not_replaced(first.group_rank, outcome, started, staying)
             slot.verdict = Restart(0.0, slot.budget.spent)
             if self._can_begin_again(slot, first.group_rank):
                 self._end_all(slot, slot.alive)

@@ -6,7 +6,7 @@ Not here: when one is shown (supervisor.py, ending.py), a failure's cause (failu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ftrun.base.words import counted
 from ftrun.core.agent.events import ShowNotice, WorkerLife
@@ -88,12 +88,17 @@ def would_go_on(replica_id: str, step: int) -> ShowNotice:
     return ShowNotice("lost", (replica_id,), f"With another node all could go on from step {step}.")
 
 
-def not_replaced(group_rank: int, reason: Fall | None, life: int | None = None) -> str:
+def not_replaced(
+    group_rank: int, reason: Fall | None, life: int | None = None, staying: Sequence[int] = ()
+) -> str:
     """Why all workers of a group are started again, though there are memory snapshots.
 
-    ``life``: of its replacement, by whose log it can be found out.
+    ``life``: of its replacement, by whose log it can be found out. ``staying``: those that have not
+    left their broken group.
     """
     why = "another could not be before" if reason is None else reason.words
+    if reason is Fall.STAYS:
+        why += f" ({', '.join(f'worker {rank}' for rank in staying)})"
     if life is not None:
         why += f" (the replacement's log is {life}.log)"
     return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "

@@ -112,4 +112,5 @@ def _healed(found: Record | None) -> Healed | None:
 def _response(found: Record | None) -> Response | None:
     if found is None:
         return None
-    return Response(**{k: tuple(x) if isinstance(x, list) else x for k, x in found.items()})
+    facts: Record = {k: tuple(x) if isinstance(x, list) else x for k, x in found.items()}
+    return Response(**facts)

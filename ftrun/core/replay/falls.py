@@ -35,6 +35,7 @@ class Fall(IntEnum):
     NODES = 20
     OTHER_INPUT = 22
     NO_MODEL = 23
+    STAYS = 24
 
     @property
     def words(self) -> str:
@@ -61,6 +62,7 @@ _WORDS = {
     Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.LATE: "the others have waited for its replacement for too long",
+    Fall.STAYS: "another worker has not left its broken process group for too long",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
     Fall.SCRIPT: "ftrun cannot follow this script; a line of a worker told why",
     Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",

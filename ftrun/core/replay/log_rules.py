@@ -1,4 +1,11 @@
-"""What a rank logs of a call, so that its replacement can be given the same result. Pure."""
+"""What a rank logs of a call, so that a replacement can be given the same result; where. Pure.
+
+A result that does not fit is not logged, and from there on a replacement lacks it. Then a death
+takes all back to a generation, whatever the others keep. So the rank writes a word, and where they
+begin their next steps the others write it too, and keep nothing either until their next generation
+(``is_in_vain``). No rank has to know it at the same moment: what is missing is a fall, and never
+another result.
+"""
 
 from __future__ import annotations
 
@@ -66,3 +73,40 @@ def of_all(call: int, members: Sequence[int]) -> int:
     ``members``: those of one node.
     """
     return members[call % len(members)]
+
+
+def free_parts(taken: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
+    """Of a memory of so many bytes, what lies between the parts that are taken; some are empty."""
+    ordered = sorted(taken)
+    begins, ends = [begin for begin, _ in ordered], [end for _, end in ordered]
+    return list(zip([0, *ends], [*begins, room], strict=True))
+
+
+def roomy(free: Sequence[tuple[int, int]], wanted: int) -> tuple[int, int]:
+    """The first part of so many bytes, because its memory was used before; else the largest one."""
+    fit = (part for part in free if part[1] - part[0] >= wanted)
+    return next(fit, max(free, key=lambda part: part[1] - part[0]))
+
+
+def is_in_vain(full: Sequence[int], opened: Sequence[int]) -> bool:
+    """Whether what a rank keeps of its calls helps nobody before its next generation.
+
+    Args:
+        full: of each rank, one more than the step of the generation whose log is full; 0: none is.
+        opened: the steps of the generations of this rank's logs, as far as they are known.
+    """
+    return bool(opened) and opened[-1] + 1 in full
+
+
+def is_over(opened: Sequence[int], step: int, newest: Sequence[int]) -> bool:
+    """Whether nobody needs the log before the last two, so that its memory is free.
+
+    A rank that is in the step of its newest generation may not have copied that, and then its
+    replacement begins at the one before.
+
+    Args:
+        opened: the steps of the generations of this rank's logs, in order.
+        step: it begins now.
+        newest: the steps of the newest whole generations of all ranks of the node.
+    """
+    return len(opened) > 1 and step > opened[-1] and min(newest) >= opened[-2]

@@ -6,7 +6,9 @@
 |                     | ``over`` any more, the number is raised, all are woken, and when the     |
 |                     | process is gone (not before, as its threads may still write) its         |
 |                     | replacement starts                                                       |
-| a look at the board | a fall, if a process has written one, or nothing has moved for too long; |
+| a look at the board | a fall, if a process has written one, or nothing has moved for too long   |
+|                     | (``LIVING`` times that, as long as a worker that lives has not left its  |
+|                     | broken group: it may compute in a library that holds Python's lock);     |
 |                     | Decree, if a group could not be connected though nobody has died;        |
 |                     | Mended, once each rank has joined the group of the newest number         |
 
@@ -40,6 +42,7 @@ from ftrun.core.replay.settling import Board, Generation, missing
 DEATHS_MAX = 3
 TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
+LIVING = 5
 REWINDS_MAX = 3
 """Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
@@ -52,6 +55,7 @@ SOUND = frozenset(
         Fall.LATE,
         Fall.TOO_NEW,
         Fall.NODES,
+        Fall.STAYS,
     }
 )
 """After these falls all generations are as good as before."""
@@ -149,10 +153,16 @@ class Mending:
             self._moved_at = now
             return Decree(self.number)
         seen = (tuple(board.published), tuple(joined), tuple(board.done))
-        is_computing = any(rank not in self._deaths for rank in missing(board))
-        if seen != self._seen or is_computing:
+        if seen != self._seen:
             self._seen, self._moved_at = seen, now
-        return self._fall(Fall.LATE) if now >= self._moved_at + self.limit_s else None
+        still_s = now - self._moved_at
+        if self.staying(board):
+            return self._fall(Fall.STAYS) if still_s >= LIVING * self.limit_s else None
+        return self._fall(Fall.LATE) if still_s >= self.limit_s else None
+
+    def staying(self, board: Board) -> list[int]:
+        """The ranks that live, and have not left their broken group."""
+        return [rank for rank in missing(board) if rank not in self._deaths]
 
     @property
     def can_rewind(self) -> bool:

@@ -3,8 +3,10 @@
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
 step. So each step earns a share of the time that it took, which a replacement would take to repeat
-it, and what is earned pays for generations. One is made earlier if half of a log is full, but for
-half of its price at least: so where a log is too small for that it gets full, and is told so.
+it, and what is earned pays for generations. One is made earlier if the log would be full before the
+next could come, but for half of its price at least: so where a log is too small for that it gets
+full, and is told so. Memory that a copy takes for the first time is not in its price: it takes ten
+times as long as a copy, but once.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
@@ -55,6 +57,17 @@ def fits(room: int, more: int, peak: int, workers: int) -> bool:
     return room >= workers * (2 * more + peak)
 
 
+def fills(each: float, room: int, steps: int) -> bool:
+    """Whether logs of so many steps are too large, and shorter ones would not be.
+
+    Two share the room, with one step of the log before.
+
+    Args:
+        each: so many bytes are logged in a step.
+    """
+    return 2 * AHEAD + 1 <= room / max(1.0, each) < 2 * steps + 1
+
+
 @dataclass
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
@@ -68,7 +81,7 @@ class Pace:
         step_s: float,
         copy_s: float,
         *,
-        is_half_full: bool,
+        fills: bool,
         is_behind: bool,
         ahead: int = AHEAD,
     ) -> int:
@@ -77,8 +90,8 @@ class Pace:
         Args:
             announced: the word.
             step_s: what the last step has taken, in all threads; ``copy_s``: what the newest
-                generation has taken of the processor.
-            is_half_full: the log under way.
+                generation has taken of the processor; 0: there is none so far.
+            fills: the log under way would be full before another generation.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
@@ -86,8 +99,9 @@ class Pace:
         newest, known = divmod(announced, 1 << _BEFORE)
         late = step + ahead - newest
         is_under_way = ahead > AHEAD and newest > step
-        is_needed = is_half_full and newest < step and 2 * self.earned_s >= copy_s
-        if is_behind or is_under_way or late <= 0 or not (is_needed or self.earned_s >= copy_s):
+        is_needed = fills and newest <= step and 2 * self.earned_s >= copy_s
+        can_be = copy_s and late > 0 and not (is_behind or is_under_way)
+        if not (can_be and (is_needed or self.earned_s >= copy_s)):
             return announced
         self.earned_s = max(0.0, self.earned_s - copy_s)
         known = (known << min(late, _BEFORE) | 1) % (1 << _BEFORE)

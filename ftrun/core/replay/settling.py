@@ -193,6 +193,7 @@ def begin(
     logs: Collection[Logged],
     done: Sequence[Counts],
     rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     """The generation from which the replacement of ``rank`` begins.
 
@@ -205,9 +206,12 @@ def begin(
         generations: the whole ones of the lost worker's memory.
         logs: that lie there too.
         done: of all ranks, read before the logs.
+        full: the words of all ranks about their logs (log_rules.py).
     """
     if not generations:
         return Fall.NO_GENERATION
+    if any(full):
+        return Fall.LOG_FULL
     first, by_number = in_all_logs(done), sorted(generations, key=lambda known: known.number)
     older = [x for x in by_number if all(first.get(g, 0) >= x.calls[g] for g in x.calls)]
     if not older:

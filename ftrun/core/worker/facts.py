@@ -166,7 +166,7 @@ class StepFacts:
     @property
     def position(self) -> int:
         """The step that is under way, or else the next one."""
-        return self._step.tag.step if self._step is not None else self.state.step
+        return self._step.tag.step if self._step is not None else self.heal.state.step
 
     @property
     def place(self) -> tuple[int | None, bool]:

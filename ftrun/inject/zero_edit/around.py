@@ -62,7 +62,8 @@ def unlike(
         for frame in frames
         if (theirs := at_peers.get(spot_of(frame).name)) is not None
         for here_values in [here.get(spot_of(frame).name, {})]
-        for loop in _untracked(frame)
+        for loop in _around(frame)
+        if loop.header and _is_fixed(loop, frame)
         for path, value in [*_of_targets(loop, theirs, here_values)][:1]
     ]
 
@@ -119,11 +120,6 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
             if loop.collects
         }
     )
-
-
-def _untracked(frame: FrameType) -> list[Iteration]:
-    """The loops around the line at which a frame stands, except for those that can be set."""
-    return [loop for loop in _around(frame) if loop.header and _is_fixed(loop, frame)]
 
 
 def _around(frame: FrameType) -> list[Iteration]:

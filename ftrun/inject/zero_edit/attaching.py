@@ -22,6 +22,7 @@ import os
 import traceback
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -75,7 +76,7 @@ class Attaching:
             del names[name]  # else the script's import would find it without asking
         names["__getattr__"] = self._look_up
         context.before_claim(self._claimed)
-        torchft_names.ON_IMPORT.append(self._imports_torchft)
+        torchft_names.ON_IMPORT.append(partial(self._is_explicit, "torchft"))
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def raised(self, error: Exception, is_early: bool) -> None:
@@ -123,21 +124,15 @@ class Attaching:
             self._is_explicit("ftrun")
 
     def _look_up(self, name: str) -> Any:
-        if name in EXPLICIT_NAMES and self.stage in (Stage.OPEN, Stage.TAKEN):
+        if name in EXPLICIT_NAMES:
             self._is_explicit(f"ftrun.{name}")
         return self._plain_getattr(name)
 
-    def _imports_torchft(self) -> None:
-        if self.stage in (Stage.OPEN, Stage.TAKEN):
-            self._is_explicit("torchft")
-
     def _claimed(self) -> None:
         """A Manager is being made."""
-        if self._script.makes_manager or self.stage is Stage.MANAGED:
-            return
-        if self.stage is not Stage.EXPLICIT:
+        if not self._script.makes_manager:
             self._is_explicit("a Manager")
-        self.stage = Stage.MANAGED
+            self.stage = Stage.MANAGED
 
     @compiling.never
     def _stepped(self, *_: Any) -> None:
@@ -164,6 +159,8 @@ class Attaching:
         Raises:
             Refused: it has seen the other form already.
         """
+        if self.stage not in (Stage.OPEN, Stage.TAKEN):
+            return
         late = self._why_late()
         if late:
             want(Form.EXPLICIT, f"{call_site()}: {what} comes after {late}")

@@ -7,18 +7,17 @@ Objects are matched by the order in which the script made them. Not here: the pl
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import refuse
-from ftrun.inject.zero_edit.stepping import Stepping
-from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
-from ftrun.training.context import WorkerContext
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 KEY = "script"
 CALLBACKS = "callbacks"
@@ -32,32 +31,20 @@ REMEDY = (
 )
 
 
-class Script(Protocol):
-    """The rooms of a script that have what is carried (script.py)."""
-
-    here: WorkerContext
-    models: Models
-    stepping: Stepping
-    frameworks: Frameworks
-    has_loaded: bool
-
-
 class Carried:
     """The script's state functions for the Manager.
 
-    Args:
-        loads: called before the peers' state is loaded: whether it may be now.
-
     Attributes:
         life: names the life of the job: the incarnation from which all took their first state.
-        has_ended: the script has ended, and the objects that it made may be gone.
+        has_ended: the script has ended, and the objects that it made may be gone: no state is
+            loaded into them.
         lacking: what the last state could not give, in words.
     """
 
-    def __init__(self, script: Script, loads: Callable[[], bool]) -> None:
+    def __init__(self, script: Script) -> None:
         self.life = script.here.key.incarnation
         self.lacking: list[str] = []
-        self._script, self._loads = script, loads
+        self._script = script
         self.has_ended = self.is_put_off = False
 
     def _parts(self) -> dict[str, list[Any]]:
@@ -105,17 +92,13 @@ class Carried:
         if self._script.stepping.has_late:
             gc.collect()
 
-    def is_over(self) -> None:
-        """The script has ended, and its objects may be gone: no state is loaded into them."""
-        self.has_ended = True
-
     def load(self, tree: dict[str, Any]) -> None:
         """Take the peers' state.
 
         Raises:
             Refused: this replica has made other objects than its peers.
         """
-        self.is_put_off = not self._loads()
+        self.is_put_off = not self._script.may_load()
         if not (self.has_ended or self.is_put_off):
             self.apply(tree)
         self._script.has_loaded = True

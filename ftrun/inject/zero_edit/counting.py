@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterator
 from types import CodeType, GeneratorType
 from typing import Any, cast
 
+from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit.frames import Spot, spot_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
@@ -79,8 +80,9 @@ class Numbers(itertools.chain[int]):
         return found
 
     def taken(self) -> int | None:
-        """The number that was taken last; None: none yet."""
-        turns = self.turns()
+        """The number that was taken last; None: none yet. (It is asked for in each step.)"""
+        left: int = self._pieces[-1].__length_hint__()
+        turns = len(self.over) - left
         return self.over[turns - 1] if turns else None
 
     def numbers(self) -> Numbers:
@@ -182,20 +184,58 @@ def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
     return found
 
 
+def _span(source: Any, turns: int) -> range | None:
+    """The range that a generator goes over, of which it has given so many numbers."""
+    found = _within(source, 0) if type(source) is GeneratorType else ()
+    if len(found) != 1:
+        return None
+    _, (left,), index = found[0].__reduce__()
+    return range(left.start + ((index or 0) - turns) * left.step, left.stop, left.step)
+
+
 class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
     """The iterator of one loop over anything: it counts what it gives. It holds no item."""
 
-    __slots__ = ("__weakref__", "_numbers", "_source")
+    __slots__ = ("__weakref__", "_instead", "_numbers", "_source")
     _numbers: Numbers
     _source: Iterator[Any]
+    _instead: list[range]
 
     @staticmethod
     def over(source: Iterator[Any]) -> Items:
         """An iterator that gives what ``source`` gives, beginning with number 0."""
-        numbers = Numbers.begin(range(COUNT_END))
-        found = Items(lambda number, item: item, numbers, source)
-        found._numbers, found._source = numbers, source
+        numbers, instead = Numbers.begin(range(COUNT_END)), list[range]()
+
+        def give(_: int, item: Any) -> Any:
+            turns = numbers.turns()
+            own = _span(source, turns) if instead else None
+            if own is None or type(item) is not int or item != own[turns - 1]:
+                return item
+            if len(own) != len(instead[0]):
+                raise UserError(f"this loop went over {instead[0]}, and goes over {own} now")
+            return instead[0][turns - 1]
+
+        found = Items(give, numbers, source)
+        found._numbers, found._source, found._instead = numbers, source, instead
         return found
+
+    def span(self) -> range | None:
+        """The range whose numbers it gives, as a progress bar does; None: it gives others."""
+        return self._instead[0] if self._instead else _span(self._source, self.turns())
+
+    def goes_over(self, theirs: range) -> None:
+        """Give the numbers of ``theirs`` in place of those of another range, which is as long."""
+        if self.span() != theirs:
+            self._instead[:] = [theirs]
+
+    def go_on_after(self, number: int, theirs: range) -> bool:
+        """Take the number of ``theirs`` next that follows ``number``; False: it cannot."""
+        own, within = _span(self._source, self.turns()), self.numbers()
+        if own is None or within is None or len(own) != len(theirs) or number not in theirs:
+            return False
+        self.goes_over(theirs)
+        at = theirs.index(number)
+        return within.go_on_after(own[at]) and self._numbers.come_to(at + 1)
 
     def turns(self) -> int:
         return self._numbers.turns()
@@ -274,41 +314,48 @@ class Ranges:
                 iterator.tell(spot_at(code, line))
         return True
 
-    def _live(self) -> dict[Spot, Numbers | Items]:
-        """Of several at one place the newest one: a package's have no lines."""
-        found: dict[Spot, Numbers | Items] = {}
+    def _live(self, functions: Collection[str] | None = None) -> list[tuple[Spot, Numbers | Items]]:
+        """Those in one of these functions, or all. Of several at one place the newest one: a
+        package's have no lines."""
+        found: list[tuple[Spot, Numbers | Items]] = []
         for key, begun in list(self._loops.items()):
-            iterator = begun[0]()
-            if iterator is None and self._loops.get(key) is begun:
-                self._loops.pop(key)
-            elif iterator is not None:
-                begun[2] = begun[2] or spot_at(begun[1], key[1])
-                found[begun[2]] = iterator
+            iterator, spot = begun[0](), begun[2]
+            if iterator is None:
+                if self._loops.get(key) is begun:
+                    self._loops.pop(key)
+                continue
+            if spot is None:
+                spot = begun[2] = spot_at(begun[1], key[1])
+            if functions is None or spot.name in functions:
+                if not spot.line:
+                    found = [one for one in found if one[0] != spot]
+                found.append((spot, iterator))
         return found
 
     def _all(self) -> dict[Spot, Numbers | Within]:
         """Those over numbers."""
-        within = {spot: loop.numbers() for spot, loop in self._live().items()}
+        within = {spot: loop.numbers() for spot, loop in self._live()}
         return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number that each loop in one of these functions has taken last."""
         found = []
-        for spot, loop in self._live().items():
-            if spot.name in functions and (numbers := loop.numbers()) is not None:
-                number = numbers.taken()
-                if number is not None:
-                    found.append((spot, number))
+        for spot, loop in self._live(functions):
+            numbers = loop if type(loop) is Numbers else loop.numbers()
+            number = None if numbers is None else numbers.taken()
+            if number is not None:
+                found.append((spot, number))
         return tuple(found)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
         """The ranges of each loop over a ``range`` in one of these functions."""
-        live = self._live().items()
-        return tuple((x, y.over) for x, y in live if isinstance(y, Numbers) and x.name in functions)
+        live, of_all = self._live(functions), self.are_predecessors
+        known = [(x, y.over if isinstance(y, Numbers) else of_all and y.span()) for x, y in live]
+        return tuple((spot, over) for spot, over in known if isinstance(over, range))
 
     def turns(self, spot: Spot) -> int:
         """How many turns of the loop at a place have begun, whatever it is over."""
-        loop = self._live().get(spot)
+        loop = dict(self._live()).get(spot)
         return 0 if loop is None else loop.turns()
 
     def come_to(self, spot: Spot, turns: int, theirs: range | None = None) -> bool:
@@ -316,16 +363,18 @@ class Ranges:
 
         ``theirs``: as in ``set``.
         """
-        loop = self._live().get(spot)
+        loop = dict(self._live()).get(spot)
         if isinstance(loop, Numbers) and theirs:
             is_other = self.are_predecessors or len(theirs) != len(loop.over)
             if is_other and loop.like(theirs, theirs.start) is None:
                 return False
+        if isinstance(loop, Items) and theirs is not None and self.are_predecessors:
+            loop.goes_over(theirs)
         return loop is not None and loop.come_to(turns)
 
     def one_ends(self) -> bool:
         """Whether a loop has begun its last turn."""
-        return any(not loop.__length_hint__() for loop in self._live().values())
+        return any(not loop.__length_hint__() for _, loop in self._live())
 
     def knows(self, spot: Spot) -> bool:
         """Whether a loop at this place is one over numbers."""
@@ -346,6 +395,9 @@ class Ranges:
         if isinstance(loop, Numbers) and theirs is not None and loop.over != theirs:
             found = loop.like(theirs, number)
             return found is not None and loop.go_on_after(found)
+        bar = dict(self._live()).get(spot)
+        if isinstance(bar, Items) and theirs is not None and self.are_predecessors:
+            return bar.go_on_after(number, theirs)
         return loop is not None and loop.go_on_after(number)
 
 

@@ -29,14 +29,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.files import Drafts, is_by_script
+from ftrun.inject.zero_edit.files import is_by_script
 from ftrun.inject.zero_edit.frames import call_site, is_script
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 FILE = "made-{replica_id}.{group_rank}"
 MADE_MAX = ABSENT_MAX = 256
@@ -51,29 +54,21 @@ class Directories:
     """Stands in for ``os.mkdir``, which ``makedirs`` and pathlib call, and for ``os.path.exists``
     and its like where the script itself calls them.
 
-    Args:
-        path: the file of this slot and rank.
-        drafts: of this worker, which notes what this process has made.
-        is_world: whether the script has made its process group. Before, only directories of its own
-            lines are its predecessor's.
-
     Attributes:
         is_successor: a worker of this slot has trained before.
-        steps: how many steps have ended; ``waits_for_file``: called in training, when the script
-            asks in a loop for what is not there, with words, and since when.
+        waits_for_file: called in training, when the script asks in a loop for what is not there,
+            with words, and since when.
     """
 
-    def __init__(
-        self, path: Path, drafts: Drafts, is_world: Callable[[], bool] = lambda: True
-    ) -> None:
-        self._journal, self._drafts, self._is_world = Journal(path), drafts, is_world
+    def __init__(self, script: Script) -> None:
+        path = script.file(FILE)
+        self._script, self._drafts, self._journal = script, script.drafts, Journal(path)
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._asked: Counter[str] = Counter()
         self._is_registered = self.is_successor = self._repeats = self._is_same = False
-        self.steps: Callable[[], int] = lambda: 0
         self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
@@ -82,14 +77,13 @@ class Directories:
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
             self.is_successor, self._repeats = True, ends
-
-    def is_in_group(self, *, replaces: bool) -> None:
-        """A worker that ``replaces`` another in its group is to take the same way, so it is always
-        told the same; any other one of a group begins anew."""
-        self._is_same = self._repeats = replaces
-        if not replaces:
-            self._theirs, self._links, self.is_successor = [], [], False
-            self._absent.clear()
+        if script.memory is not None:
+            # A worker that replaces another in its group is to take the same way, so it is always
+            # told the same; any other one of a group begins anew.
+            self._is_same = self._repeats = script.memory.world.is_newcomer
+            if not self._is_same:
+                self._theirs, self._links, self.is_successor = [], [], False
+                self._absent.clear()
 
     def install(self, patches: Patches) -> None:
         functools.update_wrapper(self, _PLAIN)
@@ -135,7 +129,7 @@ class Directories:
         """The script asks for what is not there: in a loop, it waits for another rank."""
         if threading.current_thread() is not threading.main_thread() or self._drafts.is_forked:
             return
-        asked = self.steps(), frame.f_code, os.fsdecode(path)
+        asked = self._script.steps, frame.f_code, os.fsdecode(path)
         if asked != self._asked_last:
             self._asked_last, self._asked_at, self._times = asked, clock.now(), 0
         self._times += 1
@@ -153,11 +147,13 @@ class Directories:
             return
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
-        is_taken = self._is_world() or is_by_script()  # a logger of a package would mix two tables
+        is_taken = (
+            self._script.peers.can_be_found or is_by_script()
+        )  # a logger of a package would mix two tables
         if is_free and is_taken and self._drafts.joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and (
-            any(whole.startswith(f"{x}{os.sep}") for x in self._targets())
+            any(whole.startswith(f"{os.path.realpath(x)}{os.sep}") for x in self._links)
             or (self._drafts.joins() and (kind, whole) in self._theirs)
         ):
             return  # its predecessor's, which the script makes anew
@@ -208,9 +204,6 @@ class Directories:
             f"its predecessor has made, under the name {os.path.basename(whole)} too"
         )
         return True
-
-    def _targets(self) -> list[str]:
-        return [os.path.realpath(link) for link in self._links]
 
     def _remove(self, pid: int) -> None:
         for link in self._links if os.getpid() == pid else ():

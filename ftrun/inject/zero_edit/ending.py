@@ -16,21 +16,22 @@ it (training/lingering.py).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.carried import CALLBACKS, Carried
+from ftrun.inject.zero_edit.carried import CALLBACKS
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.values.units import leaves, mapped, version_of
 from ftrun.training.manager import Manager
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 LINGER = timedelta(minutes=5)
 """How long those that have come to the end wait for the others: as long as torchrun's agents do."""
@@ -46,26 +47,21 @@ class Ending:
 
     Its state functions are those of the Manager.
 
-    Args:
-        carried: the script's objects; ``tensors``: its tensors and arrays outside them.
-        has_begun: whether a step is committed.
-
     Attributes:
         has_followed: this replica has joined peers that have finished.
         is_behind: it has joined peers that train, some steps after its place.
         is_replaying: it goes through these steps; ``replays``: so many are left.
+        is_offered: who heals gets the copy, if there is one; False: the state of that moment.
         stands_still: nothing may step, because this replica holds the state after these steps.
     """
 
-    def __init__(
-        self, carried: Carried, tensors: Tensors, has_begun: Callable[[], bool] = lambda: True
-    ) -> None:
-        self._carried, self._tensors, self._has_begun = carried, tensors, has_begun
+    def __init__(self, script: Script) -> None:
+        self._script, self._carried, self._tensors = script, script.carried, script.tensors
         self.replays = 0
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
-        self.stands_still = self._is_offered = False
+        self.stands_still = self.is_offered = False
         self._at_draw: Any = None
 
     @property
@@ -90,12 +86,8 @@ class Ending:
             return False
         state, tensors = self._carried.state(), self._tensors.state()
         self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
-        self._is_offered = True
+        self.is_offered = True
         return True
-
-    def step_begins(self) -> None:
-        """A step is about to begin: who heals in it gets the state of that moment."""
-        self._is_offered = False
 
     def step_ended(self) -> None:
         """A step has ended, mostly with a commit: drop the copy, which is older."""
@@ -103,17 +95,21 @@ class Ending:
 
     # ------------------------------------------------------------ the state that heals
 
+    def _has_begun(self) -> bool:
+        """Whether a step is committed."""
+        return self._script.manager().current_step() > 0
+
     def state(self) -> State:
         """The state of the script's objects."""
         if not self._has_begun():
             return self._carried.first_state()
-        return self._copy[0] if self._is_offered and self._copy else self._carried.state()
+        return self._copy[0] if self.is_offered and self._copy else self._carried.state()
 
     def tensors(self) -> State:
         """The state of the tensors and arrays outside them."""
         if not self._has_begun():
             return {}
-        return self._copy[1] if self._is_offered and self._copy else self._tensors.state()
+        return self._copy[1] if self.is_offered and self._copy else self._tensors.state()
 
     def load(self, state: State) -> None:
         """Take the peers' state of the script's objects.
@@ -230,7 +226,7 @@ class Ending:
         """
         if self.has_followed and not self._is_of_commit:
             self._restore()
-        self._is_offered = True
+        self.is_offered = True
 
     def _restore(self, *, is_late: bool = False) -> None:
         if self._copy is None:

@@ -12,21 +12,20 @@ Not here: which replica gets which samples (core/data/plan.py), loaders as writt
 from __future__ import annotations
 
 import weakref
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import BatchSampler, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
-from ftrun.inject.zero_edit.models import Models
-from ftrun.training.context import WorkerContext
 from ftrun.training.elastic_loader import ElasticLoader
 from ftrun.training.elastic_sampler import Drawing, ElasticSampler
-from ftrun.training.manager import Manager
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 MODE = "exactly-once"
 CARRIED = (
@@ -39,17 +38,6 @@ CARRIED = (
 )
 """The arguments of the script's loader that its replacement has too."""
 REMEDY = "Leave that option out, or use ftrun.ElasticSampler with a Manager (docs/DATA.md)"
-
-
-class Script(Protocol):
-    """What is asked of a script (script.py)."""
-
-    here: WorkerContext
-    models: Models
-    ending: Ending
-
-    def manager(self) -> Manager:
-        """The Manager, made at the first need of it."""
 
 
 class ExactlyOnce:

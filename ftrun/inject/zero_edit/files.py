@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -27,6 +27,9 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import INSTALLED, is_script
 from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.values.journal import Journal, read
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
@@ -44,29 +47,15 @@ class Drafts:
     A name has the worker's rank, so that a successor writes over the drafts of a killed worker.
     (Processes that the worker has forked, such as a loader's, have names of their own.)
 
-    Args:
-        rank: of the worker.
-        passes: whether what it writes now does not count (passing.py).
-        joins: whether it has still to join peers: then files that were there before it stay. It is
-            asked before the first step only.
-        has_begun: whether its first step has begun.
-        removed: a file of this slot, for what the script removes; a successor reads it.
-
     Attributes:
         has_named: the script has made, renamed or removed a file since this was set to False.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        passes: Callable[[], bool] = lambda: False,
-        joins: Callable[[], bool] = lambda: False,
-        has_begun: Callable[[], bool] = lambda: False,
-        removed: Path | None = None,
-    ) -> None:
-        self.rank, self._passes, self.joins, self.has_begun = rank, passes, joins, has_begun
-        self._removed = None if removed is None else Journal(removed)
-        self._gone: set[str] = {x for names, _ in (read(removed) if removed else ()) for x in names}
+    def __init__(self, script: Script) -> None:
+        self._script, self.rank = script, script.mates.rank
+        removed = script.file(REMOVED)  # what the script removes; a successor reads it
+        self._removed = Journal(removed)
+        self._gone = {name for names, _ in read(removed) for name in names}
         self._pid = os.getpid()
         self.has_named = False
         self._lock = threading.Lock()
@@ -98,14 +87,25 @@ class Drafts:
         """Whether the worker has forked this process: a loader's workers write for the loop."""
         return os.getpid() != self._pid
 
+    def has_begun(self) -> bool:
+        """Whether the first step of this worker has begun."""
+        return self._script.course.now.has_stepped
+
+    def joins(self) -> bool:
+        """Whether it has still to join peers: then files that were there before it stay. It is
+        asked before the first step only."""
+        return self._script.has_peers()
+
     def drops(self) -> bool:
-        """Whether what is written now does not count."""
-        return self._passes() and not self.is_forked
+        """Whether what is written now does not count (passing.py)."""
+        return self._script.passing.is_on and not self.is_forked
 
     def drops_at(self, path: Path) -> bool:
         """Whether a file that is written now does not count. What this process has made itself, and
         what is in a directory that it has made, does: no other worker's file is there."""
-        if self.is_forked or not (self._passes() or (os.path.lexists(path) and self.joins())):
+        if self.is_forked:
+            return False
+        if not (self.drops() or (os.path.lexists(path) and self.joins())):
             return False
         return not self.is_own(path)
 
@@ -124,7 +124,7 @@ class Drafts:
         """Remove a file or a directory, or find that the predecessor has: a list of checkpoints
         that heals may be older than that."""
         real = str(_real(Path(path)))
-        if self._removed is not None and self.has_begun() and not self.is_forked:
+        if self.has_begun() and not self.is_forked:
             with contextlib.suppress(OSError):
                 if not self._removed.add([real]):
                     self._removed.begin([*self._gone, real])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from inspect import CO_OPTIMIZED
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, TypeVar
 
 LOOP_PACKAGES = (
@@ -152,6 +152,57 @@ def innermost_of(frames: Sequence[FrameType]) -> dict[str, FrameType]:
     for frame in frames:
         found.setdefault(spot_of(frame).name, frame)
     return found
+
+
+class _ModuleCode:
+    """In the place of a module's code."""
+
+    co_flags = 0
+
+    def __init__(self, file: str, name: str) -> None:
+        self.co_filename, self.co_name = file, name
+
+
+class _ModuleFrame:
+    """In the place of the frame of a module that was read to its end."""
+
+    f_lineno = 0
+
+    def __init__(self, module: ModuleType, file: str) -> None:
+        self.module, self.f_locals = module, vars(module)
+        self.f_code = _ModuleCode(file, module.__name__)
+
+
+class _ModuleFrames:
+    """Those of the script's modules, by name. ``looked_at``: so many modules were there."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+        self._looked_at = 0
+
+    def all(self) -> list[Any]:
+        there = {n: x for n, x in self._known.items() if sys.modules.get(n) is x.module}
+        if len(there) < len(self._known) or self._looked_at != len(sys.modules):
+            self._looked_at, self._known = len(sys.modules), there
+            for name, module in list(sys.modules.items()):
+                if self._is_new(name, module):
+                    there[name] = _ModuleFrame(module, module.__file__ or "")
+        return [*there.values()]
+
+    def _is_new(self, name: str, module: Any) -> bool:
+        if type(module) is not ModuleType or name in self._known:
+            return False
+        file = vars(module).get("__file__")
+        return isinstance(file, str) and is_script(file) and not is_loop_package(file)
+
+
+_MODULES = _ModuleFrames()
+
+
+def module_frames(frames: Sequence[FrameType]) -> list[FrameType]:
+    """What stands for the frames of the script's modules that are not among ``frames``."""
+    here = {id(frame.f_globals) for frame in frames if frame.f_code.co_name == "<module>"}
+    return [frame for frame in _MODULES.all() if id(frame.f_locals) not in here]
 
 
 def stack() -> tuple[Spot, ...]:

@@ -14,10 +14,10 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from types import FrameType, GeneratorType
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -48,6 +48,7 @@ class OpenIterators:
     """The iterators that are open, in the order in which the script began them.
 
     ``before_draw``, ``ended``: called when one is asked for a batch, and has none (loop.py).
+    ``thread``: that trains; ``last``: the iterator that gave the last batch.
     ``on_batch``: gets each batch, and returns what is given in its place; ``keeps_seeds``: those of
     a loader's workers are to be known; ``on_begin``: gives the memory that an iterator shares with
     its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless ``left``
@@ -57,22 +58,20 @@ class OpenIterators:
     def __init__(self) -> None:
         self.before_draw: Callable[[LoaderIterator], None] = lambda iterator: None
         self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
-        self.on_batch: Callable[[LoaderIterator, Any], Any] = lambda iterator, batch: batch
+        self.on_batch: Callable[[LoaderIterator, Any], Any] | None = None
         self.on_begin: Callable[[LoaderIterator], Any] = lambda iterator: None
         self.keeps_seeds = self.reads_all = False
         self.left: Sequence[bytes] | None = None
         self._open: list[weakref.ref[LoaderIterator]] = []
         self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
-        self._ended: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
-        self._last: weakref.ref[LoaderIterator] | None = None
-
-    def drawn(self, iterator: LoaderIterator) -> None:
-        self._last = iterator.here
+        self.ended_ones: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
+        self.last: weakref.ref[LoaderIterator] | None = None
+        self.thread = threading.get_ident()
 
     def evaluated(self) -> None:
         """A model is evaluated: the batch that was drawn last was not for training. Others may hold
         one that was: a loop that draws ahead, and evaluates in between."""
-        last = None if self._last is None else self._last()
+        last = None if self.last is None else self.last()
         if last is not None and not last.is_training:
             last.is_fresh = False
 
@@ -88,7 +87,7 @@ class OpenIterators:
         """The iterators that have not ended, or whose last batches are not trained on yet."""
         if len(self._open) == 1:  # mostly so
             only = self._open[0]()
-            if only is not None and not only.is_done:
+            if only is not None and not (only.cursor.has_ended and only.is_done):
                 return [only]
         found = [(ref, it) for ref in self._open if (it := ref()) is not None and not it.is_done]
         self._open = [ref for ref, _ in found]
@@ -96,8 +95,6 @@ class OpenIterators:
 
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
-        if iterator.learned == iterator.cursor.held:
-            return
         key, iterator.learned = iterator.loop, iterator.cursor.held
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
@@ -108,11 +105,7 @@ class OpenIterators:
 
     def end(self, iterator: LoaderIterator) -> None:
         """Keep an iterator that has ended: the script has dropped it, but not its last batches."""
-        self._ended.append(iterator)
-
-    def commit(self) -> None:
-        """A step has ended: the script has no batches left of iterators that it has dropped."""
-        self._ended.clear()
+        self.ended_ones.append(iterator)
 
     def words(self) -> str:
         """The loop that takes the batches, for people."""
@@ -211,11 +204,6 @@ class LoaderIterator:
             return self.cursor.is_over
         return not self.is_fresh
 
-    @property
-    def ends_next(self) -> bool:
-        """Whether the next batch is known to be its last one."""
-        return self.cursor.drawn + 1 == self.length
-
     def is_other_than(self, places: Sequence[Any]) -> bool:
         """Whether the peers draw their first batch of a step from a loader that the script has
         made at another line: ``for loader in (one, other):``."""
@@ -270,22 +258,15 @@ class LoaderIterator:
                 vars(parts[part])[attribute] = value
 
     def _look(self) -> None:
-        self.epoch, self.began_with = self._read_epoch(), self.facts()
-
-    def _read_epoch(self) -> int | None:
         epoch = getattr(self._sampler, "epoch", None)
-        return epoch if type(epoch) is int else None
+        self.epoch: int | None = epoch if type(epoch) is int else None
+        self.began_with = self.facts()
 
     @property
     def _sampler(self) -> Any:
         batched = getattr(self.loader, "batch_sampler", None)
         found = getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
         return found or (self.loader if self.is_sampler else None)
-
-    @property
-    def _has_no_seed(self) -> bool:
-        """Whether its sampler has its order from torch's own generator."""
-        return getattr(self._sampler, "generator", self) is None
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -303,7 +284,7 @@ class LoaderIterator:
         return getattr(self._inner, name)
 
     def __next__(self) -> Any:
-        if threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() != OPEN.thread:
             self.is_elsewhere = self.is_fresh = True
             return next(self._inner)
         OPEN.before_draw(self)
@@ -313,7 +294,9 @@ class LoaderIterator:
         if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
             self._look()  # workers of the loader draw their indices earlier
         try:
-            batch = OPEN.on_batch(self, self.take())
+            batch = self.take()
+            if OPEN.on_batch is not None:
+                batch = OPEN.on_batch(self, batch)
         except StopIteration:
             cursor.has_ended = True
             OPEN.end(self)
@@ -323,7 +306,7 @@ class LoaderIterator:
             cursor.drawn += 1
         # What is drawn with gradients off is evaluated, also by a module beside the models.
         self.is_fresh = self.is_training or torch.is_grad_enabled()
-        OPEN.drawn(self)
+        OPEN.last = self.here
         return batch
 
     def take(self) -> Any:
@@ -342,7 +325,8 @@ class LoaderIterator:
 
     def _begin(self) -> None:
         own = self.generator
-        is_needed = self._has_no_seed or (OPEN.keeps_seeds and self._has_workers)
+        has_no_seed = getattr(self._sampler, "generator", self) is None  # but torch's own
+        is_needed = has_no_seed or (OPEN.keeps_seeds and self._has_workers)
         states = [torch.get_rng_state()] if is_needed or own is not None else []
         states += [] if own is None else [own.get_state()]
         self.order = torch.cat(states) if states else None
@@ -433,16 +417,12 @@ class LoaderIterator:
             over = 0 if given is None else max(0, left - sent) % len(given)
             passed = sum(1 for _ in itertools.islice(indices, max(0, left - sent - over)))
             left = min(left - passed, sent + over)
-            self._pass_over(batches - left)
+            if batches > left and hasattr(self._inner, "_num_yielded"):
+                self._inner._num_yielded += batches - left  # which it compares with its length
             if given is not None and passed:
                 self.workers.go_on(batches, passed, given)
         for _ in range(left):
             next(self._inner, None)
-
-    def _pass_over(self, batches: int) -> None:
-        """Keep the iterator's own count right, which it compares with its length."""
-        if batches and hasattr(self._inner, "_num_yielded"):
-            self._inner._num_yielded += batches
 
 
 def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None) -> None:
@@ -495,19 +475,17 @@ def _count_on(counted: Any, by: int) -> None:
         told.once("an enumerate cannot be set to the peers' place: this Python's is unknown")
 
 
-def refuse_threads(draws: Iterable[LoaderIterator]) -> None:
+def refuse_thread(iterator: LoaderIterator) -> NoReturn:
     """Refuse a script whose own thread draws the batches.
 
     Raises:
-        Refused: one does.
+        Refused: always.
     """
-    for iterator in draws:
-        if iterator.is_elsewhere:
-            refuse(
-                f"{iterator.spot}: a thread of the script's draws the batches of this loader, and "
-                "ftrun follows a loop by its own draws. Draw them in the loop; the loader's "
-                "num_workers has them ready in time"
-            )
+    refuse(
+        f"{iterator.spot}: a thread of the script's draws the batches of this loader, and ftrun "
+        "follows a loop by its own draws. Draw them in the loop; the loader's num_workers has them "
+        "ready in time"
+    )
 
 
 def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) -> None:
@@ -525,6 +503,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         claimed = claims(loader)
         return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
+    OPEN.thread = threading.get_ident()
     patches.around(DataLoader, "__iter__", __iter__)
     patches.put(RANGES, "samplers", (Sampler,))
     patches.put(RANGES, "iterate", _iterate)

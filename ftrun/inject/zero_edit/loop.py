@@ -33,7 +33,7 @@ from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.inside import Inside
-from ftrun.inject.zero_edit.loaders import LoaderIterator, refuse_threads
+from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
@@ -71,11 +71,13 @@ class Loop:
             return
         if script.trial is not None and not iterator.entry:
             script.trial.loader_begins()
-        script.ending.goes_on()
-        if not self._course.at(Event.DRAW).has_stepped and script.joins_at():
-            self._draws_on_its_way(iterator)
+        if self._course.now is not State.BETWEEN:  # mostly it is
+            script.ending.goes_on()
+            if not self._course.now.has_stepped and script.joins_at():
+                self._draws_on_its_way(iterator)
         script.noting.draw(iterator)
         if isinstance(iterator, ExactIterator):
+            iterator.cursor.begin()
             self._begin_at_draw(iterator)
 
     @ours
@@ -84,7 +86,7 @@ class Loop:
         script = self.script
         if threading.current_thread() is not threading.main_thread() or script.drafts.is_forked:
             return
-        if self._course.at(Event.DRAW).has_stepped:
+        if self._course.now.has_stepped:
             script.noting.turn(spot)
             return
         turn = script.peers.place.turn if script.joins_at() else None
@@ -131,18 +133,19 @@ class Loop:
             False if the pass does not count: the peers have finished, or are in another loop.
         """
         script = self.script
-        if self._course.now is State.BETWEEN and script.noting.is_idle:
+        is_next = self._course.now is State.BETWEEN  # mostly so
+        if is_next and script.noting.idle and script.noting.is_idle:
             return True
         draws = script.noting.training()
-        refuse_threads(draws)
-        self._moving.step_begins()
-        is_next = self._course.now is State.BETWEEN  # mostly so
+        if self._moving.has_moved:
+            self._moving.step_begins()
         if not is_next and self._is_alone(Event.PASS):
             return False
         if self._course.now is State.STEPPING:
             script.noting.passes_again(draws)
             return True
-        script.exactly_once.expect()
+        if script.exactly_once.is_on:
+            script.exactly_once.expect()
         if is_next or not script.joins_at():
             self._begin(draws)
             return True
@@ -151,18 +154,22 @@ class Loop:
         self._pass_over(draws)
         return False
 
-    @ours
     def before_reduction(self) -> bool:
         """A backward pass reduces gradients; False: they are this replica's alone.
 
         A loop may take several steps after one forward pass. The second one begins here; nobody
         joins in it, because a newcomer cannot begin in the middle of a pass.
         """
-        if self._course.now is not State.STEPPING and self._is_alone(Event.REDUCE):
-            return False
-        if self._course.now is State.STEPPING:
+        if self._course.now is State.STEPPING or self._may_reduce():
             self.script.noting.begun_at = ()
-        elif self._course.now is State.BETWEEN:
+            return True
+        return False
+
+    @ours
+    def _may_reduce(self) -> bool:
+        if self._is_alone(Event.REDUCE):
+            return False
+        if self._course.now is State.BETWEEN:
             self._begin(self.script.noting.training(), is_late=True)
         return True
 
@@ -170,9 +177,22 @@ class Loop:
     def commit(self) -> bool:
         """The first optimizer steps: whether it may. Further ones of the same step follow it."""
         script = self.script
-        match self._course.at(Event.STEP):
+        match self._course.now:
             case State.STEPPING:
-                self._decide()
+                manager = script.made
+                assert manager is not None
+                self._outcome = manager.should_commit()
+                self._course.goes(Event.STEP, State.BETWEEN)
+                script.steps += 1
+                script.ending.step_ended()
+                if self._outcome:
+                    script.marking.mark(manager)
+                    if script.trial is not None:
+                        step = script.steps_of(manager)
+                        script.trial.committed(step, manager, self._charge.facts)
+                script.standing.step_ended()
+                script.lost += not self._outcome
+                script.noting.commit()
             case State.GHOST:
                 self._course.goes(Event.STEP, State.PASSING)
                 script.noting.commit()
@@ -192,7 +212,7 @@ class Loop:
     def _begin(self, draws: list[LoaderIterator], *, is_late: bool = False) -> None:
         """Begin a step at the place of the last draw; none that ``is_late``, in a pass, has one."""
         script, noting, standing = self.script, self.script.noting, self.script.standing
-        manager = script.manager()
+        manager = script.made or script.manager()
         noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
         place = noting.place(draws, noted)
         if place is not None:
@@ -215,24 +235,9 @@ class Loop:
         if self.script.trial is not None:
             self.script.trial.begins(self.script.steps_of(manager))
 
-    def _decide(self) -> None:
-        """The step under way ends."""
-        script, manager = self.script, self.script.manager()
-        self._outcome = manager.should_commit()
-        self._course.goes(Event.STEP, State.BETWEEN)
-        script.steps += 1
-        script.ending.step_ended()
-        if self._outcome:
-            script.marking.mark(manager)
-            if script.trial is not None:
-                script.trial.committed(script.steps_of(manager), manager, self._charge.facts)
-        script.standing.step_ended()
-        script.lost += not self._outcome
-        script.noting.commit()
-
     def _is_alone(self, event: Event) -> bool:
         """Whether a pass or a reduction is of no step with its peers."""
-        if self._course.at(event) is State.FOLLOWING:
+        if self._course.now is State.FOLLOWING:
             goes_on = self.script.ending.goes_on()
             self._course.goes(event, State.STEPPING if goes_on else State.REPLAYING)
         return self._course.now.is_alone
@@ -318,13 +323,13 @@ class Loop:
         script, manager = self.script, self.script.made
         if manager is None or not script.models.wrapped:
             return
-        state = self._course.at(Event.END)
+        state = self._course.now
         if not (state.has_stepped or script.joins_at()):
             return
         if script.passing.is_on:  # it has not come to them
             stands_elsewhere(script.peers.place, stack())
         if not state.has_stepped:  # it has come to the end by a file that its predecessor wrote
-            script.carried.is_over()
+            script.carried.has_ended = True
             script.start(manager, allow_heal=True)
             script.ending.has_followed = True
             script.rewriting.joined()

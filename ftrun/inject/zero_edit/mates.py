@@ -44,6 +44,7 @@ class Mates:
     def __init__(self, here: WorkerContext) -> None:
         self._here = here
         self.size = here.workers_per_replica
+        self.are_several = self.size > 1
         self.first = int(here.replica_id) * self.size
         self.rank = self.first + here.group_rank
         self.group: dist.ProcessGroup | None = None
@@ -53,10 +54,6 @@ class Mates:
         """The script has made its world, with ``group`` for this replica; all mates come here."""
         self.group = group
         self._talk = self.make_group("talk", self.ranks, timeout, only_cpu=True)
-
-    @property
-    def are_several(self) -> bool:
-        return self.size > 1
 
     @property
     def is_lead(self) -> bool:

@@ -165,14 +165,15 @@ class Memory:
         step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
         self._worked_s = worked_s
         said, world = self.board.read(0, Word.DUE), self.world
+        ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
         word = self._pace.begins(
             self._step,
             said,
             step_s,
             self._took_s,
-            is_half_full=world.is_half_full,
+            fills=world.fills_within(ahead + 1, self._step),
             is_behind=world.is_behind,
-            ahead=ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD,
+            ahead=ahead,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)
@@ -198,6 +199,7 @@ class Memory:
             self._load()
         elif allow_heal and self.awaits_newcomers:
             self._take()
+        self.world.begins(self._step)
         self._began_at = clock.now()
         self.world.begins_step()
 
@@ -281,12 +283,12 @@ class Memory:
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
-        world.opens_log(number, place.exchanges)
+        world.opens_log(number, place.exchanges, self._step)
         tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
         if self._keeps_gradients:
             tree[GRADIENTS] = [x.grad for x in self._parameters()]
         given = pack(tree)
-        left = self.batches.left(place)
+        left, noting = self.batches.left(place), self.script.noting
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
@@ -294,6 +296,7 @@ class Memory:
             "batches": self.batches.digests(),
             "workers": None if left is None else len(left),
             "draws": self.batches.have_drawn,
+            "printed": (0, 0) if noting.printed is None else noting.printed.at_place,
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
@@ -323,10 +326,10 @@ class Memory:
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
                 self._gives_up(str(error))
-            self._took_s += time.thread_time() - began
+            self._took_s += time.thread_time() - began - self.area.touched_s
 
-        if self.script.noting.appended is not None:
-            self.script.noting.appended.takes(self._step)
+        if noting.appended is not None:
+            noting.appended.takes(self._step)
         self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not number:
             copy()
@@ -410,6 +413,8 @@ class Memory:
         self.place = head["place"]
         if self.script.noting.appended is not None:
             self.script.noting.appended.goes_on(head["step"])
+        if self.script.noting.printed is not None:
+            self.script.noting.printed.goes_on(head["printed"])
         assert self._randomness is not None
         self._randomness.given = self._random
         have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))

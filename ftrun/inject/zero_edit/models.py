@@ -11,21 +11,22 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.tensors import LATE
-from ftrun.inject.zero_edit.world.world import World
 from ftrun.training import compiling
 from ftrun.training.manager import Manager
 from ftrun.training.sharded import parameters_of, replicate
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 MODULES_MAX, LATE_MAX = 200_000, 4_096
 _SYNCS = "require_forward_param_sync"
@@ -34,14 +35,8 @@ _SYNCS = "require_forward_param_sync"
 class Models:
     """The models of this process.
 
-    Args:
-        mates: the workers of this replica.
-        world: the script's process groups.
-        manager: makes the Manager, at the first model.
-        before_forward: called before a forward pass in training; False: the pass does not count.
-        before_evaluation: called before a forward pass of a model in evaluation mode.
-
     Attributes:
+        mates: the workers of this replica; ``world``: the script's process groups.
         wrapped, sites: what a DistributedDataParallel wraps or FSDP2 shards, and where the script
             made that.
         makes_ddp: called before the script makes a DistributedDataParallel, or shards a model;
@@ -49,34 +44,20 @@ class Models:
         syncs: of each wrapped model, whether its next pass broadcasts buffers, as the step began;
             None: no DistributedDataParallel. An evaluation, or a pass that only accumulates, has
             left it so, and all ranks do the same.
-        goes_again: whether the next pass is of a step that the peers have taken already.
         is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
-        on_first: called when there is a first one.
         on_late: called with what was made after the first step.
         on_inputs: called with what a model gets in a pass in training; with None once the loop
             has been told of the pass.
     """
 
-    def __init__(
-        self,
-        mates: Mates,
-        world: World,
-        manager: Callable[[], Manager],
-        before_forward: Callable[[], bool],
-        before_evaluation: Callable[[], None],
-    ) -> None:
+    def __init__(self, script: Script) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
-        self.on_first: Callable[[], None] = lambda: None
-        self.goes_again: Callable[[], bool] = lambda: False
         self.on_late: Callable[[str], None] = lambda what: None
         self.on_inputs: Callable[[Any], None] = lambda inputs: None
-        self.mates, self.world = mates, world
+        self.script, self.mates, self.world = script, script.mates, script.world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
-        self.is_averaged = self._is_alone = False
-        self.manager = manager
-        self.before_forward = before_forward
-        self.before_evaluation = before_evaluation
+        self.is_averaged = self._is_alone = self._has_first = False
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self.syncs: list[bool | None] = []
@@ -85,21 +66,19 @@ class Models:
         self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # the latest, and where
         self._roots: list[tuple[nn.Module, str]] | None = None
         self._bare: list[tuple[nn.Module, str]] = []
-        self._around: dict[int, weakref.ref[nn.Module]] = {}  # by id of what is wrapped
+        self._around: list[Callable[[], nn.Module | None]] = []  # of each that is wrapped
 
     def step_begins(self) -> None:
         """Keep what a newcomer of this step needs: a pass of the step changes it."""
-        self.syncs = [getattr(self._ddp_of(x), _SYNCS, None) for x in self.wrapped]
+        self.syncs = [getattr(around(), _SYNCS, None) for around in self._around]
 
     def set_syncs(self, syncs: Sequence[bool | None]) -> None:
         """Broadcast buffers when the peers do."""
-        for module, is_due in zip(self.wrapped, syncs, strict=False):
-            if is_due is not None and (model := self._ddp_of(module)) is not None:
+        for around, is_due in zip(self._around, syncs, strict=False):
+            model = around()
+            if is_due is not None and model is not None:
                 setattr(model, _SYNCS, is_due)
         self.syncs = list(syncs)
-
-    def _ddp_of(self, module: nn.Module) -> nn.Module | None:
-        return self._around.get(id(module), lambda: None)()
 
     def keep(self) -> None:
         """The modules that live at the first step heal, also when main() has returned."""
@@ -110,14 +89,14 @@ class Models:
     def add(self, module: nn.Module, around: nn.Module | None = None) -> None:
         """A DistributedDataParallel, ``around``, wraps ``module``, or FSDP2 shards it."""
         self.wrapped.append(module)
-        if around is not None:
-            self._around[id(module)] = weakref.ref(around)
+        self._around.append(_nothing if around is None else weakref.ref(around))
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
             self.on_late("makes another DistributedDataParallel")
-        on_first, self.on_first = self.on_first, lambda: None
-        on_first()
+        is_first, self._has_first = not self._has_first, True
+        if is_first:
+            self.script.has_model()
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps something that is trained on all replicas."""
@@ -144,7 +123,7 @@ class Models:
         inner = {id(part) for part in module.modules()}
         for at in reversed(range(len(self.wrapped))):
             if id(self.wrapped[at]) in inner:
-                del self.wrapped[at], self.sites[at]
+                del self.wrapped[at], self.sites[at], self._around[at]
         for part in inner & self._sharded.keys():
             self._sharded.pop(part).remove()
         before: Any = self._before_sharded
@@ -173,7 +152,7 @@ class Models:
         """A pass in training begins; False: it does not count."""
         self.on_inputs(inputs)
         try:
-            return self.before_forward()
+            return self.script.loop.before_forward()
         finally:
             self.on_inputs(None)
 
@@ -183,7 +162,7 @@ class Models:
     @compiling.never
     def _before_sharded(self, module: Any, args: Any, kwargs: Any) -> None:
         if not module.training:
-            self.before_evaluation()
+            self.script.loop.before_evaluation()
         elif torch.is_grad_enabled():
             is_alone = not self.begins_pass((args, kwargs))
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
@@ -240,6 +219,10 @@ class Models:
             self._made = [(ref, site) for ref, site in self._made if ref() is not None]
         if len(self._made) < limit:
             self._made.append((weakref.ref(made), call_site()))
+
+
+def _nothing() -> None:
+    """A reference to no model."""
 
 
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:

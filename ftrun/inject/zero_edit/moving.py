@@ -35,10 +35,14 @@ ROUNDS_MAX = 16
 
 
 class Moving:
-    """Sets one replica to a place. For the main thread."""
+    """Sets one replica to a place. For the main thread.
+
+    ``has_moved``: it was set to one, and has begun no pass in training since.
+    """
 
     def __init__(self, script: Script) -> None:
         self._script = script
+        self.has_moved = False
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._ranges: list[tuple[Spot, int, range | None]] = []
 
@@ -53,6 +57,7 @@ class Moving:
             UserError: some loop cannot be set.
         """
         script, counters, tensors = self._script, self._script.counters, self._script.tensors
+        self.has_moved = True
         functions, over = {spot.name for spot, _ in place.over}, dict(place.over)
         before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
         own = dict(RANGES.over(functions))
@@ -99,6 +104,7 @@ class Moving:
         Raises:
             UserError: it has not come to a loop in which its peers are.
         """
+        self.has_moved = False
         self._script.ending.pass_begins()
         if self._ranges:
             ranges, self._ranges = self._ranges, []

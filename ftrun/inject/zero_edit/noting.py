@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -30,12 +31,13 @@ from ftrun.inject.zero_edit.frames import (
     stack,
     variables_of,
 )
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
+from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.values.changes import differing
-from ftrun.inject.zero_edit.values.counters import Counters, Read
+from ftrun.inject.zero_edit.values.counters import Counters, Read, plain
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.world.world import World
@@ -52,12 +54,12 @@ class Noted:
 
     ``order``: of the draws; ``exchanges``: collectives before it.
     ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
-    of the files to which the script appends.
+    of the files to which the script appends; ``printed``: lines.
     """
 
     order: int = 0
     stack: tuple[Spot, ...] = ()
-    read: Read = field(default_factory=Read)
+    read: Read = field(default_factory=list)
     ranges: tuple[tuple[Spot, int], ...] = ()
     exchanges: int = 0
     is_passed: bool = False
@@ -65,6 +67,11 @@ class Noted:
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
     lengths: dict[str, int] = field(default_factory=dict)
+    printed: tuple[int, ...] = ()
+
+
+_NOTHING = Read()
+_FIRST = attrgetter("cursor.first")
 
 
 @dataclass(slots=True)
@@ -95,12 +102,14 @@ class Noting:
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
         appended: the files to which the script appends; None: nobody will repeat its steps.
+        printed: the lines that it prints.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._counters = script, script.counters
         self._sparing, self._randomness = script.sparing, script.randomness
         self.appended: Appended | None = None
+        self.printed: Printed | None = None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -119,7 +128,8 @@ class Noting:
         """A loader is asked for a batch."""
         is_first = not iterator.entry
         draws_ahead = iterator.cursor.held != 0  # or it is not known yet
-        is_noted = self._sparing.notes(must=is_first or draws_ahead or iterator.ends_next)
+        ends_next = iterator.cursor.drawn + 1 == iterator.length
+        is_noted = self._sparing.notes(must=is_first or draws_ahead or ends_next)
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
                 iterator.noted = self._pass()
@@ -225,14 +235,16 @@ class Noting:
 
     def _pass(self) -> Noted:
         self._order += 1
-        return Noted(self._order, is_passed=True)
+        return Noted(self._order, read=_NOTHING, is_passed=True)
 
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
         self._order += 1
-        variables = [variables_of(frame) for frame in frames]
-        self._script.frameworks.look(variables)
-        reached = self._counters.walk.walk(frames, variables)
+        every = self._counters.walk.with_modules(frames)
+        variables = [variables_of(frame) for frame in every]
+        self._script.frameworks.look(variables[: len(frames)])
+        reached = self._counters.walk.walk(every, variables)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
+        batches += [set[str]() for _ in every[len(frames) :]]
         self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
@@ -240,9 +252,10 @@ class Noting:
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
         exchanges, random = self._script.world.count, self._randomness.now(own)
-        lengths = {} if self.appended is None else self.appended.lengths()
         noted = Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
-        return replace(noted, lengths=lengths) if lengths else noted
+        if self.appended is None or self.printed is None:
+            return noted
+        return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
 
     def evaluation(self) -> None:
         OPEN.evaluated()
@@ -254,11 +267,21 @@ class Noting:
         """
         self._has_passed = True
         opened = OPEN.all()
-        self._mark_training([iterator for iterator in opened if iterator.is_fresh])
-        found = [x for x in opened if x.is_training and not x.is_done]
-        for iterator in found:
-            iterator.cursor.begin()
-            OPEN.learn(iterator)
+        for iterator in opened:
+            if iterator.is_fresh and not iterator.is_training:  # mostly none
+                self._mark_training([x for x in opened if x.is_fresh])
+                break
+        found = []
+        for iterator in opened:
+            cursor = iterator.cursor
+            if not iterator.is_training or (cursor.has_ended and iterator.is_done):
+                continue
+            if iterator.is_elsewhere:
+                refuse_thread(iterator)
+            found.append(iterator)
+            cursor.begin()
+            if iterator.learned != cursor.held:
+                OPEN.learn(iterator)
             if iterator.is_fresh:
                 self._has_drawn, self._steps_without = True, 0
         if len(found) > 1:
@@ -283,23 +306,23 @@ class Noting:
             self._randomness.step_ended()
             self._sparing.took(time.thread_time() - began)
         self._steps_without += 1
-        self._sparing.step_ended()
+        self._sparing.is_noted = None
         self._turns, self._has_passed, self.begun_at = [], False, ()
         self._is_left = False
         opened = OPEN.all()
         for iterator in opened:
-            is_next = not iterator.is_training and any(
-                x.is_training and x.loader is iterator.loader for x in opened
-            )
-            iterator.is_fresh &= is_next  # its first batch belongs to the next step
+            if iterator.is_fresh:  # unless its first batch belongs to the next step
+                iterator.is_fresh = not iterator.is_training and any(
+                    x.is_training and x.loader is iterator.loader for x in opened
+                )
             iterator.noted = None
             iterator.cursor.commit()
-        OPEN.commit()
+        OPEN.ended_ones.clear()  # the script has dropped them, and has no batches left of them
 
     def begin(self, noted: Noted) -> Noted:
         """The script is noted at its first step."""
         self._script.tensors.begin()
-        self._first = replace(noted, read=noted.read.plain())
+        self._first = replace(noted, read=plain(noted.read))
         return self._first
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
@@ -321,6 +344,8 @@ class Noting:
             self._randomness.note(noted.random, draws[0].order if draws else None)
         if place is not None and self.appended is not None:
             self.appended.at_place = noted.lengths
+        if place is not None and self.printed is not None:
+            self.printed.at_place = noted.printed
         self._sparing.took(time.thread_time() - began)
         return place
 
@@ -330,7 +355,7 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.begin() or 0)) for x in draws)
+        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.first or 0)) for x in draws)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
         is_renewed = any(x.began >= noted.order for x in draws[1:])
@@ -347,6 +372,7 @@ class Noting:
             turn=noted.turn,
             idle=tuple(self.idle),
             over=noted.over,
+            modules=tuple(name for name, _ in noted.read[len(noted.stack) : -1]),
         )
 
     def numbers(
@@ -368,7 +394,7 @@ class Noting:
         if not draws:
             return self._has_drawn and self._steps_without < PHASE_STEPS
         is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
-        return is_late or any(iterator.cursor.begin() is None for iterator in draws)
+        return is_late or None in map(_FIRST, draws)
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
         """The frames at which a newcomer, whose iterator is another one, draws for the first time.
@@ -403,9 +429,9 @@ class Noting:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
         found = []
-        for spot, values in zip(here.stack, here.read.plain().values, strict=False):
+        for spot, (_, values) in zip(here.stack, plain(here.read), strict=False):
             if spot.name in names:
-                before = first.read.values[names.index(spot.name)]
+                before = first.read[names.index(spot.name)][1]
                 found.append((spot.name, differing(before, values)))
         return tuple(found)
 

@@ -276,7 +276,7 @@ class _Models:
         if model not in self._orders:
             return
         if not (model.training or model.module.training):
-            self._models.before_evaluation()
+            self._models.script.loop.before_evaluation()
         elif torch.is_grad_enabled():
             self._models.begins_pass(inputs)
             if model.require_backward_grad_sync:

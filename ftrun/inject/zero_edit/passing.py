@@ -17,19 +17,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NoReturn
-
-import torch
+from typing import TYPE_CHECKING, NoReturn
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.loaders import LoaderIterator
-from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.world.world import World
-from ftrun.training.context import WorkerContext
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 GHOSTS_MAX = 1_000
 """Forward passes of a newcomer on its way: a ``while`` loop over a loader may never end."""
@@ -38,27 +36,14 @@ GHOSTS_MAX = 1_000
 class Passing:
     """One newcomer's way. For the main thread.
 
-    Args:
-        here: this worker; ``mates``: the workers of its replica.
-        world: its process groups.
-        modules: the models that are trained.
-
     Attributes:
         is_on: it has passed over a loop, and has not joined yet.
-        on_begin: called when it begins.
     """
 
-    def __init__(
-        self,
-        here: WorkerContext,
-        mates: Mates,
-        world: World,
-        modules: Callable[[], Sequence[torch.nn.Module]],
-    ) -> None:
+    def __init__(self, script: Script) -> None:
         self.is_on = False
-        self.on_begin: Callable[[], None] = lambda: None
-        self._who = f"replica {here.replica_id}"
-        self._mates, self._world, self._modules = mates, world, modules
+        self._script, self._mates, self._world = script, script.mates, script.world
+        self._who = f"replica {script.here.replica_id}"
         self._over: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
         self._ghosts = 0
         self._told: set[Spot] = set()
@@ -73,7 +58,7 @@ class Passing:
             self.is_on = True
             self._world.given.take(place.details().given)
             self._world.is_passing = True
-            self.on_begin()
+            self._script.loop.passes()
 
     def walk_on(self, place: Place, here: Sequence[Spot]) -> None:
         """The peers have gone on from ``here``, and wait at ``place`` in a step that has begun."""
@@ -133,7 +118,7 @@ class Passing:
         if self.is_on:
             self.is_on = self._world.is_passing = False
             self._over.clear()
-            for module in self._modules():
+            for module in self._script.models.wrapped:
                 for parameter in module.parameters():
                     parameter.grad = None
 

@@ -6,40 +6,28 @@ asked for (training/exchanges.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from ftrun.inject.zero_edit.frames import stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator
-from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.place import Place, digest
-from ftrun.training.context import WorkerContext
-from ftrun.training.manager import Manager
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 
 class Peers:
     """The peers of one replica. For the main thread.
-
-    Args:
-        here: this worker; ``mates``: the workers of its replica.
-        manager: returns the Manager, which its first call makes.
-        unlike: gives the loops around this replica that cannot be set to a place.
 
     Attributes:
         elsewhere: where they wait for this replica in a step that has begun; None: they do not, or
             it has come there.
     """
 
-    def __init__(
-        self,
-        here: WorkerContext,
-        mates: Mates,
-        manager: Callable[[], Manager],
-        unlike: Callable[[Place], Sequence[Any]],
-    ) -> None:
-        self._here, self._mates, self._manager, self._unlike = here, mates, manager, unlike
+    def __init__(self, script: Script) -> None:
+        self._script, self._here, self._mates = script, script.here, script.mates
         self._at: Place | None = None
         self.elsewhere: Place | None = None
 
@@ -70,7 +58,7 @@ class Peers:
         """Find out where they stand; mates go by what their lead has found."""
         if self.elsewhere is not None:
             return
-        limit_s, exchanges = self._here.quorum_timeout_s, self._manager().session.exchanges
+        limit_s, exchanges = self._here.quorum_timeout_s, self._script.manager().session.exchanges
         text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
         if self._mates.are_several:
             text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
@@ -96,7 +84,7 @@ class Peers:
 
     def _have_left(self, place: Place) -> bool:
         is_left = bool(place.entry) and digest(place.entry) != digest(stack())
-        return is_left or bool(self._unlike(place))
+        return is_left or bool(self._script.counters.unlike_loops(place))
 
     def now(self) -> Place:
         self.look()
@@ -104,7 +92,7 @@ class Peers:
 
     def loaded(self) -> Place | None:
         """The place of the state that was loaded: the snapshot's, or that of the donors."""
-        manager = self._manager()
+        manager = self._script.manager()
         if manager.session.resuming is not None and manager.session.resuming.position:
             return self._of_snapshot()
         text = manager.session.healing.place
@@ -112,7 +100,7 @@ class Peers:
 
     def _of_snapshot(self) -> Place:
         """Where the snapshot stands that the job goes on from, if no peer trains."""
-        resuming = self._manager().session.resuming
+        resuming = self._script.manager().session.resuming
         found = None if resuming is None else resuming.find_place()
         if found is None or not found[0]:
             return Place()

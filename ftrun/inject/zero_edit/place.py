@@ -70,7 +70,8 @@ class Place:
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
     ``counters``: for each of them the plain values that have ever changed since the first step,
-    and then those of a framework. ``details``: the part that only a newcomer needs.
+    then those of ``modules`` of the script's that are not on it, and then those of a framework.
+    ``details``: the part that only a newcomer needs.
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
     batch was drawn, where a newcomer joins. ``ranges``: the number that each ``range`` loop around
@@ -101,6 +102,7 @@ class Place:
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
     over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
+    modules: tuple[str, ...] = ()
     step: int = field(default=0, compare=False, hash=False)
     empty: int = field(default=0, compare=False, hash=False)
 

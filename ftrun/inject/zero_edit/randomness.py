@@ -10,20 +10,18 @@ sampler without a seed.
 
 A newcomer that finds nothing there takes a seed of its own.
 
-Not here: when it joins (loop.py), the file (journal.py).
+Not here: when it joins (loop.py), the file (journal.py), the generators (values/generators.py).
 """
 
 from __future__ import annotations
 
-import array
-import ctypes
 import hashlib
 import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,105 +29,37 @@ from typing import Any
 import torch
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.values.generators import set_to, state_of
+from ftrun.inject.zero_edit.values.generators import global_ones, set_to, state_of
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "random-{replica_id}.{group_rank}"
-_WORDS = "I"  # of 4 bytes
-_MT19937_BYTES = 625 * 4  # its key and its position
-
-
-class _Numpy:
-    """numpy's global generator. To read its state takes 40 µs, so that it is read again only when
-    it is known to have been drawn from: its memory has changed since the first look."""
-
-    _first = b""
-    _state: tuple[Any, ...] | None = None
-
-    def state(self) -> tuple[Any, ...] | None:
-        """Its state; None: there is none, or it is of another kind than numpy's own."""
-        numpy = sys.modules.get("numpy")
-        if numpy is None:
-            return None
-        if not hasattr(numpy.random, "get_bit_generator"):  # numpy < 1.24 has one kind only
-            return numpy.random.get_state()  # type: ignore[no-any-return]
-        generator = numpy.random.get_bit_generator()
-        if type(generator).__name__ != "MT19937":
-            return None
-        memory = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
-        if self._state is None or memory != self._first:
-            self._first = self._first or memory
-            self._state = numpy.random.get_state()
-        return self._state
-
-
-NUMPY = _Numpy()
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Where the generators stand: torch's on the CPU and on the current GPU, Python's, numpy's.
+    """Where the generators stand, by name: the global ones, and those that the script has made."""
 
-    ``own``: by name, those that the script has made.
-    """
-
-    cpu: torch.Tensor
-    gpu: torch.Tensor | None
-    python: tuple[Any, ...]
-    numpy: tuple[Any, ...] | None
-    own: Mapping[str, bytes] = field(default_factory=dict)
+    of: Mapping[str, bytes]
 
     @staticmethod
     def now(own: Mapping[str, Any] = MappingProxyType({})) -> States:
         """The states of this moment. ``own``: by name, the generators of the script's."""
-        gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        return States(
-            torch.get_rng_state(),
-            torch.cuda.get_rng_state() if gpu else None,
-            random.getstate(),
-            NUMPY.state(),
-            {name: state_of(generator) for name, generator in own.items()},
-        )
+        return States({name: state_of(x) for name, x in {**global_ones(), **own}.items()})
 
     def set(self, own: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Let the generators go on from here; those that are not known here stay as they are."""
-        for name in self.own.keys() & own.keys():
-            set_to(own[name], self.own[name])
-        torch.set_rng_state(self.cpu)
-        if self.gpu is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.set_rng_state(self.gpu)
-        random.setstate(self.python)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and self.numpy is not None:
-            numpy.random.set_state(self.numpy)
+        known = {**global_ones(), **own}
+        for name in self.of.keys() & known.keys():
+            set_to(known[name], self.of[name])
 
     def encode(self) -> list[bytes]:
         """As bytes, in the order of ``decode``."""
-        version, inner, gauss = self.python
-        facts: dict[str, Any] = {"version": version, "gauss": gauss, "own": [*self.own]}
-        parts = [self.cpu.numpy().tobytes(), b"", array.array(_WORDS, inner).tobytes(), b""]
-        if self.gpu is not None:
-            parts[1] = self.gpu.numpy().tobytes()
-        if self.numpy is not None:
-            facts["numpy"] = [self.numpy[0], *self.numpy[2:]]
-            parts[3] = self.numpy[1].tobytes()
-        return [json.dumps(facts).encode(), *parts, *self.own.values()]
+        return [json.dumps([*self.of]).encode(), *self.of.values()]
 
     @staticmethod
     def decode(parts: Sequence[bytes]) -> States:
         """The states that ``encode`` has written."""
-        facts = json.loads(parts[0])
-        numpy = None
-        if "numpy" in facts:
-            name, *rest = facts["numpy"]
-            numpy = (name, array.array(_WORDS, parts[4]), *rest)
-        return States(
-            _tensor(parts[1]),
-            _tensor(parts[2]) if parts[2] else None,
-            (facts["version"], tuple(array.array(_WORDS, parts[3])), facts["gauss"]),
-            numpy,
-            dict(zip(facts["own"], parts[5:], strict=True)),
-        )
+        return States(dict(zip(json.loads(parts[0]), parts[1:], strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,13 +32,16 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
 from ftrun.inject.zero_edit.patches import Patches
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
 APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
@@ -51,19 +54,13 @@ class Rewriting:
 
     Rules 1 and 2 are for the main thread's files only.
 
-    Args:
-        drafts: of this worker.
-        is_successor: this worker may follow another one: in its slot, or in an earlier run.
-        is_known: whether it is known if this worker has peers to join.
-
     Attributes:
         appended: gets the files to which the script appends.
     """
 
-    def __init__(self, drafts: Drafts, *, is_successor: bool, is_known: Callable[[], bool]) -> None:
-        self._drafts, self._has_begun = drafts, drafts.has_begun
-        self.is_successor = is_successor
-        self._is_known = is_known
+    def __init__(self, script: Script) -> None:
+        self._script, self._drafts = script, script.drafts
+        self._has_begun = self._drafts.has_begun
         self._held: list[_Held] = []
         self._appending: list[_Held] = []
         self._emptied: list[str] = []
@@ -89,9 +86,8 @@ class Rewriting:
             held.go_on()
         self._held.clear()
         if names:
-            told.say(
-                f"rank {self._drafts.rank} goes on writing {first_of(list(dict.fromkeys(names)))}"
-            )
+            files = first_of(list(dict.fromkeys(names)))
+            told.say(f"rank {self._drafts.rank} goes on in its predecessor's files: {files}")
         if self._emptied:
             emptied = first_of(list(dict.fromkeys(self._emptied)))
             told.say(
@@ -126,7 +122,7 @@ class Rewriting:
             if self._has_begun():
                 return _draft(path, self._drafts, mode, *more)
             is_main = threading.current_thread() is threading.main_thread()
-            if self.is_successor and is_main:
+            if self._script.may_follow and is_main:
                 if self._drops(path) or self._is_to_hold(path, mode):
                     return self._hold(path, file, mode, more)
                 self._appending = [held for held in self._appending if held.is_open]
@@ -187,7 +183,7 @@ class Rewriting:
         self._held = [held for held in self._held if held.is_open]
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
-        if not self._is_known():
+        if not self._script.knows_its_peers():
             is_there = mode in MODES and path.exists()
             if is_there and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
@@ -216,7 +212,8 @@ class _Held:
 
     @property
     def name(self) -> str:
-        return self.path.name
+        here = Path.cwd()
+        return str(self.path.relative_to(here) if here in self.path.parents else self.path.name)
 
     @property
     def _draft(self) -> IO[bytes]:
@@ -246,10 +243,6 @@ class _Held:
         """A descriptor for the script's file object."""
         return os.dup(self._draft.fileno())
 
-    def go_on(self) -> None:
-        """Drop the writes so far, and append later ones to the file."""
-        self._turn()
-
     def begin(self) -> None:
         """Let the writes so far be the whole file, or its end, and append later ones to it."""
         if self.is_open:
@@ -257,10 +250,10 @@ class _Held:
         self._draft.seek(0)
         with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
-        self._turn()
+        self.go_on()
 
-    def _turn(self) -> None:
-        """Let the script's open file append to the file."""
+    def go_on(self) -> None:
+        """Drop the writes so far, and append later ones to the file."""
         if self.is_open:
             opened = self.file()
             opened.flush()

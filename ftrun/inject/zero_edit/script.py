@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
 from ftrun.core.worker.marks import PARAMETERS_EVERY
-from ftrun.inject.zero_edit import appended, directories, files, randomness, told
+from ftrun.inject.zero_edit import appended, randomness, told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.counting import RANGES
@@ -29,6 +29,7 @@ from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
+from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
@@ -37,7 +38,7 @@ from ftrun.inject.zero_edit.standing import Standing
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
-from ftrun.inject.zero_edit.values import counters, tensors
+from ftrun.inject.zero_edit.values import tensors
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
@@ -47,24 +48,8 @@ from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
 
-
-class Handlers(Protocol):
-    """The methods that the rooms call when something happens (loop.py)."""
-
-    def before_forward(self) -> bool:
-        """A forward pass in training; False: it does not count."""
-
-    def before_reduction(self) -> bool:
-        """A backward pass reduces gradients; False: they are this replica's alone."""
-
-    def before_evaluation(self) -> None:
-        """A forward pass of a model in evaluation mode."""
-
-    def commit(self) -> bool:
-        """An optimizer steps: whether it may."""
-
-    def passes(self) -> None:
-        """The first loop that is passed over has come to its first step."""
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.loop import Loop
 
 
 class Script:
@@ -72,7 +57,8 @@ class Script:
 
     Attributes:
         here: this worker; ``mates``: the workers of this replica.
-        course: the state in which this replica is.
+        course: the state in which this replica is; ``loop``: what is called when the script draws,
+            runs its model, reduces or steps.
         made: the Manager of this process; None: the script had no need of its peers yet.
         makes_manager: it is being made on the script's behalf.
         steps: that this process has ended; ``lost``: those of them that were not committed.
@@ -81,30 +67,20 @@ class Script:
     """
 
     def __init__(
-        self, here: WorkerContext, course: Course, on: Handlers, memory: Memory | None = None
+        self, here: WorkerContext, course: Course, loop: Loop, memory: Memory | None = None
     ) -> None:
-        self.here, self.course, self.memory = here, course, memory
+        self.here, self.course, self.loop, self.memory = here, course, loop, memory
         self.made: Manager | None = None
-        self.makes_manager = False
+        self.makes_manager = self._all_are_noted = False
         self.steps = self.lost = 0
         self.lacking: list[str] = []
         self.has_loaded = False
-        self._before_reduction = on.before_reduction
         self.mates = Mates(here)
-        self.peers = Peers(
-            here, self.mates, self.manager, lambda place: self.counters.unlike_loops(place)
-        )
+        self.peers = Peers(self)
         self.frameworks = Frameworks()
         self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
         self.quorums = Quorums(self.world, here)
-        self.counters = Counters(
-            self._file(counters.FILE),
-            self.frameworks,
-            lambda: self.manager().current_step(),
-            self._life,
-            self.world.given.encoded,
-            lambda: len(self.manager().session.exchanges.members()) == here.replicas > 1,
-        )
+        self.counters = Counters(self)
         self.tensors = Tensors(
             lambda: self.models.wrapped,
             lambda: self.models.beside(),
@@ -119,54 +95,24 @@ class Script:
         share = SHARE if memory is None else 0.0  # a place goes with a generation
         self.sparing = Sparing(self._needs_place, step, share)
         kind = Randomness if memory is None else memory.randomness
-        path = self._file(randomness.FILE)
-        self.randomness: Randomness = kind(path, self.mates.rank, step, self._life)
+        path = self.file(randomness.FILE)
+        self.randomness: Randomness = kind(path, self.mates.rank, step, self.life)
         self.noting = Noting(self)
-        self.models = Models(
-            self.mates, self.world, self.manager, on.before_forward, on.before_evaluation
-        )
-        self.models.on_first = self._has_model
-        self.models.goes_again = lambda: self.ending.goes_again
-        self.stepping = Stepping(
-            self.models.has_parameter_of,
-            on.commit,
-            lambda: course.now.is_in_step,
-            lambda: self.ending.stands_still or self.passing.is_on,
-            lambda: (self.steps, self.steps - self.lost) if self.exactly_once.is_on else None,
-        )
+        self.models = Models(self)
+        self.stepping = Stepping(self)
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
-        self.carried = Carried(self, self._may_load)
-        has_begun = lambda: self.manager().current_step() > 0  # noqa: E731
-        self.ending: Ending = Ending(self.carried, self.tensors, has_begun)
+        self.carried = Carried(self)
+        self.ending: Ending = Ending(self)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing)
         self.trial = trial_of(here)
-        self._connect_newcomers(on)
-
-    def _connect_newcomers(self, on: Handlers) -> None:
-        here = self.here
-        self.passing = Passing(here, self.mates, self.world, lambda: self.models.wrapped)
-        self.passing.on_begin = on.passes
-        self.drafts = Drafts(
-            self.mates.rank,
-            lambda: self.passing.is_on,
-            lambda: bool(self.joins_at()) if self.peers.can_be_found else self._joins(),
-            lambda: self.course.now.has_stepped,
-            self._file(files.REMOVED),
-        )
-        self.directories = Directories(
-            self._file(directories.FILE), self.drafts, lambda: self.peers.can_be_found
-        )
-        self.directories.steps = lambda: self.steps
-        if self.memory is not None:
-            self.directories.is_in_group(replaces=self.memory.world.is_newcomer)
-        self.rewriting = Rewriting(
-            self.drafts,
-            is_successor=here.restarts > 0 or bool(here.snapshot_dir) or self._joins(),
-            is_known=lambda: self.memory is not None or self.peers.can_be_found or self._joins(),
-        )
+        self.passing = Passing(self)
+        self.drafts = Drafts(self)
+        self.directories = Directories(self)
+        self.rewriting = Rewriting(self)
         if self.memory is not None and not self.memory.world.memory.spans:
-            self.rewriting.appended = self.noting.appended = Appended(self._file(appended.FILE))
+            self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
+            self.noting.printed = Printed(self.memory.board, self.memory.world.rank)
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
@@ -175,12 +121,30 @@ class Script:
             return self.memory.world.is_newcomer
         return self.here.peers_train and self.directories.is_successor
 
-    def _life(self) -> str:
+    @property
+    def may_follow(self) -> bool:
+        """Whether this worker may follow another one: in its slot, or in an earlier run."""
+        return self.here.restarts > 0 or bool(self.here.snapshot_dir) or self._joins()
+
+    def knows_its_peers(self) -> bool:
+        """Whether it is known if it has peers to join."""
+        return self.memory is not None or self.peers.can_be_found or self._joins()
+
+    def has_peers(self) -> bool:
+        """Whether it has peers to join, as far as that is known. Before its first step only."""
+        return bool(self.joins_at()) if self.peers.can_be_found else self._joins()
+
+    def life(self) -> str:
         """Of the job; "" before the first step, and where the agent's memory has all."""
         is_left = self.course.now.has_stepped and self.memory is None
         return self.carried.life if is_left else ""
 
-    def _file(self, name: str) -> Path:
+    @property
+    def are_together(self) -> bool:
+        """Whether all replicas train in the step under way."""
+        return len(self.manager().session.exchanges.members()) == self.here.replicas > 1
+
+    def file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""
         here = self.here
         named = name.format(replica_id=here.replica_id, group_rank=here.group_rank)
@@ -203,7 +167,14 @@ class Script:
                 self.made.register_state_dict_fn(key, ours(load), ours(state))
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
-            self.made.session.before_reduction = self._before_reduction
+            self.made.session.before_reduction = self.loop.before_reduction
+            self.sparing.step = self.made.current_step
+            self._all_are_noted = (
+                self.made.session.snapshots is not None
+                or self.here.min_replicas > 1
+                or self.exactly_once.is_on
+                or self.trial is not None
+            )
             if self.made.session.snapshots is not None:
                 self.made.session.snapshots.position = ours(lambda: self.standing.shown().encode())
             if self.made.session.resuming is not None:
@@ -221,7 +192,7 @@ class Script:
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
         self.models.step_begins()
-        self.ending.step_begins()
+        self.ending.is_offered = False
         while True:
             self.has_loaded, place = False, None
             manager.start_quorum(allow_heal=allow_heal)
@@ -273,9 +244,14 @@ class Script:
 
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal, and people, where the script stands in this step."""
-        shown = self.standing.shown
-        manager.session.progress.position = partial(_words, shown)
-        manager.session.exchanges.show_place(partial(self._encoded, shown))
+        session = manager.session
+        session.progress.position = self._words
+        session.exchanges.show_place(partial(self._encoded, self.standing.shown))
+
+    @ours
+    def _words(self) -> str:
+        """For people, in any thread."""
+        return summary(self.standing.shown())
 
     @ours
     def _encoded(self, shown: Callable[[], Place]) -> str:
@@ -296,33 +272,24 @@ class Script:
             named  # the script may keep a list of its files, of which nobody else has one
             or manager is None
             or not self.course.now.has_stepped
-            or manager.session.snapshots is not None
+            or self._all_are_noted
             or manager.session.awaits_newcomers
             or not self.world.is_whole
-            or self.here.min_replicas > 1
-            or self.exactly_once.is_on
-            or self.trial is not None
             or self.standing.is_in_package
             or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
 
-    def _may_load(self) -> bool:
+    def may_load(self) -> bool:
         """Whether the peers' state is loaded now, and not when this newcomer has come to them."""
         return self.course.now is not State.JOINING or not self.peers.have_gone()
 
-    def _has_model(self) -> None:
+    def has_model(self) -> None:
         """The script has made its first model: this worker is not the first thing that trains."""
         RANGES.tells_all = True
         if self.mates.are_several:
             self.peers.look()
-        if self.rewriting.is_successor and self.joins_at():
+        if self.may_follow and self.joins_at():
             self.rewriting.passes()
-
-
-@ours
-def _words(shown: Callable[[], Place]) -> str:
-    """For people, in any thread."""
-    return summary(shown())
 
 
 def _one_world(reason: str) -> None:

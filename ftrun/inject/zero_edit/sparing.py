@@ -30,39 +30,34 @@ class Sparing:
 
     Attributes:
         took_s: what noting the newest step has taken of the processor.
+        is_noted: the step under way; None: its first draw is to come.
     """
 
     def __init__(
         self, needs: Callable[[int], bool], step: Callable[[], int], share: float = SHARE
     ) -> None:
-        self._needs, self._step, self._share = needs, step, share
+        self._needs, self.step, self._share = needs, step, share
         self._noted_at = float("-inf")
         self._noted_step = 0
         self.took_s = 0.0
-        self._is_noted: bool | None = None
+        self.is_noted: bool | None = None
 
     def notes(self, *, must: bool = False) -> bool:
         """Whether the script is noted here. The first draw of a step decides for all of it.
 
         ``must``: it is noted at this draw, and at the later ones of the step.
         """
-        if self._is_noted or not (must or self._is_noted is None):
-            return bool(self._is_noted)
-        now, step = clock.now(), self._step()
-        self._is_noted = must or self._is_due(now, step) or self._needs(step)
-        if self._is_noted:
+        if self.is_noted or not (must or self.is_noted is None):
+            return bool(self.is_noted)
+        now, step = clock.now(), self.step()
+        is_due = (now - self._noted_at) * self._share > self.took_s and not step % (
+            1 << (max(1, step - self._noted_step).bit_length() - 1)
+        )
+        self.is_noted = must or is_due or self._needs(step)
+        if self.is_noted:
             self._noted_at, self._noted_step, self.took_s = now, step, 0.0
-        return self._is_noted
-
-    def _is_due(self, now: float, step: int) -> bool:
-        since = max(1, step - self._noted_step)
-        is_worth_it = (now - self._noted_at) * self._share > self.took_s
-        return is_worth_it and step % (1 << (since.bit_length() - 1)) == 0
+        return self.is_noted
 
     def took(self, seconds: float) -> None:
         """To note this step has taken so much of the processor, in a part of several perhaps."""
         self.took_s += seconds
-
-    def step_ended(self) -> None:
-        """The next draw is that of another step."""
-        self._is_noted = None

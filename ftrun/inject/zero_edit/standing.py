@@ -44,7 +44,9 @@ class Standing:
         if numbers is not None:
             self._base = partial(_later, self.place, numbers, self._steps, step)
             self._since = 0
-        self.shown = partial(_behind, self._base, self._since, self.empty)
+        is_behind = self._since or self.empty
+        behind = partial(_behind, self._base, self._since, self.empty)
+        self.shown = behind if is_behind else self._base
 
     def goes_back(self) -> None:
         """A step begins in the middle of what follows the last one. Who joins in it goes through

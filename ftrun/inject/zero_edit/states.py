@@ -37,7 +37,19 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """One for each answer to a pass, a reduction or an optimizer of the script."""
+    """One for each answer to a pass, a reduction or an optimizer of the script.
+
+    Attributes:
+        has_stepped: the replica has begun a step, or has joined its peers in one.
+        is_in_step: the next optimizer that steps ends something.
+        is_within: it may be between a pass and its step.
+        is_alone: passes and reductions are this replica's alone, and of no step with peers.
+    """
+
+    has_stepped: bool
+    is_in_step: bool
+    is_within: bool
+    is_alone: bool
 
     SET_UP = "set-up"
     PASSING = "passing"
@@ -50,26 +62,6 @@ class State(Enum):
     ENDED = "ended"
 
     __hash__ = object.__hash__  # an enumeration's own takes a microsecond in each step
-
-    @property
-    def has_stepped(self) -> bool:
-        """Whether the replica has begun a step, or has joined its peers in one."""
-        return self not in _BEFORE
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether the next optimizer that steps ends something."""
-        return self in _IN_STEP
-
-    @property
-    def is_within(self) -> bool:
-        """Whether it may be between a pass and its step."""
-        return self in _WITHIN
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether passes and reductions are this replica's alone, and of no step with peers."""
-        return self in _ALONE
 
 
 class Event(Enum):
@@ -144,10 +136,13 @@ TABLE: Mapping[State, _Row] = MappingProxyType(
 """By state and event the states that may follow; at an event without one it stays. An event that a
 state does not have cannot happen there."""
 
-_BEFORE = frozenset({_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING})
-_IN_STEP = frozenset({_S.GHOST, _S.STEPPING, _S.REPLAYING})
-_WITHIN = frozenset({_S.STEPPING, _S.REPLAYING, _S.FOLLOWING})
-_ALONE = frozenset({_S.REPLAYING, _S.ENDED})
+_MOVES = {(x, event, to) for x in TABLE for event, after in TABLE[x].items() for to in after}
+
+for _state in State:  # asked in each step
+    _state.has_stepped = _state not in (_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING)
+    _state.is_in_step = _state in (_S.GHOST, _S.STEPPING, _S.REPLAYING)
+    _state.is_within = _state in (_S.STEPPING, _S.REPLAYING, _S.FOLLOWING)
+    _state.is_alone = _state in (_S.REPLAYING, _S.ENDED)
 
 
 class Course:
@@ -156,13 +151,8 @@ class Course:
     def __init__(self) -> None:
         self.now = State.SET_UP
 
-    def at(self, event: Event) -> State:
-        """``event`` happens: the state in which it does."""
-        assert event in TABLE[self.now], f"{event.value} while it is {self.now.value}"
-        return self.now
-
     def goes(self, event: Event, to: State) -> None:
         """``event`` has this state follow."""
-        found = TABLE[self.now].get(event, ())
-        assert to in found, f"{event.value}: from {self.now.value} to {to.value}"
+        move = self.now, event, to
+        assert move in _MOVES, f"{event.value}: from {self.now.value} to {to.value}"
         self.now = to

@@ -9,7 +9,7 @@ import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
@@ -19,6 +19,9 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.training import compiling
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 
 class Created:
@@ -85,38 +88,19 @@ class _Stepped:
 class Stepping:
     """The optimizers, schedulers and scalers of this process.
 
-    Args:
-        is_managed: whether an optimizer steps parameters of a DistributedDataParallel.
-        commit: ends the step under way; whether the optimizer may step.
-        is_in_step: whether a step is under way.
-        is_replay: whether the script goes through its peers' last steps, and the code after
-            them, with the state of their end.
-        steps: how many steps have ended, and how many of them were committed; None: the samples of
-            one that was not committed are lost, so that a scheduler counts it like the loop.
-
     Attributes:
         on_late: called with what the script makes after its first step; ``on_unfit``: with why an
             optimizer cannot be carried.
     """
 
-    def __init__(
-        self,
-        is_managed: Callable[[Optimizer], bool],
-        commit: Callable[[], bool],
-        is_in_step: Callable[[], bool],
-        is_replay: Callable[[], bool],
-        steps: Callable[[], tuple[int, int] | None] = lambda: None,
-    ) -> None:
-        self._steps = steps
+    def __init__(self, script: Script) -> None:
+        self._script, self._is_managed = script, script.models.has_parameter_of
         self._stepped: weakref.WeakKeyDictionary[Any, _Stepped] = weakref.WeakKeyDictionary()
         on_late = lambda what: self.on_late(what)  # noqa: E731
-        self.optimizers = Created(is_managed, on_late)
+        self.optimizers = Created(self._is_managed, on_late)
         self.schedulers, self.scalers = Created(self._schedules_training, on_late), Created()
-        self._is_replay = is_replay
         self._guarded: set[type] = set()
-        self._is_managed = is_managed
-        self._commit = compiling.never(commit)
-        self._is_in_step = is_in_step
+        self._commit = compiling.never(script.loop.commit)
         self._depth = 0
         self.on_late: Callable[[str], None] = lambda what: None
         self.on_unfit: Callable[[str], None] = refuse
@@ -166,6 +150,11 @@ class Stepping:
 
         self._patches.around(kind, "step", step)
 
+    def _is_replay(self) -> bool:
+        """Whether the script goes through its peers' last steps, and the code after them, with the
+        state of their end, or passes over a loop."""
+        return self._script.ending.stands_still or self._script.passing.is_on
+
     def _knows(self, scheduler: Any) -> bool:
         """Whether a scheduler has been made; it steps once while it is."""
         return any(scheduler is made for made in self.schedulers.all())
@@ -173,10 +162,10 @@ class Stepping:
     def _counts(self, scheduler: Any) -> bool:
         """False: no step was committed since this scheduler has stepped, and its samples come
         again. (accelerate steps a scheduler several times after a step: it is asked once.)"""
-        found = self._steps()
-        if found is None:
+        script = self._script
+        if not script.exactly_once.is_on:  # else the samples are lost, and the loop counts it too
             return True
-        ended, committed = found
+        ended, committed = script.steps, script.steps - script.lost
         last = self._stepped.get(scheduler, _Stepped(0, 0, True))
         counts = last.counts
         if ended != last.ended:
@@ -238,7 +227,7 @@ class Stepping:
 
         def step(plain: Any, own: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             result = plain(own, optimizer, *args, **kwargs)
-            if self._is_in_step() and self._is_managed(optimizer):
+            if self._script.course.now.is_in_step and self._is_managed(optimizer):
                 self._commit()  # infinite gradients, on all replicas alike: nothing is changed
             return result
 

@@ -23,7 +23,10 @@ def once(text: str) -> None:
 def say(text: str) -> None:
     """Print ``text``, but not by ``print``: some scripts replace that by one of rank 0 alone."""
     if sys.__stderr__ is not None:
-        sys.__stderr__.write(f"ftrun: {text}\n")
+        write = sys.__stderr__.write
+        getattr(write, "plain", write)(
+            f"ftrun: {text}\n"
+        )  # printed.py: it is no line of the script's
         sys.__stderr__.flush()
 
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -32,8 +32,9 @@ from torch.optim import Optimizer
 
 from ftrun.base.files import write_whole
 from ftrun.checkpoint.leaves import local_of
-from ftrun.inject.zero_edit.frames import script_frames
+from ftrun.inject.zero_edit.frames import module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
+from ftrun.inject.zero_edit.values.generators import state_of
 from ftrun.inject.zero_edit.values.survey import survey
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Trial:
     _draws: set[int] = field(default_factory=set)
     _drawn: bytes = b""
     _by_workers: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # of loaders: 1 if so
-    _own: list[tuple[Any, str]] | None = None  # generators that the script has made
+    _own: list[tuple[Any, bytes]] | None = None  # generators that the script has made
     _trained: set[int] = field(default_factory=set)  # parameters, by their identity
 
     # ------------------------------------------------------------ what the script does
@@ -95,7 +96,9 @@ class Trial:
         """Note which files the script writes: also those that it opens before its first step."""
 
         def note(event: str, args: tuple[Any, ...]) -> None:
-            is_write = event in _NAMES or (event == "open" and _writes(args))
+            is_write = event in _NAMES
+            if event == "open":
+                is_write = isinstance(args[2], int) and bool(args[2] & _WRITE_FLAGS)
             if is_write and threading.current_thread() is threading.main_thread():
                 path = args[1] if event in _NAMES else args[0]
                 if isinstance(path, (str, os.PathLike)) and _is_in(path, self._here):
@@ -132,7 +135,7 @@ class Trial:
     def begins(self, step: int) -> None:
         """A step has begun, after ``step`` committed ones."""
         if self._own is None:
-            self._own = [(x, _state_of(x)) for x in _generators()]
+            self._own = [(x, state_of(x)) for x in _generators()]
         self._step = step
         if not self._has_begun:  # what a newcomer's model got on its way is not its peers'
             self._inputs.clear()
@@ -181,10 +184,14 @@ class Trial:
         if self.together and manager.num_participants() < self.together:
             self._complete_for = 0
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
-            self.write(facts(), survey(script_frames()))
+            frames = script_frames()
+            every = [*frames, *module_frames(frames)]
+            self.write(facts(), survey(every, tensors=self.is_of_group))
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
-            self._leave()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)  # where the script stands, whatever it would still do
 
     def _note_draws(self) -> None:
         """Whether the script has drawn random numbers since the last look."""
@@ -205,7 +212,7 @@ class Trial:
         """Leave the report. ``now``: all values that the script reaches; None: it has ended."""
         if not self.reports:
             return
-        if self._by_workers[0] or any(_state_of(x) != state for x, state in self._own or ()):
+        if self._by_workers[0] or any(state_of(x) != state for x, state in self._own or ()):
             self._draws.add(self._step)
         _write(
             self.directory / f"report-{self.replica_id}.json",
@@ -222,12 +229,6 @@ class Trial:
                 **facts,
             },
         )
-
-    def _leave(self) -> NoReturn:
-        """End this process where the script stands, whatever it would still do."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
 
 
 def trial_of(here: WorkerContext) -> Trial | None:
@@ -332,16 +333,10 @@ class _Collating:
 
 def _generators() -> list[Any]:
     """Python's and numpy's generators of random numbers, but for the library's own."""
-    numpy = sys.modules.get("numpy")
-    kinds = (random.Random, *((numpy.random.Generator,) if numpy is not None else ()))
-    library: list[Any] = [random, tempfile]
-    known = library[0]._inst, getattr(library[1]._name_sequence, "_rng", None)
+    library: list[Any] = [random.getstate, tempfile]
+    known = library[0].__self__, getattr(library[1]._name_sequence, "_rng", None)
+    kinds = random.Random, getattr(sys.modules.get("numpy.random"), "Generator", random.Random)
     return [x for x in gc.get_objects() if type(x) in kinds and not any(x is y for y in known)]
-
-
-def _state_of(generator: Any) -> str:
-    is_python = isinstance(generator, random.Random)
-    return repr(generator.getstate() if is_python else generator.bit_generator.state)
 
 
 def _random_numbers() -> bytes:
@@ -366,10 +361,6 @@ def _add(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
             _add(hashed, item, deep - 1, whole=whole)
     elif isinstance(value, int | float | str | None):
         hashed.update(repr(value).encode())
-
-
-def _writes(args: tuple[Any, ...]) -> bool:
-    return isinstance(args[2], int) and bool(args[2] & _WRITE_FLAGS)
 
 
 def _is_in(path: str | os.PathLike[str], here: str) -> bool:

@@ -110,17 +110,13 @@ class Variables:
 def _reader(name: str) -> str:
     """The script's line that reads the variable; "": other code does."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and _is_mapping(frame.f_code.co_filename):
+    while frame is not None and any(x in frame.f_code.co_filename for x in _MAPPINGS):
         if frame.f_code.co_name == "__contains__":
             return ""  # it is set in both forms
         frame = frame.f_back
     if frame is None or not is_script(frame.f_code.co_filename):
         return ""
     return f"{name} at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-def _is_mapping(file: str) -> bool:
-    return any(part in file for part in _MAPPINGS)
 
 
 def watch(

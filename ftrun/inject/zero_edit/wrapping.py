@@ -76,12 +76,13 @@ class Wrapping:
         within = models.mates.group
         if models.mates.are_several and within is None:
             refuse(f"{call_site()}: DistributedDataParallel before init_process_group")
-        across = _world_group()
-        wished = given_group or (given_mesh.get_group() if given_mesh is not None else across)
+        c10d: Any = torch.distributed.distributed_c10d
+        across = c10d._get_default_group() if torch.distributed.is_initialized() else None
+        wished: Any = given_group or (given_mesh.get_group() if given_mesh is not None else across)
         init: Any = DistributedDataParallel.__init__
         try:
             with models.world.ours():
-                init(made, models.manager(), module, within=within, across=across, **given)
+                init(made, models.script.manager(), module, within=within, across=across, **given)
         except Refused:
             raise
         except UserError as error:  # the script, which knows no Manager, might go on without it
@@ -100,7 +101,7 @@ class Wrapping:
     def _begins(self, model: Any) -> bool:
         """Whether this pass is of a step, or evaluates."""
         if not (model.training or model.module.training):
-            self._models.before_evaluation()
+            self._models.script.loop.before_evaluation()
         elif torch.is_grad_enabled():
             return self._begins_step(model)
         return True
@@ -112,14 +113,14 @@ class Wrapping:
         evaluates alone stands in that one, and comes to no step until its peers come to theirs.
         """
         is_due = model.require_forward_param_sync
-        if self._models.goes_again():
+        if self._models.script.ending.goes_again:
             model.require_forward_param_sync = False  # the peers have had that broadcast
-            self._models.before_forward()
+            self._models.script.loop.before_forward()
             return True
-        if model._check_sync_bufs_pre_fwd():
+        if model.modules_buffers and model._check_sync_bufs_pre_fwd():
             model._sync_buffers()
             model.require_forward_param_sync = False
-        is_of_step = self._models.before_forward()
+        is_of_step = self._models.script.loop.before_forward()
         if not is_of_step:
             model.require_forward_param_sync = is_due  # torch's own pass does not follow
         return is_of_step
@@ -152,31 +153,27 @@ def _either(plain: Any, ours: Callable[..., Any], of_a_copy: Callable[..., Any] 
     return compiling.only_inside(method)
 
 
-def _refuses_hook(_model: Any, *_args: Any, **_kwargs: Any) -> None:
-    refuse(
-        f"{call_site()}: a communication hook replaces the reduction of the gradients, which "
-        "ftrun repairs when a replica dies. Leave register_comm_hook out"
-    )
+def _refuses(why: str) -> Callable[..., None]:
+    def method(_model: Any, *_args: Any, **_kwargs: Any) -> None:
+        refuse(f"{call_site()}: {why}")
+
+    return method
 
 
-def _refuses_join(_model: Any, *_args: Any, **_kwargs: Any) -> None:
-    refuse(
-        f"{call_site()}: join() reduces for replicas that have no data left, which ftrun does "
-        "not carry. Let a DistributedSampler give all replicas as many batches"
-    )
+_refuses_hook = _refuses(
+    "a communication hook replaces the reduction of the gradients, which ftrun repairs when a "
+    "replica dies. Leave register_comm_hook out"
+)
+_refuses_join = _refuses(
+    "join() reduces for replicas that have no data left, which ftrun does not carry. Let a "
+    "DistributedSampler give all replicas as many batches"
+)
 
 
 def _state(model: Any) -> dict[str, Any]:
     """Of a copy, or for a file: without what belongs to this process."""
     state: dict[str, Any] = _torchs_state(model)
     return {name: x for name, x in state.items() if name not in ("_across", "_buckets")}
-
-
-def _world_group() -> Any:
-    """The script's default group; None: it has made none."""
-    if not torch.distributed.is_initialized():
-        return None
-    return torch.distributed.distributed_c10d._get_default_group()
 
 
 def _check_group(group: Any) -> None:

@@ -28,7 +28,7 @@ from ftrun.base.errors import naming
 from ftrun.base.files import read_object
 from ftrun.tools.check.place import Due, Place, compare, due_after
 from ftrun.tools.check.plan import WRITING, Kill, plan_of
-from ftrun.tools.check.verdict import Run, Trial, lines_of
+from ftrun.tools.check.verdict import Run, Trial, lines_of, other_values
 
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
 """As in inject/zero_edit/trial.py, which imports torch."""
@@ -89,6 +89,10 @@ def check_script(
                 trial.exact = run("exact", trial.plan.exact)
                 due = _due(undisturbed, trial.exact.kills)
                 trial.files = compare(undisturbed.files, trial.exact.files, due)
+                is_whole = is_group and trial.exact.is_whole(replicas)
+                if is_whole and any(other_values(trial, trial.exact)):
+                    _say("runs undisturbed again, to see which values are other ones in each run")
+                    trial.again = run("again", ())
             if trial.plan.counted:
                 _say("runs with deaths in evaluations")
                 trial.counted = run("counted", trial.plan.counted)

@@ -53,7 +53,8 @@ class Trial:
     """All runs. ``exact`` must end as ``undisturbed``; in ``counted`` replicas died in evaluations,
     in which their peers counted for them. None: there was no such run.
 
-    ``is_group``: of one replica, whose workers are seen as ``replicas``."""
+    ``is_group``: of one replica, whose workers are seen as ``replicas``. ``again``: undisturbed
+    once more, to see which values are other ones in each run, as times are."""
 
     replicas: int
     workers: int
@@ -62,6 +63,7 @@ class Trial:
     plan: Plan | None = None
     exact: Run | None = None
     counted: Run | None = None
+    again: Run | None = None
     files: Files = field(default_factory=Files)
     is_group: bool = False
 
@@ -96,7 +98,10 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
             if run is not None:
                 lines += _deaths_in_group(trial, run) if trial.is_group else _deaths(trial, run)
                 problems += _ends(trial, run, "with deaths")
-        lines += _changes([x for x in (first, trial.exact, trial.counted) if x is not None])
+        runs = [x for x in (first, trial.exact, trial.counted) if x is not None]
+        lines += _changes(runs)
+        lacks = [*_lacking(runs)]
+        lines += [] if trial.is_group else lacks
         lines += [] if trial.is_group else _only_first(first.reports)
         lines += [f"not tried: a death {phase}" for phase in (trial.plan or _NONE).untried]
         if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
@@ -107,8 +112,9 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
         elif trial.exact is not None and not problems:
             told, wrong = _compared(trial, trial.exact)
             lines, problems = [*lines, *told], [*problems, *wrong]
+        problems += lacks if trial.is_group else []
         if trial.counted is not None and not problems:
-            lines += _counted(first.reports, trial.counted.reports)
+            lines += _counted(trial, trial.counted)
         if trial.exact is None:
             problems.append(
                 f"the script ended before a {trial.kind} could be killed: give it more steps"
@@ -183,6 +189,10 @@ def _changes(runs: Sequence[Run]) -> Iterator[str]:
     changes = sorted({name for report in reports for name in report["changes"]})
     if changes:
         yield f"not carried, and the script changes it: {first_of(changes)}"
+
+
+def _lacking(runs: Sequence[Run]) -> Iterator[str]:
+    reports = [report for run in runs for report in run.reports.values()]
     lacking = sorted({name for report in reports for name in report["lacking"]})
     if lacking:
         yield f"the newcomer could not be given: {first_of(lacking)}"
@@ -289,12 +299,13 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
         elif others or any(report["kept"][kind] for report in before.values()):
             words = f"{kind} {first_of(others)} are not those of the undisturbed run"
             judge(kind, not others, words)
-    values = [*_other_values(before, after)]
+    values = [*other_values(trial, run)]
     number = sum(len(report["now"]) for report in before.values()) - len(values)
     if number:
         equal.append(f"{number} values of the script")
     if values:
-        told.append(f"not equal to the undisturbed run: {first_of(values)}")
+        words = f"not equal to the undisturbed run: {first_of(values)}"
+        (problems if trial.is_group else told).append(words)
     equal += trial.files.equal
     told += [f"not equal to the undisturbed run: {x}" for x in trial.files.other]
     for name, words in trial.files.missing.items():
@@ -331,9 +342,9 @@ def _apart(undisturbed: Iterable[str], more: Iterable[str]) -> list[str]:
     return [home for home in found if home not in homes and form_of(home) in forms]
 
 
-def _counted(before: Reports, after: Reports) -> Iterator[str]:
+def _counted(trial: Trial, run: Run) -> Iterator[str]:
     """Changes by a death in an evaluation: a peer counts twice there, which is no error."""
-    values = [*_other_values(before, after)]
+    values = [*other_values(trial, run)]
     if values:
         yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
 
@@ -352,14 +363,22 @@ def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[
     yield from (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
 
 
-def _other_values(before: Reports, after: Reports) -> Iterator[str]:
+def other_values(trial: Trial, run: Run) -> Iterator[str]:
     """Values of the script that another run has otherwise, each once."""
-    seen: set[str] = set()
+    before, after = trial.undisturbed.reports, run.reports
+    again = {} if trial.again is None else trial.again.reports
+    seen = {path for path, _ in _differing(before, again)} if again else set()
     shown: Callable[[Any], str] = lambda value: f"{value!r:.{TEXT_CHARS_MAX}}"  # noqa: E731
+    for path, (value, now) in _differing(before, after):
+        if path not in seen:
+            seen.add(path)
+            name = path.partition(" ")[2]
+            yield f"{name} ({shown(now)}, undisturbed {shown(value)})"
+
+
+def _differing(before: Reports, after: Reports) -> Iterator[tuple[str, tuple[Any, Any]]]:
     for index, report in before.items():
-        now = after[index]["now"]
+        now = after[index]["now"] if index in after else {}
         for path, value in report["now"].items():
-            if path in now and now[path] != value and path not in seen:
-                seen.add(path)
-                name = path.partition(" ")[2]
-                yield f"{name} ({shown(now[path])}, undisturbed {shown(value)})"
+            if path in now and now[path] != value:
+                yield path, (value, now[path])

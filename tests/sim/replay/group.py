@@ -18,7 +18,7 @@ class Call:
     """A call of the script. ``at``: in its rank's program; ``number``: in its group.
 
     ``place``: in the group in force; ``found``: its result. ``is_kept``: its input is; not if its
-    result comes from the log.
+    result comes from the log. ``is_bare``: nothing is, and the call writes over it.
     """
 
     at: int
@@ -31,6 +31,7 @@ class Call:
     found: int | None = None
     is_through: bool = False
     is_kept: bool = True
+    is_bare: bool = False
 
     @property
     def id(self) -> Id:
@@ -75,6 +76,8 @@ class Group:
             f"rank {rank} gives another input to call {call.id}",
         )
         self._queues[rank].append((group, place, call.given))
+        if call.is_bare:
+            call.given = -1
         self._go_on(rank)
         return place
 

@@ -70,6 +70,12 @@ class Area:
         self.was_whole = True
         yield "generation whole"
 
+    def drop_logs(self, until: int) -> None:
+        """Nobody begins at these generations any more."""
+        for log in self.logs:
+            if log.number <= until:
+                log.number = -1
+
     def open_log(self, number: int, first: int, end: int) -> Thread:
         """The calls from ``first`` on are taken over, if the log before has all until ``end``."""
         log = self.logs[number % SLOTS]
@@ -145,7 +151,10 @@ class Area:
 
 @dataclass
 class Words:
-    """The board. ``due``: the steps that begin with generations, if not all do."""
+    """The board. ``due``: the steps that begin with generations, if not all do.
+
+    ``full``: as of core/replay/log_rules.py.
+    """
 
     number: int
     published: list[int]
@@ -154,6 +163,7 @@ class Words:
     over: list[bool]
     falls: list[int]
     broken: list[int]
+    full: list[int]
     due: int = 0
 
 

@@ -23,13 +23,21 @@ from tests.sim.replay.world import World
 
 
 def _newest(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     return settling.begin(generations, logs, [done[rank]] * len(done), rank)
 
 
 def _whatever_is_logged(
-    generations: Collection[Generation], _: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    _: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     return settling.begin(generations, [Logged(0, 1 << 30)], done, rank)
 
@@ -95,7 +103,11 @@ def _the_least_of_all_groups(done: Sequence[Counts]) -> dict[int, int]:
 
 
 def _by_the_calls_of_all_ranks(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     of_all = [replace(x, calls={0: x.calls[0]}) for x in generations]
     found = settling.begin(of_all, [Logged(0, 1 << 30)], done, rank)
@@ -106,7 +118,11 @@ def _by_the_calls_of_all_ranks(
 
 
 def _from_the_copy_on(
-    generations: Collection[Generation], logs: Collection[Logged], done: Sequence[Counts], rank: int
+    generations: Collection[Generation],
+    logs: Collection[Logged],
+    done: Sequence[Counts],
+    rank: int,
+    full: Collection[int] = (),
 ) -> Generation | Fall:
     later = [replace(x, before=x.calls) for x in generations]
     return settling.begin(later, logs, done, rank)
@@ -274,6 +290,13 @@ class DropsInAllGroups(Process):
         return call.number < known and call.is_through
 
 
+class IssuesWhatIsNotThere(Process):
+    """A call is issued again whose input was not kept."""
+
+    def again(self) -> list[Call]:
+        return [call for call in self.calls if call.is_kept]
+
+
 class IsBackInOneGroup(Process):
     """A replacement has joined when it has come to the first call of one of its groups."""
 
@@ -306,6 +329,14 @@ class EmptiesTheLog(Area):
         if log.number == number:
             log.number = -1
         yield from super().open_log(number, first, end)
+
+
+class EndsLogsAtACopy(Area):
+    """A log ends when the second generation after its own is whole here."""
+
+    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
+        yield from super().write(number, step, state, calls)
+        self.drop_logs(number - 2)
 
 
 class TwoSlots(Area):
@@ -395,6 +426,22 @@ class ConnectsOnce(Mending):
         broken: Sequence[int] = (),
     ) -> Outcome:
         return super().look(board, joined, falls, now)
+
+
+class LetsThemStay(Mending):
+    """Whoever lives may take for ever to leave its broken group."""
+
+    def look(
+        self,
+        board: Board,
+        joined: Sequence[int],
+        falls: Sequence[int],
+        now: float,
+        broken: Sequence[int] = (),
+    ) -> Outcome:
+        if self.staying(board):
+            self._moved_at = now
+        return super().look(board, joined, falls, now, broken)
 
 
 class _StartsAtOnce(World):
@@ -591,10 +638,13 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a generation is whole too early": {"area": WholeTooEarly},
     "a replacement empties the log": {"area": EmptiesTheLog},
     "only the newest generation is kept": {"area": TwoSlots},
+    "a log ends too early": {"area": EndsLogsAtACopy},
+    "issues again what it has not kept": {"process": IssuesWhatIsNotThere},
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
     "over is back": {"mending": OverIsBack, "breaks": True},
+    "waits for ever for one that lives": {"mending": LetsThemStay},
     "connects once": {"mending": ConnectsOnce, "breaks": True},
     "rewinds to what one has": {"rules": Rules(common=_what_one_has)},
     "keeps the logs at a rewind": {"world": _KeepsLogs},

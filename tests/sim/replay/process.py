@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import has_all
 from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import Board, Generation, Source, Step
@@ -37,6 +37,8 @@ class Rules:
     keeps: Callable[..., Keeps | None] = keeps
     of_all: Callable[..., int] = of_all
     pace: Callable[[], Pace] = Pace
+    is_in_vain: Callable[..., bool] = is_in_vain
+    is_over: Callable[..., bool] = is_over
 
 
 class Process:
@@ -62,7 +64,8 @@ class Process:
         self.cut = self.number = self.loaded = -1
         self.before = dict(self.begun)
         self.is_open = self.is_busy = False
-        self.is_copying = False
+        self.is_copying = self.is_full = False
+        self.opened = [] if is_new else [0]
         self.pace, self.at = self.rules.pace(), 0
         self.is_apart = is_new and len(world.nodes) > 1
         is_at_once = is_new and not self.is_apart
@@ -160,6 +163,8 @@ class Process:
         yield lambda: not self.is_busy
         self.is_busy = True
         yield from self.area.open_log(number, sum(self.before.values()), self.logged)
+        self.is_full, self.board.full[self.rank] = False, 0
+        self.opened = [*self.opened[-1:], step]
         self.is_busy = False
         self.is_copying = True
         self.world.spawn(self, self.copy(number, step, calls))
@@ -174,7 +179,7 @@ class Process:
             self.board.due,
             draws.choice([0.0, 100.0, 1000.0]),
             1.0,
-            is_half_full=draws.random() < 0.2,
+            fills=draws.random() < 0.2,
             is_behind=sum(self.begun.values()) < sum(self.board.done[0].values()),
         )
         if word != self.board.due:
@@ -190,6 +195,7 @@ class Process:
         salt = self.world.known.salts[number]
         run = step(self.world.spec, number, self.rank, self.state, salt)
         request, self.before = next(run), dict(self.begun)
+        self.look_at_logs(number)
         for group, known in self.elsewhere.items():
             known.step_begins(self.begun[group])
         while True:
@@ -211,6 +217,7 @@ class Process:
 
     def begin(self, kind: str, group: int, root: int, given: int) -> Call:
         call = Call(sum(self.begun.values()), group, self.begun[group], kind, root, given)
+        call.is_bare = self.is_full
         self.calls.append(call)
         self.begun[group] += 1
         if group in self.elsewhere:
@@ -361,11 +368,28 @@ class Process:
                 is_here = self.rank == self.rules.of_all(call.number, self.here[call.group])
                 is_empty = what is Keeps.NOTHING or (what is Keeps.ALIKE and not is_here)
                 words = [] if is_empty else parts(value)
-                if not self.is_logged(call):
+                if not (self.is_full or self.is_logged(call)):
                     yield from self.area.log(call.id, call.kind, words)
+                    if self.area.is_full:
+                        self.fills()
                 self.board.done[self.rank][call.group] = call.number + 1
             call.is_through = True
             yield "call through"
+
+    def fills(self) -> None:
+        """Nothing is kept before the next generation."""
+        self.is_full = True
+        if self.opened:
+            self.board.full[self.rank] = self.opened[-1] + 1
+
+    def look_at_logs(self, step: int) -> None:
+        """A step begins."""
+        areas = [self.world.areas[rank] for rank in self.world.nodes[self.node]]
+        newest = [max((x.step for x in area.generations()), default=-1) for area in areas]
+        if self.rules.is_over(self.opened, step, newest):
+            self.area.drop_logs(max(log.number for log in self.area.logs) - 2)
+        if not self.is_full and self.rules.is_in_vain(self.board.full, self.opened):
+            self.fills()
 
     def what(self, call: Call) -> Keeps | None:
         spans = call.group in self.spans
@@ -388,6 +412,8 @@ class Process:
         match found:
             case Step.GO_ON:
                 yield lambda: self.board.number != board.number
+            case Step.CUT if self.world.stays(self, board.number):
+                yield lambda: False
             case Step.CUT:
                 self.leave_group()
                 self.cut = board.number
@@ -449,7 +475,7 @@ class Process:
 
     def enter(self, group: Group, first: dict[int, int]) -> Thread:
         self.group = group
-        kept = {call.id: call for call in self.calls if call.is_kept}
+        kept = {call.id: call for call in self.again()}
         again = self.rules.again(first, self.begun, list(kept))
         if isinstance(again, Fall):
             yield from self.falls(again)
@@ -464,6 +490,10 @@ class Process:
         self.is_open = True
         self.note_joined()
         yield "in force"
+
+    def again(self) -> list[Call]:
+        """The calls whose inputs it has."""
+        return [call for call in self.calls if call.is_kept and not call.is_bare]
 
     def note_joined(self) -> None:
         """All calls before the first ones are behind it."""

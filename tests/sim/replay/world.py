@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import DEATHS_MAX, Decree, Mended, Mending
+from ftrun.core.replay.mending import DEATHS_MAX, LIVING, Decree, Mended, Mending
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
@@ -61,8 +61,9 @@ class World:
     """One schedule, from its seed. ``reason``: of the fall, if there was one.
 
     ``focus``: threads of this name are always slow, or those of replacements, or the network.
-    ``breaks``: in some schedules connections fail although nobody has died. ``groups``: in some
-    there are several process groups, and calls before the copy of a state. ``nodes``: in some there
+    ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor
+    never leaves its broken group. ``groups``: in some there are several process groups, and calls
+    before the copy of a state. ``nodes``: in some there
     are several, and the first one's agent leads.
     """
 
@@ -97,7 +98,8 @@ class World:
         apart = random.Random(f"replay/{seed}/nodes")
         self.nodes = divided(apart, workers) if nodes and apart.random() < 0.4 else [range(workers)]
         self.node_of = {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
-        self._blank = Words(0, list(none), done, list(none), over, falls, list(none))
+        full = [0] * workers
+        self._blank = Words(0, list(none), done, list(none), over, falls, list(none), full)
         self.boards = [deepcopy(self._blank) for _ in self.nodes]
         self.elsewhere, self._mirror = elsewhere, mirror
         self.mirrors = [mirror(ranks) for ranks in self.nodes]
@@ -125,6 +127,9 @@ class World:
         self._luck = random.Random(f"replay/{seed}/connections")
         self._breaks = self._luck.choice([0.0, 0.0, 0.1]) if breaks else 0.0
         self._dies_early = self.draws.random() < 0.1
+        stays = random.Random(f"replay/{seed}/stays")
+        self._stays_at = stays.choice([1, 1, 2, 3]) if stays.random() < 0.03 else -1
+        self.has_stayed = False
         self._slow: object = None
         self._seen: object = None
         self.ranks = [self.start(rank, False) for rank in range(workers)]
@@ -263,10 +268,11 @@ class World:
         return self._dies_early or all(area.was_whole for area in self.areas)
 
     def _stands_still(self) -> None:
-        """Nobody can go on: a fall must come in time."""
-        self.now += LIMIT_S
+        """Nobody can go on: a fall must come in time. The agent looks more often than here."""
         self._look()
-        if self.reason is None:
+        self.now += LIMIT_S * (LIVING if self.has_stayed else 1)
+        self._look()
+        if self.mending.fallen is None:
             raise Violation("wait", "nobody can go on, and no fall comes")
 
     # ------------------------------------------------------------ deaths
@@ -332,7 +338,7 @@ class World:
             return Fall.NODES
         found = area.generations()
         if len(self.nodes) == 1 or not found:
-            return self.rules.begin(found, area.logged(), self.board.done, rank)
+            return self.rules.begin(found, area.logged(), self.board.done, rank, self.board.full)
         return max(found, key=lambda known: known.number)
 
     def forget(self, rank: int, node: int = 0) -> None:
@@ -405,6 +411,14 @@ class World:
         for rank in self.nodes[0]:
             self.ranks[rank] = self.start(rank, True)
 
+    def stays(self, process: Process, number: int) -> bool:
+        """Whether a process that lives does not leave its broken group, for good."""
+        if self.has_stayed or process.is_new or number != self._stays_at:
+            return False
+        self.note("rank", process.rank, "stays in its group")
+        self.has_stayed = True
+        return True
+
     def breaks(self) -> bool:
         """Whether a connection fails though nobody has died."""
         return self.board.number > 0 and self._luck.random() < self._breaks
@@ -415,6 +429,7 @@ class World:
         for rank in self.nodes[node]:
             words.done[rank] = self.areas[rank].rewind(boundary)
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
+        words.full[:] = [0] * workers
 
     # ------------------------------------------------------------ between nodes
 
@@ -623,8 +638,9 @@ class World:
             Fall.OTHER_CALL: self.refused,
             Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
             Fall.NODES: bool(self.lost),
-            Fall.INPUT: len(self.nodes) > 1
-            and not (self.spec.has_fences and len(self.spec.splits) == 1),
+            Fall.STAYS: self.has_stayed,
+            Fall.INPUT: is_full
+            or (len(self.nodes) > 1 and not (self.spec.has_fences and len(self.spec.splits) == 1)),
         }
         text = f"{reason.name} though it could be mended"
         self.see_that(expected.get(reason, False), "fall", text)

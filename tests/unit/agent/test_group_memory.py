@@ -133,7 +133,7 @@ def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: 
 def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:
     told, _ = play(tmp_path, fills=True)
     assert told[1] == (
-        "Memory snapshots: the results of a step's collectives do not fit into its log (4 kB a "
+        "Memory snapshots: the results of a step's collectives do not fit into its log (12 kB a "
         "worker). Until the next snapshot a death takes all workers back to step 12. To have "
         "larger logs, free memory."
     )

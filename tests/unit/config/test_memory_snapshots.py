@@ -65,6 +65,14 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
         check(settings)
 
 
+def test_replicas_of_one_node_are_told_that_they_could_be_one_group(script: str) -> None:
+    given: dict[str, Any] = {"replicas": 2, "workers_per_replica": 3, "memory_snapshots": "auto"}
+    with pytest.raises(UserError, match=r"out, or make all one group: --workers-per-replica 6\.$"):
+        check(resolved(script, **given))
+    with pytest.raises(UserError, match=r"Leave it out\.$"):
+        check(resolved(script, **given, lighthouse="h:1"))
+
+
 def test_a_disk_asks_for_them_unless_they_are_off(script: str, tmp_path: Path) -> None:
     on: dict[str, Any] = {"workers_per_replica": 2, "snapshot": tmp_path}
     assert why_no_memory_snapshots(resolved(script, **on)) == ""

@@ -6,7 +6,8 @@ It behaves as NCCL where that differs from Gloo:
   completed by then. Only a stream that is waited for on the host tells when it is done.
 - A peer's death is no error: the collective goes on until the communicator is aborted, from another
   thread. Then it leaves anything in its tensors, a moment later.
-- To connect has no deadline of its own: it ends by an abort.
+- To connect has no deadline of its own: it ends by an abort. But the wait for the id that rank 0
+  gives in the store ends by the store's deadline alone.
 - A communicator that was aborted is dead: whatever is issued later is an error at the call.
 
 ``install`` puts it, and streams of its own, in the place of CUDA in ftrun's class for NCCL. Tensors
@@ -155,7 +156,6 @@ class NativeGroup(Collectives):
         under: Any = self._store.underlying_store
         if self._rank == 0:
             self._store.set("name", uuid.uuid4().hex)
-        self._store.wait(["name"], timedelta(seconds=NEVER_S))
         name, address = self._store.get("name").decode(), f"{under.host}:{under.port}"
         factory = ProcessGroupGloo(timedelta(seconds=NEVER_S))
         try:

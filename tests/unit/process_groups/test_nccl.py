@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -14,6 +15,7 @@ import torch
 from ftrun.base.errors import PeerError
 from ftrun.process_groups.built import AbortSignal, BuiltGroup, GroupAborted
 from ftrun.process_groups.nccl import ProcessGroupNCCL
+from ftrun.process_groups.store import StoreClient
 from tests.jobs.process import wait
 from tests.unit.process_groups import nccl_double
 from tests.unit.process_groups.ranks import HOST, open_store
@@ -87,16 +89,22 @@ def test_a_group_that_was_aborted_is_dead(make: Make) -> None:
         one.allreduce([torch.ones(1)]).get_future().wait()
 
 
-def test_only_an_abort_ends_a_build_whose_peer_never_comes(make: Make) -> None:
-    signal = AbortSignal()
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_an_abort_ends_a_build_whose_peer_never_comes(
+    rank: int, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it waits for the id that rank 0 is to give."""
+    signal, asks = AbortSignal(), threading.Event()
+    plain = StoreClient.get
+    monkeypatch.setattr(StoreClient, "get", lambda *args: (asks.set(), plain(*args))[1])
     factory = ProcessGroupNCCL(timedelta(seconds=DEADLINE_S))
     held, address = open_store()
     with ThreadPoolExecutor(1) as pool:
-        build = pool.submit(factory.build, address, "alone", 0, 2, HOST, DEADLINE_S, signal)
-        wait(lambda: held.num_keys() > 0, "the build", DEADLINE_S)
+        build = pool.submit(factory.build, address, "alone", rank, 2, HOST, DEADLINE_S, signal)
+        wait(lambda: asks.is_set() or held.num_keys() > 1, "the build", DEADLINE_S)
         signal.trigger()
         with pytest.raises(GroupAborted):
-            build.result(DEADLINE_S)
+            build.result(DEADLINE_S / 2)
 
 
 def test_a_build_ends_by_its_deadline(make: Make) -> None:

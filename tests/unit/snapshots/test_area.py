@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -412,6 +413,37 @@ def test_large_bytes_that_a_log_has_are_not_copied_again(memory: GroupMemory) ->
     area.open_log(3, 5)  # in the same place
     area.log(3, GROUP, 5, 2, [one])
     assert area.log_bytes(3) == one.nbytes
+
+
+def test_logs_share_their_room_and_none_writes_over_another(memory: GroupMemory) -> None:
+    area, draws = memory.area(0), random.Random(0)
+    area.lay_out(4096, 4096)
+    logged: dict[int, dict[int, int]] = {}
+    call, full, most = 0, 0, 0
+    for number in range(300):
+        area.open_log(number, call)
+        logged = {x: logged[x] for x in logged if x > number - 3} | {number: {}}
+        for _ in range(draws.randrange(12)):
+            if draws.random() < 0.2:
+                area.drop_logs(number - 2)
+                logged = {x: logged[x] for x in logged if x > number - 2}
+            size = draws.choice([0, 1, 60, 500, 3000])
+            try:
+                area.log(
+                    number, GROUP, call, 2, [torch.full((size,), call % 251, dtype=torch.uint8)]
+                )
+            except AreaFull:
+                full += 1
+                break
+            logged[number][call] = size
+            call += 1
+            for known in logged.values():
+                for one, length in known.items():
+                    entry = area.find(GROUP, one)
+                    assert entry is not None and (entry.data[:length] == one % 251).all()
+        most = max(most, area.log_bytes(number))
+    assert full > 10, "some do not fit"
+    assert most > 1.5 * area.log_room / 3
 
 
 def test_a_board_takes_the_words_of_a_rank_of_another_node() -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ftrun.lighthouse.settings import ServiceSettings
-from ftrun.protocol.embedding import ServiceAddress
+from ftrun.protocol.embedding import Embedding, ServiceAddress
 from ftrun.tools import door
 from ftrun.tools.door import Houses
 
 ADDRESS = ServiceAddress("0.0.0.0:4001", "0.0.0.0:4002", 77)
-ANY_PORT = ServiceAddress("10.0.0.1:0", "10.0.0.1:0")
 
 
 class FakeLighthouse:
@@ -23,12 +21,15 @@ class FakeLighthouse:
 
     made: list[FakeLighthouse]
 
-    def __init__(self, home: Path, *given: Any, **more: Any) -> None:
-        self.home = home
-        self.on_ready: Callable[[ServiceAddress], None]
-        self.on_end: Callable[[str, float | None], None]
-        self.on_ready, self.on_end = given[3], given[4]
-        self.more = more
+    def __init__(
+        self,
+        embedding: Embedding,
+        guard_id: str,
+        log_path: Path,
+        on_ready: Callable[[ServiceAddress], None],
+        on_end: Callable[[str, float | None], None],
+    ) -> None:
+        self.embedding, self.on_ready, self.on_end = embedding, on_ready, on_end
         self.stopped = False
         FakeLighthouse.made.append(self)
 
@@ -52,8 +53,9 @@ def test_a_job_has_one_lighthouse_which_comes_and_goes(houses: Houses, tmp_path:
         assert await houses.port("a") == "this job's lighthouse is being started"
         assert await houses.port("a") == "this job's lighthouse is being started"
         (one,) = FakeLighthouse.made
-        assert one.home == tmp_path / "jobs" / "a"
-        assert (one.more["bind"], one.more["once"]) == (ANY_PORT, True)
+        told = one.embedding
+        assert told.state_dir == str(tmp_path / "jobs" / "a")
+        assert (told.bind, told.http, told.once) == ("10.0.0.1:0", "10.0.0.1:0", True)
         (listed,) = houses.listed()
         assert (listed["agents_port"], listed["starts"]) == (0, 0)
         one.on_ready(ADDRESS)

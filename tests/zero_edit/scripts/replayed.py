@@ -1,7 +1,7 @@
 """Trains one group without replicas, by FSDP2 or DDP; its workers die at places of their calls.
 
-``replayed.py KIND DEATHS``: DEATHS are rows of a rank, which of its lives it is, a place of a call,
-and the number of that call (of the copy, where a copy is the place).
+``replayed.py KIND DEATHS [CALLS]``: DEATHS are rows of a rank, which of its lives it is, a place of
+a call, and the number of that call (of the copy, where a copy is the place). A log has CALLS calls.
 """
 
 import hashlib
@@ -23,6 +23,10 @@ if deaths:
     from arming import arm
 
     arm(rank, {number: place for one, time, place, number in deaths if (one, time) == (rank, life)})
+if sys.argv[3:]:
+    from ftrun.snapshots import area
+
+    area.CALLS_MAX = int(sys.argv[3])
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 data = torch.randn(30, 4, 8)

@@ -73,10 +73,13 @@ class Attributes:
                 if first is value:
                     continue  # mostly so
                 now = packed(value) if is_plain else value
-                is_same = first is not _ABSENT and (
-                    _are_equal(first, now) if is_plain else _is_as(value, first)
-                )
-                if not (is_same or (not is_plain and _shares(value, own))):
+                if is_plain:
+                    is_same = type(first) is type(now) and histories.are_equal(first, now)
+                else:
+                    tensors = filter(torch.is_tensor, leaves(value))
+                    is_same = type(first) is tuple and is_as(value, first)
+                    is_same = is_same or any(memory(x) in own for x in tensors)
+                if not is_same:
                     found[PLAIN if is_plain else TENSORS].setdefault(root, {})[name] = now
         return found
 
@@ -98,7 +101,8 @@ def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:
             if not is_own(key):
                 value = known[key]
                 is_plain = _is_plain(value)
-                if is_plain or _is_of_tensors(value):
+                is_unit = is_of_tensors if KINDS[type(value)] in _COLLECTIONS else is_leaf
+                if is_plain or is_unit(value):
                     yield f"{path} {key}", value, is_plain
         for key in module._non_persistent_buffers_set:
             if (buffer := module._buffers.get(key)) is not None and is_leaf(buffer):
@@ -113,23 +117,6 @@ def _is_plain(value: Any) -> bool:
     if KINDS[kind] is Kind.PLAIN:
         return True
     return histories.carries(value) if kind in CONTAINERS and value else is_value(value)
-
-
-def _is_of_tensors(value: Any) -> bool:
-    kind = KINDS[type(value)]
-    return is_of_tensors(value) if kind in _COLLECTIONS else is_leaf(value)
-
-
-def _are_equal(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and histories.are_equal(one, other)
-
-
-def _shares(value: Any, own: set[int]) -> bool:
-    return any(isinstance(x, torch.Tensor) and memory(x) in own for x in leaves(value))
-
-
-def _is_as(value: Any, mark: Any) -> bool:
-    return type(mark) is tuple and is_as(value, mark)
 
 
 def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_plain: bool) -> None:

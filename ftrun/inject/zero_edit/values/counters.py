@@ -7,11 +7,10 @@ place (noting.py), the loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
@@ -19,35 +18,28 @@ from ftrun.inject.zero_edit.frames import Spot, Values, innermost_of, script_fra
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
-from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.histories import Copy, Cut, copies_in, plain_of, see
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
-from ftrun.inject.zero_edit.values.walk import Reached, Walk, values_of
+from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 FILE = "left-{replica_id}.{group_rank}"
 TOGETHER = 4
 """Steps at which all replicas trained whose values are kept: the predecessor has the older ones."""
 
 
-@dataclass(slots=True)
-class Read:
-    """The values of some frames, innermost first; then a framework's. Of containers the copies.
+Read = list[tuple[str, Values]]
+"""The functions and values of some frames, innermost first; then a framework's. Of containers the
+copies. Nobody changes it."""
 
-    Nobody changes it. (A frozen one takes three times as long, and each draw makes one.)
-    """
 
-    functions: tuple[str, ...] = ()
-    values: tuple[Values, ...] = ()
-
-    def plain(self) -> Read:
-        """The plain values alone, for one that is kept: a container may be large."""
-        return Read(self.functions, tuple(map(plain_of, self.values)))
-
-    def by_function(self) -> Iterable[tuple[str, Values]]:
-        """The values of each frame, with its function."""
-        return zip(self.functions, self.values, strict=True)
+def plain(read: Read) -> Read:
+    """The plain values alone, for one that is kept: a container may be large."""
+    return [(function, plain_of(values)) for function, values in read]
 
 
 class Counters:
@@ -55,34 +47,23 @@ class Counters:
 
     Attributes:
         walk: reads the script.
-
-    Args:
-        path: of the slot's file.
-        frameworks: the trainer that runs the script's loop, if a framework does.
-        step: how many steps are committed; ``life``: of the job, "" before the first step.
-        last: gives what broadcasts have given, which newcomers get with the details of a place.
-        are_together: whether all replicas train in the step under way.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        frameworks: Frameworks,
-        step: Callable[[], int],
-        life: Callable[[], str],
-        last: Callable[[], dict[str, list[str]]],
-        are_together: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._frameworks, self._are_together = frameworks, are_together
+    def __init__(self, script: Script) -> None:
+        self._script, self._frameworks = script, script.frameworks
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
-        self._step, self._life, self._last = step, life, last
-        self.walk, self._changes = Walk(step), Changes()
-        self._path, self._legacy = path, Legacy(path)
+        self.walk, self._changes = Walk(self._step), Changes()
+        self._path = script.file(FILE)
+        self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
         self._has_begun_anew = False  # values were set since
         self._own: dict[str, set[str]] = {}
         self._before: list[tuple[FrameType, Values]] = []
+
+    def _step(self) -> int:
+        """How many steps are committed."""
+        return self._script.manager().current_step()
 
     def read(self, reached: Sequence[Reached]) -> Read:
         """The script as it stands, from what its frames reach. It runs at every draw."""
@@ -90,13 +71,12 @@ class Counters:
             before = self._changes.before(one.function)
             for path, container in one.containers.items():
                 one.values[path] = see(container, before.get(path))
-        functions, values = [x.function for x in reached], [x.values for x in reached]
-        return Read((*functions, FRAMEWORK), (*values, self._frameworks.values()))
+        return [*((x.function, x.values) for x in reached), (FRAMEWORK, self._frameworks.values())]
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
         self.walk.begin()
-        self._changes.begin(read.by_function())
+        self._changes.begin(read)
         self._has_begun_anew = True
 
     def note(
@@ -104,32 +84,34 @@ class Counters:
     ) -> tuple[tuple[Values, ...], Callable[[], Details]]:
         """The script at a place: what has ever changed, and the details for peers that ask."""
         step = self._step()
-        self._leave(read, ranges, self._life(), is_early=False)
-        ever = self._changes.changed(read.by_function())
-        inner = {name: values for name, values in zip(read.functions, ever, strict=True) if values}
+        self._leave(read, ranges, self._script.life(), is_early=False)
+        ever = self._changes.changed(read)
+        inner = {name: values for (name, _), values in zip(read, ever, strict=True) if values}
         step_of = self._changes.step_of
         cuts = [(name, path, step_of(name, path), x) for name, path, x in copies_in(inner)]
         counters = tuple(map(plain_of, ever))
         if self._together and self._together[-1][0] == step:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
-        if self._are_together() and step != self._tried_again:
-            inner_last = [*zip(read.functions, counters, strict=True)][::-1]
+        if self._script.are_together and step != self._tried_again:
+            inner_last = [(name, x) for (name, _), x in zip(read, counters, strict=True)][::-1]
             self._together.append((step, dict(inner_last)))
         together = list(self._together)
-        return counters, partial(_details, self._changes.steps, step, cuts, self._last, together)
+        return counters, partial(
+            _details, self._changes.steps, step, cuts, self._script.world.given.encoded, together
+        )
 
     def leave(self, read: Read, ranges: tuple[tuple[Spot, int], ...]) -> None:
         """Leave what has changed to a successor between two steps: before a batch is loaded, which
         may take long, and before an evaluation. More may change until the next step begins."""
-        if life := self._life():
+        if life := self._script.life():
             self._leave(read, ranges, life, is_early=True)
 
     def _leave(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, *, is_early: bool
     ) -> None:
         step = self._step()
-        changed = self._changes.note(read.by_function(), step)
+        changed = self._changes.note(read, step)
         is_new = life != self._left_for or self._has_begun_anew
         if life and (is_new or not self._legacy.add(step, changed, ranges, is_early=is_early)):
             self._left_for, self._has_begun_anew = life, False
@@ -159,7 +141,7 @@ class Counters:
                     if type(x) is not Copy or x.heals
                 },
             )
-            for frame, values in zip(frames, read.values, strict=False)
+            for frame, (_, values) in zip(frames, read, strict=False)
         ]
 
     def restore(self, place: Place) -> None:
@@ -177,7 +159,8 @@ class Counters:
     def unlike_loops(self, place: Place) -> list[around.Loop]:
         """The loops around this newcomer that cannot be set to a place."""
         frames = script_frames()
-        here = {name: values_of(frame).values for name, frame in innermost_of(frames).items()}
+        reached = Walk().walk([*innermost_of(frames).values()])  # whatever was there before
+        here = {one.function: one.values for one in reached}
         there = {spot.name: _plain_at(place, spot.name) for spot in place.stack}
         return around.unlike(frames, there, here)
 
@@ -188,13 +171,13 @@ class Counters:
         left = None if self._left_for else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
-        left = left if left is not None and left.life == self._life() else None
+        left = left if left is not None and left.life == self._script.life() else None
         pairs = [] if left is None else self._pairs(theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
-        frames = script_frames()
+        frames = self.walk.frames()
         for function, frame in innermost_of(frames).items():
             self._take(frame, function, _given(place, function), sources, taken)
-        for values in place.counters[len(place.stack) :]:
+        for values in place.counters[len(place.stack) + len(place.modules) :]:
             donors, own, _ = sources.of(FRAMEWORK, values)
             taken.changed += self._frameworks.write(donors)
             taken.of_its_own += self._frameworks.write(own)
@@ -252,8 +235,9 @@ class Counters:
 
 
 def _plain_at(place: Place, function: str) -> Values:
-    at = zip(place.stack, place.counters, strict=False)
-    return next((values for spot, values in at if spot.name == function), {})
+    names = [*(spot.name for spot in place.stack), *place.modules]
+    at = zip(names, place.counters, strict=False)
+    return next((values for name, values in at if name == function), {})
 
 
 def _given(place: Place, function: str) -> Values:

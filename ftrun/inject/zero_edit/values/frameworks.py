@@ -101,7 +101,7 @@ class Frameworks:
         Args:
             variables: of the script's frames, innermost first.
         """
-        if self._trainer is None and not _are_loaded():
+        if self._trainer is None and sys.modules.keys().isdisjoint((_TRANSFORMERS, *_LIGHTNING)):
             return
         for known in variables:
             own = known.get("self")
@@ -163,10 +163,6 @@ class Frameworks:
             if not _draws(callback):
                 self._holders[f"{type(callback).__name__}[{index}]"] = callback
         return True
-
-
-def _are_loaded() -> bool:
-    return any(name in sys.modules for name in (_TRANSFORMERS, *_LIGHTNING))
 
 
 def _draws(callback: Any) -> bool:

@@ -16,7 +16,6 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import PurePath
 from typing import Any
 
 from ftrun.inject.zero_edit.frames import Values
@@ -94,7 +93,7 @@ def see(container: Any, last: Any = None) -> Copy:
                     return before
                 known.extend(_frozen_all(container[before.length : length]))
                 return Copy(kind, length, known, before.length)
-        values = _copied(container)
+        values = _frozen_all(_parts(container))
     except NotPlain:
         if before is not None and not before.heals and before.length == length:
             return before
@@ -106,8 +105,7 @@ def see(container: Any, last: Any = None) -> Copy:
 
 def _is_history(container: Any) -> bool:
     try:
-        some = islice(container.items() if type(container) in DICTS else container, SAMPLED)
-        return len(_frozen_all(some)) > 0
+        return len(_frozen_all(islice(_parts(container), SAMPLED))) > 0
     except (NotPlain, RuntimeError):  # another thread of the script may change it now
         return False
 
@@ -120,14 +118,12 @@ def carries(container: Any) -> bool:
     return see(container).heals
 
 
-def _copied(container: Any) -> list[Any]:
-    """The values of a container, without anything that the script can change."""
-    if type(container) in DICTS:
-        return _frozen_all(container.items())
-    return _frozen_all(container)
+def _parts(container: Any) -> Iterable[Any]:
+    return container.items() if type(container) in DICTS else container  # type: ignore[no-any-return]
 
 
 def _frozen_all(values: Iterable[Any]) -> list[Any]:
+    """Copies without anything that the script can change."""
     copy = list(values)
     if set(map(type, copy)) <= _SHORT:
         return copy
@@ -136,17 +132,18 @@ def _frozen_all(values: Iterable[Any]) -> list[Any]:
 
 def _frozen(value: Any, depth: int = 0) -> Any:
     kind = type(value)
-    if is_plain(value) or isinstance(value, PurePath):
+    if is_plain(value) or KINDS[kind] is Kind.OTHER:
         return value
     if KINDS[kind] is Kind.TENSOR and is_single(value):
         return value
-    if depth >= limits.DICTS_DEEP or kind not in _COPIED or len(value) > limits.ITEMS:
+    is_known = kind in _COPIED or KINDS[kind] is Kind.TUPLE
+    if depth >= limits.DICTS_DEEP or not is_known or len(value) > limits.ITEMS:
         raise NotPlain
     if kind in DICTS:
         return {_frozen(k, depth + 1): _frozen(v, depth + 1) for k, v in list(value.items())}
     frozen = [_frozen(x, depth + 1) for x in list(value)]
-    is_same = kind is tuple and all(map(operator.is_, frozen, value))
-    return value if is_same else kind(frozen)
+    is_same = KINDS[kind] is Kind.TUPLE and all(map(operator.is_, frozen, value))
+    return value if is_same else getattr(kind, "_make", kind)(frozen)
 
 
 # ---------------------------------------------------------------- for peers and successors

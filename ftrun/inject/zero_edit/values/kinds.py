@@ -21,17 +21,19 @@ import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import is_dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path, PurePath
-from types import FunctionType
 from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
+from ftrun.inject.zero_edit.values.holders import is_holder
 
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
@@ -51,6 +53,16 @@ _NAMES: Mapping[type, str] = {
     **{kind: kind.__name__ for kind in (list, deque, set, tuple)},
     **dict.fromkeys(DICTS, "dict"),
 }
+_TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    bytes: (bytes.hex, bytes.fromhex),
+    complex: (repr, complex),
+    datetime: (datetime.isoformat, datetime.fromisoformat),
+    date: (date.isoformat, date.fromisoformat),
+    Decimal: (str, Decimal),
+    Fraction: (str, Fraction),
+}
+"""Values that JSON has as text: how that is made, and read."""
+_BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 _OTHERS = ("torch", "numpy", "ftrun")
 _OF_PROCESS = "hostname|^pid$"
 _OF_RANK = f"rank|process_zero|main_process|is_main|is_master|is_lead|device|{_OF_PROCESS}"
@@ -60,26 +72,14 @@ class Kind:
     """The kinds of values, as numbers: an enumeration costs a walk a tenth more. From ``LIST`` on,
     a walk may look inside.
 
-    ``GENERATOR``: of random numbers; ``BAG``: a deque or a set; ``RECORD``: a dataclass of the
-    script's, which is no level of its own; ``OBJECT``: another object of the script's;
-    ``FUNCTION``: its closure may hold values.
+    ``OTHER``: a value that JSON does not have; ``GENERATOR``: of random numbers; ``BAG``: a deque
+    or a set; ``RECORD``: a dataclass of the script's, which is no level of its own; ``OBJECT``:
+    another object of the script's; ``LINK``: what is none, and holds values all the same
+    (holders.py).
     """
 
-    NOTHING = 0
-    PLAIN = 1
-    TEXT = 2
-    NUMBER = 3
-    TENSOR = 4
-    ARRAY = 5
-    ENUM = 6
-    GENERATOR = 7
-    BAG = 8
-    LIST = 9
-    TUPLE = 10
-    DICT = 11
-    RECORD = 12
-    OBJECT = 13
-    FUNCTION = 14
+    NOTHING, PLAIN, TEXT, NUMBER, TENSOR, ARRAY, OTHER, GENERATOR, BAG = range(9)
+    LIST, TUPLE, DICT, RECORD, OBJECT, LINK = range(9, 15)
 
 
 class _Kinds(dict[type, int]):
@@ -93,19 +93,6 @@ class _Kinds(dict[type, int]):
 
 
 def _kind_of(kind: type) -> int:
-    key = cast(Hashable, kind)
-    simple: dict[Any, int] = {
-        str: Kind.TEXT,
-        list: Kind.LIST,
-        tuple: Kind.TUPLE,
-        deque: Kind.BAG,
-        set: Kind.BAG,
-        FunctionType: Kind.FUNCTION,
-    }
-    if kind in simple or kind in PLAIN:
-        return simple.get(kind, Kind.PLAIN)
-    if kind in DICTS:
-        return Kind.DICT
     numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
     if numpy is not None and issubclass(kind, (numpy.number, numpy.bool_)):
         lacking = numpy.complexfloating, numpy.timedelta64, numpy.longdouble  # JSON has none
@@ -114,16 +101,26 @@ def _kind_of(kind: type) -> int:
         return Kind.ARRAY
     if kind is getattr(sys.modules.get("torch"), "Tensor", None) or is_sharded(kind):
         return Kind.TENSOR
-    if issubclass(kind, Enum):
-        return Kind.ENUM
+    if issubclass(kind, (Enum, PurePath)) or kind in _TEXTS:
+        return Kind.OTHER
+    if is_named(cast(Hashable, kind)):
+        return Kind.TUPLE
     if is_generator(kind):
         return Kind.GENERATOR
-    if not holds_values(key):
+    if is_holder(kind):
+        return Kind.LINK
+    if not holds_values(cast(Hashable, kind)):
         return Kind.NOTHING
     return Kind.RECORD if is_dataclass(kind) else Kind.OBJECT
 
 
-KINDS = _Kinds()
+_SIMPLE: dict[Any, int] = {
+    **dict.fromkeys(PLAIN, Kind.PLAIN),
+    **dict.fromkeys(DICTS, Kind.DICT),
+    **dict.fromkeys((deque, set), Kind.BAG),
+    **{str: Kind.TEXT, list: Kind.LIST, tuple: Kind.TUPLE},
+}
+KINDS = _Kinds(_SIMPLE)
 
 
 def is_sharded(kind: type) -> bool:
@@ -132,7 +129,12 @@ def is_sharded(kind: type) -> bool:
 
 
 class _Names(dict[str, bool]):
-    """Whether a variable of each name is left out: Python's own, and those of one rank."""
+    """Whether a variable of each name is left out: Python's own, and those of one rank.
+
+    ``own``: the names of what belongs to one worker: of its rank, or of its process alone.
+    """
+
+    own = re.compile(_OF_RANK)
 
     def __missing__(self, name: str) -> bool:
         is_left_out = name.startswith("__") or is_own(name)
@@ -144,18 +146,9 @@ class _Names(dict[str, bool]):
 LEFT_OUT = _Names()
 
 
-class _Own:
-    """The names of what belongs to one worker: those of its rank, or of its process alone."""
-
-    pattern = re.compile(_OF_RANK)
-
-
-_OWN = _Own()
-
-
 def has_its_rank() -> None:
     """What replaces this worker has its rank: only what is of this process does not heal."""
-    _OWN.pattern = re.compile(_OF_PROCESS)
+    LEFT_OUT.own = re.compile(_OF_PROCESS)
     is_own.cache_clear()
     LEFT_OUT.clear()
 
@@ -163,7 +156,7 @@ def has_its_rank() -> None:
 @lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
-    return _OWN.pattern.search(name) is not None
+    return LEFT_OUT.own.search(name) is not None
 
 
 @lru_cache(maxsize=limits.TRACKED)
@@ -177,6 +170,13 @@ def holds_values(kind: Any) -> bool:
     torch = sys.modules.get("torch")
     has_own_rules = issubclass(kind, Enum | type) or (torch and issubclass(kind, torch.nn.Module))
     return not has_own_rules
+
+
+@lru_cache(maxsize=limits.TRACKED)
+def is_named(kind: Any) -> bool:
+    """Whether this is a named tuple's class, which a newcomer finds by its name."""
+    is_one = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return is_one and named(kind.__module__, kind.__qualname__) is kind
 
 
 @lru_cache(maxsize=limits.TRACKED)
@@ -211,31 +211,6 @@ def _script_file_of(kind: type) -> str:
     return ""
 
 
-class Closure(dict[str, Any]):
-    """What a function has of the one that made it, by name; what is set here is set there."""
-
-    def __init__(self, function: FunctionType) -> None:
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        self._cells = dict(cells)
-        for name, cell in self._cells.items():
-            with suppress(ValueError):  # it is not set yet
-                super().__setitem__(name, cell.cell_contents)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name in self._cells:  # the name of the function may have been another one's before
-            self._cells[name].cell_contents = value
-            super().__setitem__(name, value)
-
-
-def attributes_of(holder: Any) -> dict[str, Any] | None:
-    """The attributes of an object, or what a function of the script's has in its closure; None: it
-    has none that heal."""
-    if type(holder) is FunctionType:
-        is_own = holder.__closure__ is not None and is_script(holder.__code__.co_filename)
-        return Closure(holder) if is_own else None
-    return getattr(holder, "__dict__", None)
-
-
 def is_name(key: Any) -> bool:
     """Whether a dict's key can be a part of a path; ``#3`` is the number 3."""
     return type(key) is str and key != "" and key[0] != "#" and not {"[", "]"} & set(key)
@@ -261,7 +236,9 @@ def is_value(value: Any) -> bool:
     if kind is Kind.TUPLE:
         parts = 0 < len(value) <= limits.TUPLE
         return parts and all(type(x) is not tuple and is_value(x) for x in value)
-    return is_plain(value) or kind is Kind.ENUM or (kind is Kind.TENSOR and is_single(value))
+    if kind is Kind.OTHER:
+        return type(value) is not bytes or len(value) <= limits.TEXT_CHARS
+    return is_plain(value) or (kind is Kind.TENSOR and is_single(value))
 
 
 def is_single(tensor: Any) -> bool:
@@ -279,8 +256,13 @@ def packed(value: Any) -> Any:
     if kind is Kind.TENSOR and value.numel() <= limits.TABLE:
         dtype = str(value.dtype).removeprefix("torch.")
         return _packed("tensor", [dtype, list(value.shape), value.flatten().tolist()])
-    if kind is Kind.ENUM:
+    if isinstance(value, Enum):
         return _packed("enum", [type(value).__module__, type(value).__qualname__, value.name])
+    if type(value) in _TEXTS:
+        return _packed(type(value).__name__, [_TEXTS[type(value)][0](value)])
+    if kind is Kind.TUPLE and type(value) is not tuple:
+        name = [type(value).__module__, type(value).__qualname__]
+        return _packed("named", [*name, *map(packed, value)])
     if type(value) in _NAMES:
         return packed_values(type(value), value.items() if type(value) in DICTS else value)
     return _packed("path", [str(value)]) if isinstance(value, PurePath) else value
@@ -320,6 +302,10 @@ def unpacked(value: Any) -> Any:
         return _enum(*parts)
     if kind == "path":
         return Path(parts[0])
+    if kind == "named":
+        return named(*parts[:2])._make(map(unpacked, parts[2:]))
+    if kind in _BY_NAME:
+        return _BY_NAME[kind](parts[0])
     return _MADE_OF[kind]([unpacked(x) if type(x) is dict else x for x in parts])
 
 

@@ -10,10 +10,9 @@ Not here: setting the values (counters.py).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from inspect import CO_GENERATOR
 from typing import Any
 
 from ftrun.base.words import first_of
@@ -31,28 +30,24 @@ Pair = tuple[int, dict[str, Values], dict[str, Values]]
 _UNCHANGED = object()
 
 
+@dataclass(frozen=True, slots=True)
 class Sources:
     """The donor and the predecessor of a newcomer.
 
-    Args:
+    Attributes:
         place: of the donor; ``left``: by the predecessor, in this life of the job.
         pairs: the values of both at steps at which all replicas trained.
         step_of: when this replica itself has changed a value last, by function and path.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        left: Left | None,
-        pairs: Sequence[Pair],
-        step_of: Callable[[str, str], int],
-    ) -> None:
-        self.place, self._left, self._pairs = place, left, pairs
-        self._step_of = step_of
+    place: Place
+    left: Left | None
+    pairs: Sequence[Pair]
+    step_of: Callable[[str, str], int]
 
     def of(self, function: str, values: Values) -> tuple[Values, Values, dict[str, Origin]]:
         """The donor's ``values`` that are taken; this slot's own; the origin of each of both."""
-        place, left, pairs = self.place, self._left, self._pairs
+        place, left, pairs = self.place, self.left, self.pairs
         theirs = place.details()
         lists = {path: step for name, path, step, _ in theirs.lists if name == function}
         steps = {**theirs.changed.get(function, {}), **lists}
@@ -64,7 +59,7 @@ class Sources:
         for path in dict.fromkeys([*values, *before]):
             value, step = before.get(path, (None, NEVER))
             known = Known(
-                self._step_of(function, path),
+                self.step_of(function, path),
                 steps.get(path, NEVER),
                 step,
                 tuple(_then(function, path, pair) for pair in pairs),
@@ -133,13 +128,9 @@ def _that_draw_ahead(place: Place) -> set[str]:
     if not any(loader.held for loader in place.loaders):
         return set()
     frames = script_frames()
-    draw = [at for at, frame in enumerate(frames) if _gives_items(frame)]
-    return {spot_of(frame).name for frame in frames[: max(draw, default=-1) + 1]}
-
-
-def _gives_items(frame: FrameType) -> bool:
-    is_generator = frame.f_code.co_flags & inspect.CO_GENERATOR
-    return bool(is_generator) or frame.f_code.co_name == "__next__"
+    codes = enumerate(frame.f_code for frame in frames)
+    gives = [at for at, x in codes if x.co_flags & CO_GENERATOR or x.co_name == "__next__"]
+    return {spot_of(frame).name for frame in frames[: max(gives, default=-1) + 1]}
 
 
 def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> bool:

@@ -1,7 +1,7 @@
 """All plain values that a script reaches, for ``ftrun check``: what a newcomer lacks shows in them.
 
-What heals is known by rules, and a script may count elsewhere: in class attributes, in objects with
-slots or of a package, in a large collection. A trial surveys the values at its end, and those of a
+What heals is known by rules, and a script may count elsewhere: in objects of a package, in a large
+collection. A trial surveys the values at its end, and those of a
 run with deaths are compared with those of the undisturbed one.
 
 Not here: when a trial surveys (trial.py), its words (check/verdict.py).
@@ -10,14 +10,24 @@ Not here: when a trial surveys (trial.py), its words (check/verdict.py).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import operator
+import zlib
+from array import array
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, GeneratorType, ModuleType
 from typing import Any, cast
+
+import torch
 
 from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, variables_of
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_plain, packed
+from ftrun.inject.zero_edit.values.holders import attributes_of, is_holder
+from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_value, packed
+from ftrun.inject.zero_edit.values.units import leaves, part
+from ftrun.inject.zero_edit.values.walk import Walk
 
 DEEP = limits.DEEP + limits.DICTS_DEEP
 _LEFT_OUT = (
@@ -32,8 +42,11 @@ _LEFT_OUT = (
 )
 
 
-def survey(frames: Sequence[FrameType]) -> Values:
-    """The plain values that these frames reach, by function and path."""
+def survey(frames: Sequence[FrameType], *, tensors: bool = False) -> Values:
+    """The plain values that these frames reach, by function and path.
+
+    ``tensors``: and digests of the tensors and arrays that heal.
+    """
     found: Values = {}
     met: set[int] = set()
     for frame in frames:
@@ -44,16 +57,32 @@ def survey(frames: Sequence[FrameType]) -> Values:
             if not LEFT_OUT[name]:
                 with contextlib.suppress(Exception):  # an object of the script's may do anything
                     _look(found, met, f"{function} {name}", value, DEEP)
+    return found | _units(frames) if tensors else found
+
+
+def _units(frames: Sequence[FrameType]) -> Values:
+    walk, found = Walk(), Values()
+    walk.reaches_all = True
+    for reached in walk.walk(frames):
+        for path, unit in reached.units.items():
+            hashed = hashlib.blake2b(digest_size=8)
+            for leaf in leaves(unit):
+                here = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf)
+                flat = part(here).detach().contiguous().reshape(-1)
+                hashed.update(flat.view(torch.uint8).cpu().numpy().tobytes())
+            found[f"{reached.function} {path}"] = f"tensors {hashed.hexdigest()}"
     return found
 
 
 def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> None:
     if len(found) >= limits.TRACKED:
         return
-    if is_plain(value):
+    if is_value(value) and not isinstance(value, tuple):
         found[path] = packed(value)
         return
-    if not deep or id(value) in met or isinstance(value, ModuleType | FunctionType):
+    if (state := _state_of(value)) is not None:
+        found[path] = state
+    if not deep or id(value) in met or isinstance(value, ModuleType):
         return
     met.add(id(value))
     kind = type(value)
@@ -64,31 +93,33 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
             _look(found, met, f"{path}{inner}", item, deep - 1)
 
 
+def _state_of(value: Any) -> str | None:
+    """What changes in a value that has no parts, and never heals; None: it is no such value."""
+    kind = type(value)
+    if kind is GeneratorType:
+        return f"generator at {value.gi_frame.f_lasti if value.gi_frame is not None else 'its end'}"
+    if kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):
+        return f"{kind.__name__} with {operator.length_hint(value)} left"
+    if kind in (bytearray, array):
+        return f"{kind.__name__} {zlib.crc32(value):x}"
+    return f"frozenset {sorted(map(repr, value))}" if kind is frozenset else None
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a collection or an object, each with the last step of its path."""
     if isinstance(value, dict):
         for key, item in itertools.islice(list(value.items()), limits.TABLE):
             if isinstance(key, str | int):
                 yield f"[{key}]", item
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value[: limits.TABLE]):
+    elif isinstance(value, list | tuple | deque):
+        for index, item in enumerate(itertools.islice(value, limits.TABLE)):
             yield f"[{index}]", item
-    elif isinstance(value, type):
-        if holds_values(cast(Hashable, value)):
-            yield from _attributes(dict(vars(value)))
-    elif type(value).__module__.partition(".")[0] not in _LEFT_OUT:
-        known = getattr(value, "__dict__", {})
+    elif is_holder(type(value)) or type(value).__module__.partition(".")[0] not in _LEFT_OUT:
+        known = attributes_of(value)
         yield from _attributes(known if isinstance(known, dict) else {})
-        slots = [x for kind in type(value).__mro__ for x in _slots(kind)]
-        yield from _attributes({x: getattr(value, x) for x in slots if hasattr(value, x)})
 
 
 def _attributes(known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, item in list(known.items()):
         if not name.startswith("__"):
             yield f".{name}", item
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)

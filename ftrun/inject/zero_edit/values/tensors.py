@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, cast
 from weakref import ref
 
 import torch
 
-from ftrun.inject.zero_edit.frames import innermost_of, script_frames
+from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
@@ -36,7 +37,7 @@ from ftrun.inject.zero_edit.values.units import (
     memory,
 )
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
-from ftrun.inject.zero_edit.values.writing import FrameVariables, put_unit
+from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
 from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2
@@ -149,16 +150,12 @@ class Tensors:
                     self._also[key] = met[identity]
                     continue
                 is_batch, last = path in batches, before.get(identity)
-                self._note_grown(key, value, identity)
+                was = self._known[key].identity if key in self._known else identity
+                if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
+                    self._grown.add(key)  # a list that the script keeps
                 now[key] = self._met(key, value, last, identity, begins, is_batch)
         self._known = now
         self._held = [known.value for known in now.values()] if self.keeps_all else []
-
-    def _note_grown(self, key: Key, value: Any, identity: tuple[int, ...]) -> None:
-        """Note a list that the script keeps, and that has more or fewer tensors than before."""
-        before = self._known[key].identity if key in self._known else identity
-        if type(value) is list and before[0] == identity[0] and len(before) != len(identity):
-            self._grown.add(key)
 
     def _met(
         self,
@@ -256,22 +253,25 @@ class Tensors:
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         units = tree.get(UNITS, {})
         objects: dict[str, tuple[Any, Any]] = {}  # before, and now
-        for key, variables, holder, name in _found(units, self.lacking, is_also=False):
+        frames = innermost_of(self._walk.frames())
+        for key, variables, holder, name in _found(units, frames, self.lacking, is_also=False):
             unit = " ".join(key)
             self._changed.add(key)
             if is_late and self._is_new(key, holder.get(name)):
                 self.lacking.append(key[1])
                 continue
             before = holder.get(name)
-            put_unit(variables, holder, name, units[unit], own)
-            objects[unit] = before, holder.get(name)
-            self.words.append(f"{key[1]} {_words(units[unit]['value'])}")
-        for key, variables, holder, name in _found(units, self.lacking, is_also=True):
-            before, now = objects.get(units[" ".join(key)][AS], (None, None))
-            own_one = holder.get(name)
-            if now is not None and own_one is not now and not (is_late and own_one is not before):
+            now = set_to(before, units[unit]["value"], units[unit]["device"], own)
+            if now is not before:
                 variables.put(holder, name, now)
-        reached = self._walk.walk(script_frames())
+            objects[unit] = before, now
+            self.words.append(f"{key[1]} {_words(units[unit]['value'])}")
+        for key, variables, holder, name in _found(units, frames, self.lacking, is_also=True):
+            old, now = objects.get(units[" ".join(key)][AS], (None, None))
+            own_one = holder.get(name)
+            if now is not None and own_one is not now and not (is_late and own_one is not old):
+                variables.put(holder, name, now)
+        reached = self._walk.walk(self._walk.frames())
         for _ in range(2):  # what was given is there, and is kept
             self.look(reached)
 
@@ -297,12 +297,16 @@ class Tensors:
 
 
 def _found(
-    units: Mapping[str, Mapping[str, Any]], lacking: list[str], *, is_also: bool
+    units: Mapping[str, Mapping[str, Any]],
+    frames: Mapping[str, FrameType],
+    lacking: list[str],
+    *,
+    is_also: bool,
 ) -> Iterator[tuple[Key, FrameVariables, dict[Any, Any], str]]:
     """The units, or their further names, in the script's frames: each with the dict that holds it,
     and its key there. ``lacking``: gets the paths of those that have no such place."""
     left = [name for name, unit in units.items() if (AS in unit) is is_also]
-    for function, frame in innermost_of(script_frames()).items():
+    for function, frame in frames.items():
         variables = FrameVariables(frame)
         here = [name for name in left if name.startswith(f"{function} ")]
         left = [name for name in left if name not in here]

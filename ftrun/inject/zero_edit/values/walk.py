@@ -18,8 +18,10 @@ in an object's attribute, counts at once. The values of an object in a list or a
 class, if it has nothing but what heals: a newcomer that lacks it makes it from these.
 
 In a frame of a package that runs the loop, only plain values of its variables and objects count.
-What a function of the script's has in its closure, and a package's object that keeps tensors, such
-as an average of the weights, count only where a newcomer gets its own predecessor's.
+Where a newcomer gets its own predecessor's, more counts: the variables of modules of the script's
+that are not on the stack, what classes, functions and the like hold (holders.py), objects of the
+script's in torch's modules, and a package's object that keeps tensors, such as an average of the
+weights.
 
 Not here: which values have changed (changes.py), setting them (writing.py).
 """
@@ -33,14 +35,23 @@ from itertools import islice
 from types import FrameType
 from typing import Any, cast
 
+import torch
+
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, variables_of
+from ftrun.inject.zero_edit.frames import (
+    Values,
+    is_loop_package,
+    module_frames,
+    script_frames,
+    spot_of,
+    variables_of,
+)
 from ftrun.inject.zero_edit.values import histories, limits
+from ftrun.inject.zero_edit.values.holders import attributes_of, slots_of
 from ftrun.inject.zero_edit.values.kinds import (
     KINDS,
     LEFT_OUT,
     Kind,
-    attributes_of,
     is_data,
     is_name,
     is_of_loop_package,
@@ -59,6 +70,7 @@ ALL = VALUES | OBJECTS | TENSORS
 READ_ANEW = 64
 """Whether a container is one of tensors is known from the last draw if it is as long; all are read
 at one draw in this many."""
+_TORCHS = vars(torch.nn.Module()).keys()
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _Node = tuple[str, Any, int, int, int, int]
 """Path, object, kind, depth, the number of dicts right above it, and what counts below."""
@@ -92,7 +104,7 @@ class Walk:
         step: how many steps are committed.
 
     Attributes:
-        reaches_all: closures, and objects of packages that keep tensors, count too.
+        reaches_all: a newcomer gets its own predecessor's values.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
@@ -102,10 +114,18 @@ class Walk:
         self._looks = 0
         self._of_tensors: dict[int, tuple[int, bool]] = {}
         self._before: dict[int, tuple[int, bool]] = {}
+        self._made: dict[str, set[str]] = {}  # by each module, before the first step
 
     def begin(self) -> None:
         """The first step begins: what is there now, was there before it."""
         self._has_begun = True
+
+    def frames(self) -> list[FrameType]:
+        """Those from which it begins: the script's on the stack, and its modules'."""
+        return self.with_modules(script_frames())
+
+    def with_modules(self, frames: list[FrameType]) -> list[FrameType]:
+        return [*frames, *module_frames(frames)] if self.reaches_all else frames
 
     def walk(
         self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]] | None = None
@@ -121,6 +141,7 @@ class Walk:
         to = Reached(spot_of(frame).name)
         is_package = is_loop_package(frame.f_code.co_filename)
         search = _Search(self, to, VALUES if is_package else ALL)
+        links: list[tuple[str, Any, int]] = []
         for (name, value), kind in zip(
             variables.items(), map(KINDS.__getitem__, map(type, variables.values())), strict=True
         ):
@@ -130,8 +151,15 @@ class Walk:
                 search.package(name, value)
             elif kind is Kind.PLAIN:
                 to.values[name] = value
+            elif kind is Kind.LINK:
+                links.append((name, value, kind))
             else:
                 search.variable(name, value, kind)
+        if not isinstance(frame, FrameType) and self._has_made_more(to.function, variables):
+            flags = [name for name, value in to.values.items() if type(value) is bool]
+            to.values = {name: x for name, x in to.values.items() if name not in flags}
+        for link in links:  # a module has many, and what else it has comes first
+            search.variable(*link)
         if not self._is_off:
             try:
                 search.look()
@@ -144,6 +172,15 @@ class Walk:
         if is_package:
             to.containers = {}
         return to
+
+    def _has_made_more(self, function: str, variables: Mapping[str, Any]) -> bool:
+        """Whether a module has made an object since the first step that does not heal. A flag may
+        say that it is there: a newcomer has neither, and makes it at its own first call."""
+        kinds = {name: KINDS[type(value)] for name, value in variables.items()}
+        made = {name for name, kind in kinds.items() if kind in (Kind.NOTHING, Kind.LINK)}
+        if not self._has_begun or function not in self._made:
+            self._made[function] = made
+        return not made <= self._made[function]
 
     def stays(self, function: str, name: str, value: Any) -> bool:
         """Whether the objects in a collection that a variable names count: it is no batch."""
@@ -174,6 +211,7 @@ class _Search:
         self._walk, self._to, self._mode = walk, to, mode
         self._nodes: list[_Node] = []
         self._met: set[int] = set()
+        self._modules: set[int] = set()  # torch's
 
     def variable(self, name: str, value: Any, kind: int) -> None:
         """Add what a variable names."""
@@ -183,13 +221,28 @@ class _Search:
         self._add(name, value, kind, 0, 0, mode)
 
     def package(self, path: str, item: Any, depth: int = 0) -> None:
-        """Add an object that may be a package's, and keep tensors."""
-        if self._walk.reaches_all and is_of_package(cast(Hashable, type(item))):
+        """Add an object that may be a package's, and keep tensors; or those of a module."""
+        if not self._walk.reaches_all:
+            return
+        if isinstance(item, torch.nn.Module):
+            self._of_module(path, item, depth)
+        elif is_of_package(cast(Hashable, type(item))):
             parts = list((attributes_of(item) or {}).values())
             parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
             parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]
             if any(KINDS[type(x)] is Kind.TENSOR for x in parts):
                 self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
+
+    def _of_module(self, path: str, root: torch.nn.Module, depth: int) -> None:
+        if id(root) in self._modules:
+            return
+        self._modules.add(id(root))
+        for inner, module in root.named_modules():
+            way = "".join(f"._modules[{name}]" for name in inner.split(".") if name)
+            for name, item in list(vars(module).items()):
+                kind = KINDS[type(item)]
+                if kind >= Kind.RECORD and name not in _TORCHS and not LEFT_OUT[name]:
+                    self._object(f"{path}{way}.{name}", item, kind, depth + 1, ALL)
 
     def look(self) -> None:
         """Look into all that was added, and into what that leads to, the nearest first."""
@@ -255,7 +308,8 @@ class _Search:
             deeper = depth if kind is Kind.DICT and mode & VALUES else depth + 1
             self._add(path, item, kind, deeper, dicts, mode)
         elif mode & OBJECTS:
-            if id(item) not in self._met and of is not Kind.TUPLE and _is_whole(item):
+            is_new = id(item) not in self._met and kind is not Kind.LINK
+            if is_new and of is not Kind.TUPLE and _is_whole(item):
                 self._to.values[f"{path}.{CLASS}"] = class_name(type(item))
             self._object(path, item, kind, depth + 1, ALL)
 
@@ -286,7 +340,7 @@ class _Search:
                 self._to.units[path] = value
         elif kind is Kind.GENERATOR:
             self._to.generators[path] = value
-        else:
+        elif is_value(value):
             self._to.values[path] = packed(value)
 
     def _collection(
@@ -309,17 +363,14 @@ class _Search:
 
     def _object(self, path: str, item: Any, kind: int, depth: int, mode: int) -> None:
         is_new = depth <= limits.DEEP and id(item) not in self._met
-        if is_new and self._leads_on(item, kind) and hasattr(item, "__dict__"):
+        has_slots = bool(slots_of(cast(Hashable, type(item))))
+        has_any = has_slots or hasattr(item, "__dict__") or kind is Kind.LINK
+        if is_new and has_any and self._leads_on(item, kind):
             self._met.add(id(item))
             self._nodes.append((path, item, kind, depth, 0, mode))
 
     def _leads_on(self, item: Any, kind: int) -> bool:
-        return kind is not Kind.FUNCTION or (self._walk.reaches_all and bool(attributes_of(item)))
-
-
-def values_of(frame: FrameType) -> Reached:
-    """The objects that one frame reaches now, whatever was there before."""
-    return Walk().walk([frame])[0]
+        return kind is not Kind.LINK or (self._walk.reaches_all and bool(attributes_of(item)))
 
 
 def class_name(kind: type) -> str:
@@ -334,12 +385,11 @@ def _parts(value: Any) -> Iterator[Any]:
 
 def _is_whole(item: Any) -> bool:
     """Whether an object has nothing but what heals, so that it can be made from that."""
-    kind = type(item)
-    has_more = any(vars(x).get("__slots__") for x in kind.__mro__)
     plain: Any = object.__new__
-    if kind.__new__ is not plain or has_more:
+    known = attributes_of(item) if type(item).__new__ is plain else None
+    if known is None:
         return False
-    return all(not LEFT_OUT[key] and _is_made(x) for key, x in list(vars(item).items()))
+    return all(not LEFT_OUT[key] and _is_made(x) for key, x in list(known.items()))
 
 
 def _is_made(value: Any) -> bool:

@@ -13,19 +13,20 @@ import ctypes
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from types import FrameType, FunctionType
+from collections.abc import Hashable, Iterable
+from types import FrameType
 from typing import Any, cast
 
 import torch
 
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import histories
+from ftrun.inject.zero_edit.values.holders import attributes_of
 from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
-    attributes_of,
+    KINDS,
+    Kind,
     holds_values,
     is_of_package,
     is_own,
@@ -43,23 +44,18 @@ _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One step of a path: into a collection, by a key, or to an attribute."""
-
-    name: str
-    is_key: bool
+Steps = list[tuple[str, bool]]
+"""The steps of a path: into a collection by a key (True), or to an attribute."""
 
 
-def _steps_of(path: str) -> tuple[str, list[_Step]] | None:
+def _steps_of(path: str) -> tuple[str, Steps] | None:
     """A path's variable, and the steps from there."""
     parts = _PATH.fullmatch(path)
     if parts is None or is_own(path):
         return None
     name, way, keys = parts.groups()
-    steps = [_Step(x[2] or x[1], x[2] is None) for x in _STEP.finditer(way)]
-    steps += [_Step(x, True) for x in (() if keys is None else keys.split("]["))]
-    return name, steps
+    steps = [(x[2] or x[1], x[2] is None) for x in _STEP.finditer(way)]
+    return name, [*steps, *((x, True) for x in (() if keys is None else keys.split("][")))]
 
 
 class FrameVariables:
@@ -78,14 +74,15 @@ class FrameVariables:
         name, steps = found
         if not steps:
             return self.known, name
-        holder = self._walk(name, steps[:-1])
-        inner = _inside(holder, steps[-1].is_key)
-        return None if inner is None else (inner, steps[-1].name)
+        key, is_key = steps[-1]
+        inner = _inside(self._walk(name, steps[:-1]), is_key)
+        return None if inner is None else (inner, key)
 
-    def _walk(self, name: str, steps: Sequence[_Step]) -> Any:
+    def _walk(self, name: str, steps: Steps) -> Any:
         value = self.known.get(name, _ABSENT)
-        for step in steps:
-            value = _item(value, step.name) if step.is_key else _attribute(value, step.name)
+        for step, is_key in steps:
+            inner = None if is_key else _inside(value, False)
+            value = _item(value, step) if is_key else (inner or {}).get(step, _ABSENT)
         return value
 
     def make(self, path: str, class_name: str) -> bool:
@@ -97,7 +94,7 @@ class FrameVariables:
         if found is None or not found[1]:
             return False
         name, steps = found
-        holder, key = self._walk(name, steps[:-1]), steps[-1].name
+        holder, (key, _) = self._walk(name, steps[:-1]), steps[-1]
         kind = _class_named(class_name)
         if kind is None or _item(holder, key) is not _ABSENT:
             return False
@@ -120,20 +117,23 @@ class FrameVariables:
 
     def close(self) -> None:
         """Before Python 3.13 ``f_locals`` of a function is a copy: write it into its frame."""
-        if self._is_changed and sys.version_info < (3, 13):
+        is_real = isinstance(self._frame, FrameType)
+        if self._is_changed and is_real and sys.version_info < (3, 13):
             frame, clear = ctypes.py_object(self._frame), ctypes.c_int(0)
             ctypes.pythonapi.PyFrame_LocalsToFast(frame, clear)
 
 
 def _item(value: Any, key: str) -> Any:
     """The item of a collection. A defaultdict makes an object of the script's that it lacks."""
-    if type(value) in (list, tuple):
+    if isinstance(value, (list, tuple)):
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
     if type(value) not in DICTS:
         return _ABSENT
     inner = _key(key)
-    if inner not in value and type(value) is defaultdict and _makes_objects(value.default_factory):
-        return value[inner]
+    if inner not in value and type(value) is defaultdict:
+        factory = value.default_factory
+        if isinstance(factory, type) and holds_values(cast(Hashable, factory)):
+            return value[inner]
     return value.get(inner, _ABSENT)
 
 
@@ -143,22 +143,13 @@ def _key(text: str) -> str | int:
     return int(text[1:]) if is_number else text
 
 
-def _makes_objects(factory: Any) -> bool:
-    return isinstance(factory, type) and holds_values(cast(Hashable, factory))
-
-
-def _attribute(value: Any, name: str) -> Any:
-    inner = _inside(value, False)
-    return _ABSENT if inner is None else inner.get(name, _ABSENT)
-
-
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
     """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
         return value if type(value) in DICTS else None
-    kind = cast(Hashable, type(value))
-    is_holder = kind is FunctionType or holds_values(kind) or is_of_package(kind)
-    return attributes_of(value) if is_holder else None
+    is_one = KINDS[type(value)] >= Kind.RECORD or isinstance(value, torch.nn.Module)
+    is_one = is_one or is_of_package(cast(Hashable, type(value)))
+    return attributes_of(value) if is_one else None
 
 
 def _class_named(name: str) -> type | None:
@@ -222,22 +213,9 @@ def _are_equal(value: Any, new: Any) -> bool:
     return type(plain) is type(new) and bool(plain == new)
 
 
-def put_unit(
-    variables: FrameVariables, holder: dict[Any, Any], key: str, entry: Any, own: set[int]
-) -> None:
-    """Set a tensor, an array or a collection of these, in place where it can have the value.
-
-    ``own``: the memory of modules, which heal by themselves.
-    """
-    value, device = entry["value"], entry["device"]
-    before = holder.get(key)
-    after = set_to(before, value, device, own)
-    if after is not before:
-        variables.put(holder, key, after)
-
-
 def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
-    """``before`` with the value, if it can have it; else the value."""
+    """``before``, a tensor, an array or a collection of these, with the value, if it can have it;
+    else the value. ``own``: the memory of modules, which heal by themselves."""
     if type(value) is dict:
         if type(before) not in DICTS:
             before = {}
@@ -267,16 +245,11 @@ def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
 
 def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
     if type(before) is type(value) and before.shape == value.shape:
-        into, is_as = part(before), _spec(before) == _spec(value)
-        is_whole = is_as and into.untyped_storage().nbytes() == into.nbytes
+        into, (here, there) = part(before), (getattr(x, "_spec", None) for x in (before, value))
+        is_whole = here == there and into.untyped_storage().nbytes() == into.nbytes
         if before.dtype == value.dtype and is_whole and memory(before) not in own:
             with torch.no_grad():
                 into.copy_(part(value))
             return before
         return value.to(before.device)
     return value.clone() if device == "cpu" else value.to(device)
-
-
-def _spec(tensor: torch.Tensor) -> Any:
-    """How a DTensor lies on its mesh; None: it is none."""
-    return getattr(tensor, "_spec", None)

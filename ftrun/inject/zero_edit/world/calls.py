@@ -20,24 +20,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ftrun.base import clock
-from ftrun.core.ids import Attempt
-from ftrun.inject.zero_edit.world.kept import Given
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
 from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.world.shell import Shell
 
 ABORTED = "the group was aborted"
 KEPT_BYTES_MAX = 256 << 10
@@ -57,42 +58,6 @@ class State(Enum):
     SECOND = "second"
     FAILED = "failed"
     THROUGH = "through"
-
-
-class Around(Protocol):
-    """The world of a call (world.py)."""
-
-    lock: threading.RLock
-    changed: threading.Condition
-    waiting: int
-    ready: deque[Call]
-    buffers: Buffers
-    given: Given
-    waits_for: Callable[[Call], contextlib.AbstractContextManager[None]]
-
-    def await_decision(self, call: Call) -> None:
-        """Wait until a call that has failed or is held goes on."""
-
-    def complete_futures(self) -> None:
-        """Complete the futures of calls that are through."""
-
-
-class Group(Protocol):
-    """The group of a call (shell.py)."""
-
-    own: int
-    key: str
-    built: BuiltGroup | None
-    there: There | None
-    is_stopped: bool
-    round: Attempt
-
-    @property
-    def world(self) -> Around:
-        """Of this process."""
-
-    def completed(self, call: Call) -> None:
-        """A call is through."""
 
 
 class Buffers:
@@ -125,17 +90,16 @@ class Buffers:
                 self._free.append(copy)
 
 
+@dataclass(slots=True)
 class Record:
     """What a call has given, for a newcomer: longer than the call, and without its tensors.
 
     ``number``: among the calls of the script; ``group``: the key of its group.
     """
 
-    __slots__ = ("group", "number", "result")
-
-    def __init__(self, number: int, group: str) -> None:
-        self.number, self.group = number, group
-        self.result: list[torch.Tensor | bytes] | None = None
+    number: int
+    group: str
+    result: list[torch.Tensor | bytes] | None = None
 
 
 def _in_its_mode(method: Callable[..., None]) -> Callable[..., None]:
@@ -194,7 +158,7 @@ class Call:
     handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
-        self, shell: Group, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
+        self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
     ) -> None:
         self.shell, self.kind, self.args, self.number, self.site = shell, kind, args, number, site
         self.own = shell.own
@@ -210,7 +174,7 @@ class Call:
         if kind.is_in_place:
             self.kept = list(map(self.shell.world.buffers.copy, outputs))
         self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
-        if self.is_sync and kind.is_settled:
+        if self.is_sync and not kind.is_unsettled:
             by_rank = kind.is_by_rank and bool(outputs or kind.inputs(self))
             self.is_two = self.is_large or by_rank
 
@@ -326,7 +290,7 @@ class Call:
         self.state = State.THROUGH
         world, kind = self.shell.world, self.kind
         self._keep_result()
-        if kind.is_settled:
+        if not kind.is_unsettled:
             self.native = None
         self.shell.completed(self)
         if self.future is not None:
@@ -363,19 +327,25 @@ class Call:
         if self.future is None:
             self.future = torch.futures.Future()
             if self.state is State.THROUGH:
-                self.future.set_result(self.value())
+                self.future.set_result(self.kind.outputs(self))
             elif self.native is not None:
                 self._listen()
         return self.future
-
-    def value(self) -> Any:
-        """What torch's future of such a call has."""
-        return self.kind.outputs(self)
 
 
 def as_bytes(copies: Sequence[torch.Tensor | bytes]) -> list[bytes]:
     """Copies that ``Buffers`` has made, as bytes."""
     return [x if isinstance(x, bytes) else to_bytes(x) for x in copies]
+
+
+UnderWay = list[tuple[Call, Any, "BuiltGroup | None"]]
+"""Calls, each with its native Work and the group that carries it out."""
+
+
+def under_way_of(calls: Iterable[Call]) -> UnderWay:
+    """Those of these calls that a backend carries out. Under the lock."""
+    issued = [(call, call.native, call.there) for call in calls if call.native is not None]
+    return [(call, native, there.built if there else None) for call, native, there in issued]
 
 
 def wait_for_end(native: Any, built: BuiltGroup | None) -> None:
@@ -471,7 +441,7 @@ class CallWork(dist.Work):
 def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | None:
     """Wait for a native Work; its error, or None. Returns early if another one has replaced it."""
     try:
-        if not call.kind.is_settled:  # a deadline in the middle would break Gloo's connections
+        if call.kind.is_unsettled:  # a deadline in the middle would break Gloo's connections
             native.wait() if timeout is None else native.wait(timeout)
             return None
         if timeout is not None:

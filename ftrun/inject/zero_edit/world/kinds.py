@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,22 +22,15 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.collectives import tensors_in
 
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.world.calls import Call
+
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 Issued = tuple[Any, Callable[[], object] | None]
 """The native Work (None: nothing goes over the network), and what is to be done after it."""
-
-
-class Call(Protocol):
-    """What a kind has to know of a call (calls.py)."""
-
-    kind: Kind
-    args: tuple[Any, ...]
-    own: int
-    takes_deputy: bool
-
-    def given_last(self) -> list[torch.Tensor] | None:
-        """What the root of this broadcast has given at this line last."""
+Tensors = Callable[["Call"], list[torch.Tensor]]
+Fewer = Callable[["Call", "There"], Issued]
 
 
 class Impossible(Exception):
@@ -122,19 +115,19 @@ class Kind:
     ``is_in_place``: it writes over what it gives. ``is_fence``: nobody has a result before all have
     come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
     away.
-    ``is_ours``: so it does while all are there. ``is_settled``: a death in the middle of it can be
-    settled.
+    ``is_ours``: so it does while all are there. ``is_unsettled``: a death in the middle of it
+    cannot be settled.
     """
 
     name: str
-    inputs: Callable[[Call], list[torch.Tensor]]
-    outputs: Callable[[Call], list[torch.Tensor]]
-    fewer: Callable[[Call, There], Issued]
+    inputs: Tensors
+    outputs: Tensors
+    fewer: Fewer
     is_in_place: bool = False
     is_fence: bool = False
     is_by_rank: bool = False
     is_ours: bool = False
-    is_settled: bool = True
+    is_unsettled: bool = False
 
     def issue(self, call: Call, there: There) -> Issued:
         """Issue a call.
@@ -226,33 +219,19 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
     return there.native.broadcast(tensors, options), None
 
 
-def _gathered(tensors: Sequence[torch.Tensor], there: There) -> tuple[Any, list[list[Any]]]:
-    """Gather each tensor from those that are there: the Work, and for each tensor the parts."""
-    parts = [[torch.empty_like(tensor) for _ in there.here] for tensor in tensors]
-    if there.is_alone:
-        for found, tensor in zip(parts, tensors, strict=True):
-            found[0].copy_(tensor)
-        return None, parts
-    return there.native.allgather(parts, list(tensors)), parts
-
-
 def _fewer_allgather(call: Call, there: There) -> Issued:
     outputs, inputs, _ = call.args
-    return _spread(outputs, inputs, there)
-
-
-def _fewer_allgather_single(call: Call, there: There) -> Issued:
-    output, tensor, _ = call.args
-    return _spread([list(output.view(there.size, -1))], [tensor.contiguous().view(-1)], there)
-
-
-def _spread(outputs: Any, inputs: Sequence[torch.Tensor], there: There) -> Issued:
-    work, parts = _gathered(inputs, there)
+    if isinstance(outputs, torch.Tensor):
+        outputs, inputs = [list(outputs.view(there.size, -1))], [inputs.contiguous().view(-1)]
+    parts = [[torch.empty_like(tensor) for _ in there.here] for tensor in inputs]
+    work = None if there.is_alone else there.native.allgather(parts, list(inputs))
 
     def spread() -> None:
-        for found, into in zip(parts, outputs, strict=False):  # only the root of a gather has some
-            for place, tensor in enumerate(into):
-                tensor.copy_(found[there.deputy(place)].view_as(tensor))
+        for found, tensor, into in zip(parts, inputs, outputs, strict=False):
+            if there.is_alone:
+                found[0].copy_(tensor)
+            for place, own in enumerate(into):
+                own.copy_(found[there.deputy(place)].view_as(own))
 
     return work, spread
 
@@ -270,39 +249,30 @@ def _fewer_scatter(call: Call, there: There) -> Issued:
     return there.native.scatter(outputs, given, options), None
 
 
-def _see_that(is_so: bool, what: str, tensor: torch.Tensor, output: torch.Tensor) -> None:
-    """Raise as torch does, for a reduce-scatter that is wrong."""
-    if not is_so or tensor.dtype != output.dtype:
-        raise RuntimeError(
-            f"reduce_scatter: {what} of {tensor.dtype}{list(tensor.shape)} does not fit an output "
-            f"of {output.dtype}{list(output.shape)}"
-        )
+def _reduce_scatter(call: Call, there: There) -> Issued:
+    """By an all-reduce, as Gloo itself does it: the Work of its own ends in ``wait`` only.
 
-
-def _scattered(
-    inputs: Sequence[torch.Tensor], output: torch.Tensor, opts: Any, there: There
-) -> Issued:
-    """By an all-reduce, as Gloo itself does it: the Work of its own ends in ``wait`` only."""
-    whole = torch.cat([tensor.reshape(-1) for tensor in inputs])
+    Raises:
+        RuntimeError: as torch, for tensors that do not fit.
+    """
+    outputs, inputs, opts = call.args
+    is_single = isinstance(outputs, torch.Tensor)
+    output, given = (outputs, [inputs]) if is_single else (outputs[0], inputs[0])
+    shape = output.shape
+    if is_single:
+        shape = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
+    elif len(given) != there.size:
+        raise RuntimeError("invalid input tensor list size, must be world size")
+    for tensor in given:
+        if tensor.shape != shape or tensor.dtype != output.dtype:
+            raise RuntimeError(
+                f"reduce_scatter: an input of {tensor.dtype}{list(tensor.shape)} does not fit an "
+                f"output of {output.dtype}{list(output.shape)}"
+            )
+    whole = torch.cat([tensor.reshape(-1) for tensor in given])
     work = _reduce_all([whole], opts, there)
     parts = whole.view(there.size, output.numel())
     return work, lambda: output.copy_(parts[there.own].view_as(output))
-
-
-def _reduce_scatter_single(call: Call, there: There) -> Issued:
-    output, tensor, opts = call.args
-    whole = (output.shape[0] * there.size, *output.shape[1:]) if output.dim() else ()
-    _see_that(tensor.shape == whole, "the input", tensor, output)
-    return _scattered([tensor], output, opts, there)
-
-
-def _reduce_scatter(call: Call, there: There) -> Issued:
-    outputs, inputs, opts = call.args
-    if len(inputs[0]) != there.size:
-        raise RuntimeError("invalid input tensor list size, must be world size")
-    for tensor in inputs[0]:
-        _see_that(tensor.shape == outputs[0].shape, "an input", tensor, outputs[0])
-    return _scattered(inputs[0], outputs[0], opts, there)
 
 
 def _barrier(call: Call, there: There) -> Issued:
@@ -347,43 +317,29 @@ def _of_root(call: Call) -> list[torch.Tensor]:
     return _first(call) if call.args[1].rootRank == call.own else []
 
 
+def _kind(name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: str) -> Kind:
+    return Kind(name, inputs, outputs, fewer, **{f"is_{flag}": True for flag in flags})
+
+
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("allreduce", _listed, _listed, _fewer_allreduce, is_in_place=True, is_fence=True),
-        Kind(
-            "allreduce_coalesced", _first, _first, _fewer_allreduce, is_in_place=True, is_fence=True
-        ),
-        Kind("reduce", _first, _first, _fewer_allreduce, is_in_place=True, is_by_rank=True),
-        Kind("broadcast", _of_root, _listed, _fewer_broadcast),
-        Kind("allgather", _second, _first, _fewer_allgather, is_fence=True),
-        Kind("_allgather_base", _second, _first, _fewer_allgather_single, is_fence=True),
-        Kind("gather", _second, _first, _fewer_allgather, is_by_rank=True),
-        Kind("scatter", _second, _first, _fewer_scatter, is_by_rank=True),
-        Kind(
-            "reduce_scatter",
-            _second,
-            _first,
-            _reduce_scatter,
-            is_fence=True,
-            is_by_rank=True,
-            is_ours=True,
-        ),
-        Kind(
-            "_reduce_scatter_base",
-            _second,
-            _first,
-            _reduce_scatter_single,
-            is_fence=True,
-            is_by_rank=True,
-            is_ours=True,
-        ),
-        Kind("alltoall_base", _second, _first, _never, is_fence=True, is_by_rank=True),
-        Kind("alltoall", _second, _first, _never, is_fence=True, is_by_rank=True),
-        Kind("barrier", _none, _none, _barrier, is_fence=True),
-        Kind("send", _first, _none, _send, is_settled=False, is_by_rank=True),
-        Kind("recv", _none, _first, _recv, is_settled=False, is_by_rank=True),
-        Kind("recv_anysource", _none, _first, _never, is_settled=False, is_by_rank=True),
+        _kind("allreduce", _listed, _listed, _fewer_allreduce, "in_place", "fence"),
+        _kind("allreduce_coalesced", _first, _first, _fewer_allreduce, "in_place", "fence"),
+        _kind("reduce", _first, _first, _fewer_allreduce, "in_place", "by_rank"),
+        _kind("broadcast", _of_root, _listed, _fewer_broadcast),
+        _kind("allgather", _second, _first, _fewer_allgather, "fence"),
+        _kind("_allgather_base", _second, _first, _fewer_allgather, "fence"),
+        _kind("gather", _second, _first, _fewer_allgather, "by_rank"),
+        _kind("scatter", _second, _first, _fewer_scatter, "by_rank"),
+        _kind("reduce_scatter", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),
+        _kind("_reduce_scatter_base", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),
+        _kind("alltoall_base", _second, _first, _never, "fence", "by_rank"),
+        _kind("alltoall", _second, _first, _never, "fence", "by_rank"),
+        _kind("barrier", _none, _none, _barrier, "fence"),
+        _kind("send", _first, _none, _send, "by_rank", "unsettled"),
+        _kind("recv", _none, _first, _recv, "by_rank", "unsettled"),
+        _kind("recv_anysource", _none, _first, _never, "by_rank", "unsettled"),
     )
 }
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})

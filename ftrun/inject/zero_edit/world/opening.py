@@ -12,7 +12,6 @@ Not here: what a group does (shell.py).
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 import torch
@@ -28,36 +27,21 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.mates import Mates, store_of_all
-from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.mates import store_of_all
+from ftrun.inject.zero_edit.patches import Patches, around
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.kept import Kept
-from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.shell import BACKEND, Shell
-from ftrun.inject.zero_edit.world.world import World
-from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
     from ftrun.core.messages import Roster
-    from ftrun.training.manager import Manager
+    from ftrun.inject.zero_edit.script import Script
 
 CPU = torch.device("cpu")
 SHELLED = frozenset({"gloo", "nccl", "undefined"})
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 """torch's own for Gloo."""
 rendezvous: Any = import_module("torch.distributed.rendezvous")  # torch hides it by a function
-
-
-class Script(Protocol):
-    """What the groups of a script need of it (script.py)."""
-
-    here: WorkerContext
-    mates: Mates
-    world: World
-    quorums: Quorums
-
-    def manager(self) -> Manager:
-        """The Manager, made at the first need of it."""
 
 
 class Opening:
@@ -87,54 +71,45 @@ class Opening:
         name = distributed_c10d._new_process_group_helper.__name__
         patches.around(distributed_c10d, name, self._helper)
         plain = dist.init_process_group
-        init = self._init(plain)
+        init = around(plain, self._init)
         for module in list(sys.modules.values()):  # a device mesh makes the world too
             if getattr(module, "__dict__", {}).get("init_process_group") is plain:
                 patches.put(module, "init_process_group", init)
         os.environ.setdefault("MASTER_ADDR", self._here.host)
 
-    def _init(self, plain: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(plain)
-        def init_process_group(
-            backend: Any = None,
-            init_method: Any = None,
-            timeout: timedelta | None = None,
-            world_size: int = -1,
-            rank: int = -1,
-            store: Any = None,
-            *args: Any,
-            **kwargs: Any,
-        ) -> None:
-            if os.getpid() == self._pid:
-                self.begins()
-            else:
-                self._leaves()
-            is_torchs = dist.init_process_group is plain  # it is explicit, or not in a worker
-            is_wrong = _is_wrong(init_method, timeout, world_size, rank, store)
-            if is_torchs or is_wrong or not self._check(world_size, rank):
-                plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
-                return
-            limit = timeout or DEFAULT_TIMEOUT
-            self._open(limit)
-            self._worlds += 1
-            plain(
-                backend,
-                None,
-                timeout,
-                self._size,
-                self._mates.rank,
-                store_of_all("default_pg", limit) if store is None else store,
-                *args,
-                **kwargs,
+    def _init(
+        self,
+        plain: Callable[..., None],
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        store: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if os.getpid() == self._pid:
+            self.begins()
+        else:
+            self._leaves()
+        is_torchs = dist.init_process_group is plain  # it is explicit, or not in a worker
+        is_wrong = _is_wrong(init_method, timeout, world_size, rank, store)
+        if is_torchs or is_wrong or not self._check(world_size, rank):
+            plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
+            return
+        limit = timeout or DEFAULT_TIMEOUT
+        self._open(limit)
+        self._worlds += 1
+        served = store_of_all("default_pg", limit) if store is None else store
+        own = self._size, self._mates.rank, served
+        plain(backend, None, timeout, *own, *args, **kwargs)
+        if self._mates.are_several:
+            # Named by its ranks, so that the script's own groups have torch's numbers.
+            made: Any = dist.new_group(
+                list(self._mates.ranks), timeout=limit, use_local_synchronization=True
             )
-            if self._mates.are_several:
-                # Named by its ranks, so that the script's own groups have torch's numbers.
-                made: Any = dist.new_group(
-                    list(self._mates.ranks), timeout=limit, use_local_synchronization=True
-                )
-                self._mates.meet(made, limit)
-
-        return init_process_group
+            self._mates.meet(made, limit)
 
     def _check(self, size: int, rank: int) -> bool:
         """Refuse a world of other ranks than those of the job. False: torch makes it."""

@@ -20,7 +20,7 @@ from ftrun.core.quorum import Quorum
 from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
-from ftrun.inject.zero_edit.world.calls import Call, State, wait_for_end
+from ftrun.inject.zero_edit.world.calls import Call, State, under_way_of
 from ftrun.inject.zero_edit.world.kept import Sent
 from ftrun.inject.zero_edit.world.kinds import Impossible
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -40,12 +40,17 @@ Connected = dict[str, tuple[tuple[int, ...], BuiltGroup | None]]
 class _Build:
     """What one build has made: groups of the survivors, and those of all with the newcomers.
 
+    ``told``: by each member, how far it is; ``shells``: the groups of this rank, as it has told.
     ``settled``: for each group that was aborted. ``bodies``: results that peers have given, by
     group and number. ``anew``: groups whose members count their calls anew, which this rank has
     not done: since when, and from which call on. ``full_at``: the step from which the groups of all
     are used.
     """
 
+    quorum: Quorum
+    prefix: str
+    shells: dict[str, Shell] = field(default_factory=dict)
+    told: dict[int, Sent] = field(default_factory=dict)
     now: Connected = field(default_factory=dict)
     settled: dict[str, Settled] = field(default_factory=dict)
     bodies: dict[tuple[str, int], tuple[list[bytes], object]] = field(default_factory=dict)
@@ -96,7 +101,9 @@ class Quorums:
             build = self._builds.pop(attempt, None)
             aborted = []
             if attempt == self._world.in_use and self._world.is_open:
-                aborted = self._stop([x for x in self._world.shells.values() if self._is_wide(x)])
+                aborted = self._world.stop(
+                    [x for x in self._world.shells.values() if self._is_wide(x)]
+                )
                 if self._full is not None:
                     build, self._full = self._full, None
             self._world.changed.notify_all()
@@ -118,37 +125,29 @@ class Quorums:
         """
         if not self._world.is_open:
             return
-        made = _Build()
+        made, is_kept = _Build(quorum, prefix), False
         try:
-            deadline = clock.now() + timeout_s
-            with closing(StoreClient(quorum.store, deadline)) as client:
+            with closing(StoreClient(quorum.store, clock.now() + timeout_s)) as client:
                 unsubscribe = signal.subscribe(client.interrupt)
                 try:
-                    self._make(made, quorum, prefix, timeout_s, signal, client)
+                    self._make(made, timeout_s, signal, client)
                 finally:
                     unsubscribe()
             with self._world.changed:
                 if not signal.triggered:
-                    self._builds[quorum.attempt] = made
-                    made = _Build()
+                    self._builds[quorum.attempt], is_kept = made, True
         finally:
-            for built in made.groups():
+            for built in () if is_kept else made.groups():
                 built.shutdown()
 
     def _make(
-        self,
-        made: _Build,
-        quorum: Quorum,
-        prefix: str,
-        timeout_s: float,
-        signal: AbortSignal,
-        client: StoreClient,
+        self, made: _Build, timeout_s: float, signal: AbortSignal, client: StoreClient
     ) -> None:
-        seats = self._seats(quorum)
+        quorum, prefix, seats = made.quorum, made.prefix, self._seats(made.quorum)
         is_switch = quorum.step is None
         if not is_switch:
             self._end_calls(seats)
-        shells, told = self._meet(client, prefix, seats, quorum.attempt)
+        told = self._meet(made, client, seats)
         if not is_switch:
             self._met = max(self._met, quorum.attempt)
         latest = max((x.met for x in told.values() if not x.is_walking), default=NO_ATTEMPT)
@@ -172,74 +171,50 @@ class Quorums:
             }
 
         if not is_switch and self._world.rank in old:
-            changing = self._settle(made, client, prefix, shells, told, old)
+            changing = self._settle(made, client, old)
             made.now = connect(old, "now", changing)
         if is_switch or len(old) < len(seats):  # also one by which a rank leaves
             made.all_seats = seats
             made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
-            made.full = connect(seats, "all", shells)
-
-    def _stop(self, shells: Sequence[Shell]) -> list[BuiltGroup]:
-        """Hold the calls of these groups from now on; returns what is to be aborted."""
-        for shell in shells:
-            shell.is_stopped = True
-        return [shell.built for shell in shells if shell.built is not None]
+            made.full = connect(seats, "all", made.shells)
 
     def _end_calls(self, seats: Sequence[int]) -> None:
         """Bring all calls to an end in the groups that change."""
         with self._world.changed:
-            aborted = self._stop([x for x in self._world.shells.values() if self._lacks(x, seats)])
-            under_way = [
-                (call, call.native, call.there.built)
-                for shell in self._world.shells.values()
-                if shell.is_stopped
-                for call in shell.calls.values()
-                if call.native is not None and call.there is not None
-            ]
-        for built in [*aborted, *(group for *_, group in under_way if group is not None)]:
-            built.abort()
-        for _, native, group in under_way:
-            wait_for_end(native, group)
-        with self._world.changed:
-            for call, native, _ in under_way:
-                call.stop(native)
-        self._world.complete_futures()
+            shells = [*self._world.shells.values()]
+            aborted = self._world.stop([x for x in shells if self._lacks(x, seats)])
+            calls = [call for x in shells if x.is_stopped for call in x.calls.values()]
+            under_way = under_way_of(calls)
+        self._world.end_calls(aborted, under_way)
 
     def _lacks(self, shell: Shell, seats: Sequence[int]) -> bool:
         there = shell.there
         return there is not None and not {shell.seats[x] for x in there.here} <= set(seats)
 
-    def _meet(
-        self, client: StoreClient, prefix: str, seats: Sequence[int], attempt: Attempt
-    ) -> tuple[dict[str, Shell], dict[int, Sent]]:
+    def _meet(self, made: _Build, client: StoreClient, seats: Sequence[int]) -> dict[int, Sent]:
         """Tell the others how far this rank is, and hear how far they are. The groups of now are
         connected, also if the script destroys one meanwhile: its peers wait for this rank there."""
         assert self._world.following is not None
         step = self._world.following.next_step
         with self._world.changed:
-            groups, shells = {}, dict(self._world.shells)
-            for key, shell in shells.items():
+            groups, made.shells = {}, dict(self._world.shells)
+            for key, shell in made.shells.items():
                 counted = Counted(shell.position(), shell.round, shell.base)
                 groups[key] = [counted.encode(), shell.is_stopped]
             own = Sent(self._world.is_walking, self._posted, self._met, step, groups)
-            self._posted = max(self._posted, attempt)
-        client.set(f"ftrun/{prefix}/at/{self._world.rank}", own.encode())
+            self._posted = max(self._posted, made.quorum.attempt)
+        at = f"ftrun/{made.prefix}/at"
+        client.set(f"{at}/{self._world.rank}", own.encode())
         others = [seat for seat in seats if seat != self._world.rank]
-        told = {x: Sent.decode(client.get(f"ftrun/{prefix}/at/{x}")) for x in others}
-        return shells, {**told, self._world.rank: own}
+        made.told = {seat: Sent.decode(client.get(f"{at}/{seat}")) for seat in others}
+        made.told[self._world.rank] = own
+        return made.told
 
-    def _settle(
-        self,
-        made: _Build,
-        client: StoreClient,
-        prefix: str,
-        shells: dict[str, Shell],
-        told: dict[int, Sent],
-        old: tuple[int, ...],
-    ) -> dict[str, Shell]:
+    def _settle(self, made: _Build, client: StoreClient, old: tuple[int, ...]) -> dict[str, Shell]:
         """Settle the calls of the groups that change; returns these."""
         changing: dict[str, Shell] = {}
-        for key, shell in sorted(shells.items()):
+        told = made.told
+        for key, shell in sorted(made.shells.items()):
             those = [seat for seat in old if seat in shell.seats and key in told[seat].groups]
             if not any(told[seat].groups[key][1] for seat in those):
                 continue
@@ -253,7 +228,7 @@ class Quorums:
             made.settled[key] = settled
             self._see_that_it_can(calls, settled)
             for number, (server, lacking) in sorted(settled.gives.items()):
-                at = f"ftrun/{prefix}/result/{key}/{number}"
+                at = f"ftrun/{made.prefix}/result/{key}/{number}"
                 if server == self._world.rank:
                     with self._world.changed:
                         client.set(at, packed(_tag(calls[number]), calls[number].bodies()))
@@ -263,7 +238,7 @@ class Quorums:
         return changing
 
     def _see_that_it_can(self, calls: dict[int, Call], settled: Settled) -> None:
-        again = [x for x in settled.again if x in calls and not calls[x].kind.is_settled]
+        again = [x for x in settled.again if x in calls and calls[x].kind.is_unsettled]
         numbers = set(settled.impossible).union(again)
         if numbers:
             call = next((calls[x] for x in sorted(numbers) if x in calls), None)
@@ -334,6 +309,8 @@ class Quorums:
 
     def boundary(self, step: int) -> None:
         """A step begins. Under the engine's lock, in the main thread."""
+        if self._full is None and self._world.is_as_before:
+            return
         with self._world.changed:
             self._world.begins_step()
             full = self._full

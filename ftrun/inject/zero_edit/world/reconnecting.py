@@ -8,66 +8,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ftrun.base.errors import PeerError
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Counts, Step, again, in_all_logs, is_back, next_step
-from ftrun.inject.zero_edit.world.calls import State, wait_for_end
+from ftrun.inject.zero_edit.world.calls import State, under_way_of
 from ftrun.inject.zero_edit.world.replayed_call import ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
-from ftrun.snapshots.area import Board, Word
+from ftrun.snapshots.area import Word
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 
 LOOK_S = 0.0005
 LATE_S = 0.2
-
-
-class Replayed(Protocol):
-    """What it needs of the world of these groups (replayed.py)."""
-
-    board: Board
-    rank: int
-    changed: threading.Condition
-    shells: dict[str, Shell]
-    flying: dict[int, ReplayedCall]
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether it has not come to its place yet."""
-
-    def begun(self) -> dict[int, int]:
-        """How many calls of each group it has begun."""
-
-    def answer_from_log(self, call: ReplayedCall) -> None:
-        """All members have this call."""
-
-    def build_one(
-        self,
-        shell: Shell,
-        here: tuple[int, ...],
-        store: str,
-        prefix: str,
-        timeout_s: float,
-        abort: AbortSignal | None,
-    ) -> BuiltGroup | None:
-        """Connect one group."""
-
-    def put(self, shell: Shell, here: tuple[int, ...], built: BuiltGroup | None) -> None:
-        """It is in force."""
-
-    def retired(self) -> list[BuiltGroup]:
-        """The connections that nobody uses any more."""
-
-    def falls(self, reason: Fall, why: str = "") -> None:
-        """A death cannot be mended from now on."""
-
-    def end_errors(self) -> None:
-        """Futures get the errors of their own calls."""
-
-    def complete_futures(self) -> None:
-        """Those of calls that are through."""
 
 
 class Reconnecting:
@@ -83,7 +40,7 @@ class Reconnecting:
         is_open: they are in force, and what was begun before is issued again.
     """
 
-    def __init__(self, world: Replayed, joined: int) -> None:
+    def __init__(self, world: ReplayedWorld, joined: int) -> None:
         self._world, self._board = world, world.board
         self._joined, self._told, self._cut = joined, joined, -1
         self.first: Counts | None = None if joined < 0 else {}
@@ -134,23 +91,11 @@ class Reconnecting:
         world = self._world
         with world.changed:
             self.first, self.is_open = None, False
-            for shell in world.shells.values():
-                shell.is_stopped = True
-            groups = [x.built for x in world.shells.values() if x.built is not None]
-            calls = [
-                (call, call.native, None if call.there is None else call.there.built)
-                for call in (*world.flying.values(), *self._again)
-                if call.native is not None
-            ]
-        for built in groups:
-            built.abort()
-        for _, native, group in calls:
-            wait_for_end(native, group)
+            groups = world.stop([*world.shells.values()])
+            under_way = under_way_of([*world.flying.values(), *self._again])
+        world.end_calls(groups, under_way)
         with world.changed:
-            for call, native, _ in calls:
-                call.stop(native)
             self._again.clear()
-        world.complete_futures()
         self._board.set(world.rank, Word.CUT_AT, time.monotonic_ns())
 
     def _connect(self, number: int, first: Counts) -> None:
@@ -200,7 +145,8 @@ class Reconnecting:
         for call in world.flying.values():
             assert call.line is not None, "it is numbered"
             if call.number >= first[call.line.id]:
-                kept[call.line.id, call.number] = call
+                if not call.is_bare:
+                    kept[call.line.id, call.number] = call
             elif call.state is not State.THROUGH:
                 world.answer_from_log(call)  # all have it, and so has this replacement's log
         order = again(first, world.begun(), list(kept))

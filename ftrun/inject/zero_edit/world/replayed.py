@@ -32,8 +32,9 @@ import torch
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
-from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
+from ftrun.core.replay.pacing import fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -45,7 +46,7 @@ from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S, World
 from ftrun.process_groups.built import BuiltGroup
-from ftrun.snapshots.area import CALLS_MAX, AreaFull, Entry, GroupMemory, Word
+from ftrun.snapshots.area import CALLS_MAX, KEPT, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -89,6 +90,7 @@ class ReplayedWorld(World):
         self._awaited: list[ReplayedCall] = []  # the script has their Works
         self._early: dict[int, tuple[ReplayedCall, Keeps, list[torch.Tensor]]] = {}
         self._is_full = False
+        self._steps: list[int] = []  # that of the generation of each log
         self._groups = Reconnecting(self, -1 if self.is_newcomer else self.board.decree)
 
     @property
@@ -151,6 +153,7 @@ class ReplayedWorld(World):
         if not self.is_newcomer:
             self.area.divide()
             self.area.open_log(0, 0)
+            self._steps = [0]
         self._groups.starts(store, prefix)
 
     def destroyed(self, shell: Shell) -> None:
@@ -273,7 +276,9 @@ class ReplayedWorld(World):
         return keeps(call.kind.name, is_root=root == call.own, spans=spans)
 
     def _keep(self, line: Line, call: ReplayedCall) -> None:
-        call.prepare()
+        call.is_bare = self._is_full
+        if not call.is_bare:
+            call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
 
     def _drop(self, line: Line, until: int) -> None:
@@ -296,8 +301,9 @@ class ReplayedWorld(World):
         what = call.what or Keeps.NOTHING
         is_there = False
         if call.at >= self.done and self.fell is None:
-            found = self._to_log(line, call, what)
-            if call.at > self.done:
+            is_next = call.at == self.done
+            found = [] if is_next and self._is_full else self._to_log(line, call, what)
+            if not is_next:
                 self._early[call.at] = call, what, [x.detach().clone() for x in found]
             else:
                 is_there = self._log(line, call, what, found)
@@ -305,7 +311,7 @@ class ReplayedWorld(World):
                     early, what_of, tensors = self._early.pop(self.done)
                     assert early.line is not None, "it is numbered"
                     self._log(early.line, early, what_of, tensors)
-        if not (is_there and what is Keeps.INPUT):
+        if not (call.is_bare or (is_there and what is Keeps.INPUT)):
             call.keep_inputs()
 
     def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:
@@ -328,8 +334,8 @@ class ReplayedWorld(World):
             try:
                 self.area.log(self.log, line.id, call.number, what, tensors, call.mark)
                 is_there = True
-            except AreaFull:  # the agent sees the gap; the next generation ends it
-                self._is_full = True
+            except AreaFull:
+                self._fills()
         self.done = call.at + 1
         self.board.set_done(line.own, call.number + 1)
         return is_there
@@ -339,18 +345,35 @@ class ReplayedWorld(World):
         """Whether this replacement repeats calls that are in its log."""
         return self.is_newcomer and self.count < self.done
 
-    @property
-    def is_half_full(self) -> bool:
-        """Whether the log under way is."""
-        return self.done - self._opened > CALLS_MAX // 2 or (
-            2 * self.area.log_bytes(self.log) > self.area.layout[1]
-        )
+    def _fills(self) -> None:
+        """The log has a gap from here on, which the next generation ends."""
+        self._is_full = True
+        if self._steps:
+            self.board.set(self.rank, Word.FULL, self._steps[-1] + 1)
 
-    def opens_log(self, number: int, since: int) -> None:
-        """A generation is made: the calls from ``since`` on go to the next log."""
+    def fills_within(self, more: int, step: int) -> bool:
+        """Whether a log is full that goes on for so many more steps. ``step``: it begins now."""
+        had = max(1, step - self._steps[-1]) if self._steps else 1
+        each, calls = self.area.log_bytes(self.log) / had, (self.done - self._opened) / had
+        return calls * (had + more) > CALLS_MAX or fills(each, self.area.log_room, had + more)
+
+    def opens_log(self, number: int, since: int, step: int) -> None:
+        """A generation of ``step`` is made: the calls from ``since`` on go to the next log."""
         with self.changed:
             self.area.open_log(number, since, self.done)
             self.log, self._opened, self._is_full = number, since, False
+            self._steps = [*self._steps[-1:], step]
+            self.board.set(self.rank, Word.FULL, 0)
+
+    def begins(self, step: int) -> None:
+        """A step begins. If it has a generation, that is under way."""
+        here = self.memory.here
+        newest = self.board.all(Word.NEWEST)[here.start : here.stop]
+        with self.changed:
+            if is_over(self._steps, step, newest):
+                self.area.drop_logs(self.log - KEPT)
+            if is_in_vain(self.board.all(Word.FULL), self._steps[-1:]) and not self._is_full:
+                self._fills()
 
     def begins_step(self) -> None:
         super().begins_step()

@@ -76,6 +76,7 @@ class ReplayedCall(Call):
     Attributes:
         line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
         what: is logged of it. ``mark``: of what it gives, if the log does not have that; 0: none.
+        is_bare: nothing of it is kept.
         given: what it gives, once it is through: copies, or a tensor and its version; None: that is
             in the log.
     """
@@ -85,6 +86,7 @@ class ReplayedCall(Call):
     at = -1
     what: Keeps | None = None
     mark = 0
+    is_bare = False
     given: list[Any] | None = None
     failed_at = 0.0
 

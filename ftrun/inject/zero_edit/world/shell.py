@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,35 +22,16 @@ from torch._C._distributed_c10d import AllgatherOptions
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.worker.settling import Position
 from ftrun.inject.zero_edit.frames import near_site
-from ftrun.inject.zero_edit.world.calls import Around, Call, CallWork, State
+from ftrun.inject.zero_edit.world.calls import Call, CallWork, State
 from ftrun.inject.zero_edit.world.kinds import KINDS, There
 from ftrun.process_groups.built import BuiltGroup, JoinedWork
 from ftrun.process_groups.collectives import Collectives
 from ftrun.training import compiling
 
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.world.world import World
+
 BACKEND = "ftrun"
-
-
-class World(Around, Protocol):
-    """What a group needs of its world (world.py). ``call``: the class of its calls."""
-
-    call: type[Call]
-
-    on_live: Callable[[], None] | None
-    is_ours: bool
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether no call of this rank meets one of a peer."""
-
-    def begin(self, shell: Shell, call: Call) -> None:
-        """A rank begins a call. Under the lock."""
-
-    def note(self, shell: Shell, call: Call) -> None:
-        """A call is through. Under the lock."""
-
-    def destroyed(self, shell: Shell) -> None:
-        """The script has destroyed a group."""
 
 
 class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads

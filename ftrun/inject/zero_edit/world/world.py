@@ -32,7 +32,15 @@ from ftrun.base.errors import UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
-from ftrun.inject.zero_edit.world.calls import Buffers, Call, Record, State, as_bytes
+from ftrun.inject.zero_edit.world.calls import (
+    Buffers,
+    Call,
+    Record,
+    State,
+    UnderWay,
+    as_bytes,
+    wait_for_end,
+)
 from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
 from ftrun.inject.zero_edit.world.kinds import Impossible, RootAway, There, has_no_data, nbytes
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -342,9 +350,27 @@ class World:
             except IndexError:
                 return
             if call.future is not None and not call.future.done():
-                call.future.set_result(call.value())
+                call.future.set_result(call.kind.outputs(call))
 
     # ------------------------------------------------------------ groups
+
+    def stop(self, shells: Sequence[Shell]) -> list[BuiltGroup]:
+        """Hold the calls of these groups from now on; returns what is to be aborted. Under the
+        lock."""
+        for shell in shells:
+            shell.is_stopped = True
+        return [shell.built for shell in shells if shell.built is not None]
+
+    def end_calls(self, aborted: Sequence[BuiltGroup], under_way: UnderWay) -> None:
+        """Abort groups, and bring calls of theirs to an end. Not under the lock."""
+        for built in [*aborted, *(group for *_, group in under_way if group is not None)]:
+            built.abort()
+        for _, native, group in under_way:
+            wait_for_end(native, group)
+        with self.changed:
+            for call, native, _ in under_way:
+                call.stop(native)
+        self.complete_futures()
 
     def add(self, shell: Shell) -> None:
         with self.changed:
@@ -407,6 +433,11 @@ class World:
         self._old = [built for built in self._old if built not in old]
         if old and self.following is not None:
             self.following.release(old)
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether nothing has happened since the last step began: mostly so."""
+        return self._boundary_count == self.count and not (self._old or self.in_set_up)
 
     def begins_step(self) -> None:
         """A step begins. Under the lock."""

@@ -15,6 +15,7 @@ from ftrun.core import messages as m
 from ftrun.core.books import incident_state
 from ftrun.core.books import incidents as room
 from ftrun.core.books.incident_record import DOCUMENT_BYTES_MAX, document
+from ftrun.core.books.records import SaveIncident
 from ftrun.core.ids import WorkerKey
 from ftrun.core.incident_words import block, line
 from ftrun.core.lighthouse.events import (
@@ -23,7 +24,6 @@ from ftrun.core.lighthouse.events import (
     AgentSent,
     JournalState,
     LighthouseSettings,
-    SaveIncident,
     TimerFired,
 )
 from ftrun.core.lighthouse.machine import Lighthouse

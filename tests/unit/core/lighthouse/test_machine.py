@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ftrun.core import messages as m
 from ftrun.core.activity import Activity
+from ftrun.core.books.records import SaveAccount, SaveIncident
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId, Tag, WorkerKey
 from ftrun.core.lighthouse.events import (
     AgentAttached,
@@ -28,8 +29,6 @@ from ftrun.core.lighthouse.events import (
     Journal,
     JournalState,
     LighthouseSettings,
-    SaveAccount,
-    SaveIncident,
     SendToAgent,
     TimerFired,
 )

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Keeps, keeps, of_all
+from ftrun.core.replay.log_rules import (
+    Keeps,
+    free_parts,
+    is_in_vain,
+    is_over,
+    keeps,
+    of_all,
+    roomy,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,3 +40,24 @@ def test_each_reason_has_words_and_a_number_that_is_not_0() -> None:
 
 def test_ranks_take_turns_in_what_is_alike() -> None:
     assert [of_all(call, (1, 4, 5)) for call in range(5)] == [1, 4, 5, 1, 4]
+
+
+def test_a_log_begins_where_nothing_is() -> None:
+    assert free_parts([], 9) == [(0, 9)]
+    free = free_parts([(6, 8), (0, 2)], 9)
+    assert free == [(0, 0), (2, 6), (8, 9)]
+    assert roomy(free, 1) == roomy(free, 4) == (2, 6)
+    assert roomy(free, 5) == (2, 6), "the largest"
+
+
+def test_what_is_kept_is_in_vain_once_a_log_of_the_same_generation_is_full() -> None:
+    assert is_in_vain([0, 4, 0], [1, 3])
+    assert not is_in_vain([0, 4, 0], [3, 5]), "a rank that has a newer one goes on"
+    assert not is_in_vain([0, 0, 0], [])
+
+
+def test_a_log_is_over_when_nobody_begins_at_its_generation() -> None:
+    assert is_over([3, 6], 7, [6, 3])
+    assert not is_over([3, 6], 7, [6, 2]), "one has no newer generation"
+    assert not is_over([3, 6], 6, [6, 6]), "another may be in the step before"
+    assert not is_over([3], 7, [6, 6])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import DEATHS_MAX, TRIES_MAX, Decree, Mended, Mending
+from ftrun.core.replay.mending import DEATHS_MAX, LIVING, TRIES_MAX, Decree, Mended, Mending
 from ftrun.core.replay.settling import Board, Generation
 
 PLACE = Generation(3, 30)
@@ -67,13 +67,23 @@ def test_who_waits_for_a_replacement_waits_so_long() -> None:
     assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 110.0) is Fall.LATE
 
 
-def test_a_survivor_that_computes_is_not_late() -> None:
+def test_a_survivor_may_compute_for_longer_but_not_for_ever() -> None:
     mending = Mending(60.0)
     mending.died(1, PLACE, 1.0)
-    for now in (50.0, 200.0, 500.0):
-        assert mending.look(board(1, [1, 0, 0]), NONE, NONE, now) is None
-    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 561.0) is None
-    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 621.0) is Fall.LATE
+    words = board(1, [1, 0, 0])
+    for now in (50.0, 200.0, 49.0 + 60.0 * LIVING):
+        assert mending.look(words, NONE, NONE, now) is None
+    assert mending.staying(words) == [2]
+    assert mending.look(words, NONE, NONE, 50.0 + 60.0 * LIVING) is Fall.STAYS
+    assert mending.rewind(30, 3, 400.0) == Decree(2), "its memory is sound"
+
+
+def test_once_a_survivor_has_left_its_group_the_limit_is_the_usual_one() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    assert mending.look(board(1, [1, 0, 0]), NONE, NONE, 200.0) is None
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 261.0) is None
+    assert mending.look(board(1, [1, 0, 1]), NONE, NONE, 321.0) is Fall.LATE
 
 
 def test_after_a_fall_all_are_replaced_once_from_the_boundary_that_all_have() -> None:

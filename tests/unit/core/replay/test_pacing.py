@@ -10,6 +10,7 @@ from ftrun.core.replay.pacing import (
     SHARE,
     Pace,
     ahead_of,
+    fills,
     fits,
     is_due,
     newest,
@@ -18,16 +19,14 @@ from ftrun.core.replay.pacing import (
 COPY_S = 0.1
 
 
-def run(steps: int, step_s: float, behind: int = 0, full: int = -1) -> list[int]:
+def run(steps: int, step_s: float, behind: int = 0, full: int = -9) -> list[int]:
     """The steps that begin with a generation, of those that all take so long."""
     pace, word, found = Pace(), 0, []
     for step in range(steps):
         if is_due(word, step):
             found.append(step)
-        is_behind, is_half_full = step < behind, step in (full, full + 1)
-        word = pace.begins(
-            step, word, step_s, COPY_S, is_half_full=is_half_full, is_behind=is_behind
-        )
+        fills = step in (full, full + 1)
+        word = pace.begins(step, word, step_s, COPY_S, fills=fills, is_behind=step < behind)
     return found
 
 
@@ -45,8 +44,16 @@ def test_generations_take_a_share_of_the_time(copies: float, found: list[int]) -
     assert run(10, copies * COPY_S / SHARE) == found
 
 
-def test_one_is_made_where_half_of_a_log_is_full() -> None:
+def test_one_is_made_earlier_where_the_log_would_be_full() -> None:
     assert run(10, COPY_S / SHARE / 9, full=4) == [6]
+
+
+def test_a_log_that_is_too_large_is_made_shorter_if_that_helps() -> None:
+    assert not fills(100.0, 700, 3)
+    assert fills(100.0, 699, 3)
+    assert fills(100.0, 500, 3)
+    assert not fills(100.0, 499, 3), "not even one of two steps fits"
+    assert not fills(0.0, 500, 3)
 
 
 def test_a_log_that_is_too_small_for_a_step_costs_no_more_than_twice_the_share() -> None:
@@ -54,8 +61,12 @@ def test_a_log_that_is_too_small_for_a_step_costs_no_more_than_twice_the_share()
     for step in range(1000):
         found += is_due(word, step)
         step_s = COPY_S / SHARE / 20
-        word = pace.begins(step, word, step_s, COPY_S, is_half_full=True, is_behind=False)
+        word = pace.begins(step, word, step_s, COPY_S, fills=True, is_behind=False)
     assert found == 90
+
+
+def test_none_is_announced_before_it_is_known_what_one_takes() -> None:
+    assert Pace().begins(0, 0, 1e6, 0.0, fills=True, is_behind=False) == 0
 
 
 def test_copies_take_no_memory_that_the_script_may_need() -> None:
@@ -71,9 +82,9 @@ def test_a_replacement_announces_nothing_while_it_repeats() -> None:
 def test_what_others_come_to_later_stays_announced() -> None:
     pace, word = Pace(), 0
     for step in range(6):
-        word = pace.begins(step, word, 1e6, COPY_S, is_half_full=False, is_behind=False)
+        word = pace.begins(step, word, 1e6, COPY_S, fills=False, is_behind=False)
     assert [step for step in range(20) if is_due(word, step)] == [2, 3, 4, 5, 6, 7]
-    word = pace.begins(1000, word, 1e6, COPY_S, is_half_full=False, is_behind=False)
+    word = pace.begins(1000, word, 1e6, COPY_S, fills=False, is_behind=False)
     assert [step for step in range(1100) if is_due(word, step)] == [1002]
 
 
@@ -82,7 +93,7 @@ def test_other_nodes_hear_of_a_step_in_time_and_of_one_at_a_time() -> None:
     pace = Pace(earned_s=1.0)
 
     def begins(step: int, said: int) -> int:
-        return pace.begins(step, said, 1.0, 0.0, is_half_full=False, is_behind=False, ahead=10)
+        return pace.begins(step, said, 1.0, 1e-9, fills=False, is_behind=False, ahead=10)
 
     said = begins(1, 0)
     assert (newest(said), is_due(said, 11)) == (11, True)

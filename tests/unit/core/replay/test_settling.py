@@ -95,6 +95,8 @@ def test_the_log_must_have_the_calls_from_the_place_to_the_copy() -> None:
     known, done = [made(3, {0: 30, 1: 2}, {0: 29, 1: 1})], [{0: 33, 1: 2}] * 2
     assert begin(known, [Logged(30, 35)], done, 1) == known[0]
     assert begin(known, [Logged(31, 35)], done, 1) is Fall.LOG_FULL
+    assert begin(known, [Logged(30, 35)], done, 1, [0, 0]) == known[0]
+    assert begin(known, [Logged(30, 35)], done, 1, [4, 0]) is Fall.LOG_FULL, "another's"
 
 
 def test_why_a_replacement_cannot_begin() -> None:

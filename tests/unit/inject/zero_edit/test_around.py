@@ -10,7 +10,7 @@ import pytest
 
 from ftrun.inject.zero_edit.around import collecting, unlike
 from ftrun.inject.zero_edit.frames import spot_of
-from ftrun.inject.zero_edit.values.walk import values_of
+from ftrun.inject.zero_edit.values.walk import Walk
 from tests.unit.inject.zero_edit.followed import run
 
 SCRIPT = """
@@ -78,7 +78,7 @@ def _seen(tmp_path: Path, function: str, epoch: int) -> list[str]:
         while frame is not None and frame.f_code.co_filename == str(path):
             frames.append(frame)
             frame = frame.f_back
-        here = {spot_of(x).name: values_of(x).values for x in frames}
+        here = {spot_of(x).name: Walk().walk([x])[0].values for x in frames}
         theirs = {name: {"epoch": epoch} for name in here} if epoch else {}
         found.append([loop.words for loop in unlike(frames, theirs, here)])
 

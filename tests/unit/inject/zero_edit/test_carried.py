@@ -50,8 +50,9 @@ class Made:
             models=models_,
             stepping=stepping,
             frameworks=SimpleNamespace(parts=list),
+            may_load=lambda: True,
         )
-        self.carried = Carried(script, lambda: True)
+        self.carried = Carried(script)
 
 
 def sgd(*groups: int) -> torch.optim.SGD:

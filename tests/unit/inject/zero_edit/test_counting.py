@@ -360,3 +360,46 @@ def test_a_generator_that_runs_or_goes_over_two_ranges_is_not_followed() -> None
     assert loops.current({"f.py:<module>"}) == ()
     del over
     assert sys.getrefcount(generator) <= 2, "nobody else holds it"
+
+
+def _plain_bar() -> Callable[[range], Iterator[int]]:
+    """As tqdm: a package's, whose own loops are not followed."""
+    found: dict[str, Any] = {}
+    code = "def bar(numbers):\n for number in numbers:\n  yield number\n"
+    exec(compile(code, "/usr/site-packages/bar.py", "exec"), found)
+    made: Callable[[range], Iterator[int]] = found["bar"]
+    return made
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("turns", [0, 1, 4])
+def test_a_progress_bar_goes_over_its_predecessors_range(before: int, turns: int) -> None:
+    theirs = range(10, 20)
+    loop = Items.over(_plain_bar()(range(10)))
+    taken = [next(loop) for _ in range(before)]
+    assert taken == list(range(before))
+    loop.goes_over(theirs)
+    if turns >= before:
+        assert loop.come_to(turns)
+    assert list(loop) == list(theirs[max(before, turns) :])
+    assert loop.span() == theirs
+
+
+@pytest.mark.parametrize("number", [10, 13, 19])
+def test_a_progress_bar_around_others_goes_on_after_a_number(number: int) -> None:
+    theirs = range(10, 20)
+    loop = Items.over(_plain_bar()(range(10)))
+    assert next(loop) == 0
+    assert loop.go_on_after(number, theirs)
+    assert not loop.go_on_after(number, range(5)) and not loop.go_on_after(9, theirs)
+    assert list(loop) == list(range(number + 1, 20))
+
+
+def test_what_is_no_number_of_its_range_stays() -> None:
+    def pairs() -> Iterator[tuple[int, int]]:
+        for number in range(3):
+            yield number, number
+
+    loop = Items.over(pairs())
+    loop.goes_over(range(5, 8))
+    assert list(loop) == [(0, 0), (1, 1), (2, 2)]

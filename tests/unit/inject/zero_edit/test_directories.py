@@ -5,15 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ftrun.inject.zero_edit import directories, told
 from ftrun.inject.zero_edit.directories import Directories
-from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.patches import Patches
+from tests.unit.inject.zero_edit.worker import Worker
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atexit, "register", lambda *words: None)
 
 
-def life(*, joins: bool = False, has_begun: Callable[[], bool] = lambda: False) -> Directories:
-    drafts = Drafts(0, joins=lambda: joins, has_begun=has_begun)
-    return Directories(Path("made").absolute(), drafts)
+def life(**facts: bool) -> Directories:
+    worker: Any = Worker(directory=Path.cwd(), **facts)
+    return Directories(worker)
 
 
 def make(by: Directories, name: str) -> None:
@@ -74,7 +74,7 @@ def test_other_names_and_lines_and_lives_make_their_own() -> None:
     make(newcomer, "logs-1")
     newcomer("run-2")
     make(life(), "run-3")  # its peers do not train
-    make(life(joins=True, has_begun=lambda: True), "run-4")
+    make(life(joins=True, has_begun=True), "run-4")
     assert not [name for name in os.listdir() if os.path.islink(name)]
 
 
@@ -160,8 +160,7 @@ def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
 def test_before_the_process_group_a_package_makes_its_own() -> None:
     """A logger would go on in its predecessor's table with other columns."""
     predecessor("run-1")
-    drafts = Drafts(0, joins=lambda: True)
-    newcomer = Directories(Path("made").absolute(), drafts, lambda: False)
+    newcomer = life(joins=True, has_world=False)
     code = compile("by(name)", "/x/site-packages/logger.py", "exec")
     exec(code, {"by": lambda name: make(newcomer, name), "name": "run-2"})
     assert os.path.islink("run-2")  # the innermost lines are this file's

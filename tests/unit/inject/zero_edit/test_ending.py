@@ -44,7 +44,14 @@ def _load(_state: dict[str, Any], *, is_late: bool = False) -> None:
 
 def made() -> tuple[Ending, Part]:
     part, tensors = Part(), SimpleNamespace(state=dict, load=_load, lacking=[])
-    return Ending(part, tensors), part  # type: ignore[arg-type]
+    return ending_of(part, tensors), part
+
+
+def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
+    script: Any = SimpleNamespace(
+        carried=part, tensors=tensors, manager=lambda: SimpleNamespace(current_step=lambda: step)
+    )
+    return Ending(script)
 
 
 def change(part: Part, value: float) -> None:
@@ -57,7 +64,7 @@ def test_peers_heal_to_the_last_commit_although_the_script_has_loaded_another_st
     assert ending.loader_ended()
     change(part, 7.0)  # its best weights
     assert ending.state()["weight"].item() == 1.0  # who has lost the last step needs it at once
-    ending.step_begins()
+    ending.is_offered = False
     assert ending.state()["weight"].item() == 7.0
     ending.finish()
     assert ending.state()["weight"].item() == 1.0 and ending.state()[OF_COMMIT]
@@ -181,5 +188,5 @@ def test_a_call_that_meets_the_peers_ends_the_way_to_them() -> None:
 def test_before_the_first_commit_there_is_no_state_to_give() -> None:
     part, tensors = Part(), SimpleNamespace(state=lambda: {"units": {}}, load=_load)
     part.first_state = lambda: {"life": "a"}  # type: ignore[attr-defined]
-    ending = Ending(part, tensors, lambda: False)  # type: ignore[arg-type]
+    ending = ending_of(part, tensors, step=0)
     assert (ending.state(), ending.tensors()) == ({"life": "a"}, {})

@@ -99,7 +99,7 @@ def test_an_iterator_that_the_script_has_dropped_lives_until_its_last_batch_is_t
     ended = weakref.ref(made)
     del made
     assert ended() in OPEN.all()
-    OPEN.commit()
+    OPEN.ended_ones.clear()
     assert ended() is None
 
 

@@ -38,7 +38,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
     made = Noting(script)
     monkeypatch.setattr(OPEN, "before_draw", made.draw)
     yield made
-    OPEN.commit()
+    OPEN.ended_ones.clear()
 
 
 def iterator_of(count: int) -> LoaderIterator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,11 +29,15 @@ class Mates:
     is_lead = True
 
 
-def newcomer(modules: Any = ()) -> Passing:
-    here: Any = SimpleNamespace(replica_id="2")
-    mates: Any = Mates()
-    world: Any = SimpleNamespace(given=Given(), is_passing=False)
-    return Passing(here, mates, world, lambda: modules)
+def newcomer(modules: Any = (), begins: Callable[[], None] = lambda: None) -> Passing:
+    script: Any = SimpleNamespace(
+        here=SimpleNamespace(replica_id="2"),
+        mates=Mates(),
+        world=SimpleNamespace(given=Given(), is_passing=False),
+        loop=SimpleNamespace(passes=begins),
+        models=SimpleNamespace(wrapped=modules),
+    )
+    return Passing(script)
 
 
 def place(*entry: tuple[str, int], ranges: tuple[tuple[str, int], ...] = ()) -> Place:
@@ -102,8 +107,7 @@ def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
 def test_a_loop_without_an_end_is_the_scripts_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passing, "GHOSTS_MAX", 2)
     begun: list[int] = []
-    ours = newcomer()
-    ours.on_begin = lambda: begun.append(1)
+    ours = newcomer(begins=lambda: begun.append(1))
     for _ in range(2):
         ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [], [])
     with pytest.raises(UserError, match=r"the one around a.py:3 does not end"):

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from ftrun.inject.zero_edit import randomness
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
 from ftrun.inject.zero_edit.randomness import Randomness, States, renew_random
+from ftrun.inject.zero_edit.values import generators
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has not looked at numpy's generator; its generators are put back."""
-    monkeypatch.setattr(randomness, "NUMPY", randomness._Numpy())
+    monkeypatch.setattr(generators, "NUMPY", generators._Numpy())
     before = States.now()
     yield
     before.set()
@@ -60,20 +60,23 @@ def test_states_come_back_from_bytes_in_the_middle_of_a_pair() -> None:
 
 def test_numpy_is_read_again_once_it_was_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
     seed(5)
-    monkeypatch.setattr(randomness, "NUMPY", randomness._Numpy())
+    monkeypatch.setattr(generators, "NUMPY", generators._Numpy())
     first = States.now()
-    assert States.now().numpy is first.numpy
+    assert States.now().of["numpy"] is first.of["numpy"]
     np.random.rand()
-    second = States.now()
-    assert second.numpy is not None and second.numpy[2] != first.numpy[2]  # type: ignore[index]
+    assert States.now().of["numpy"] != first.of["numpy"]
 
 
-def test_a_generator_of_another_kind_is_left_alone() -> None:
+def test_a_global_generator_of_another_kind_goes_on_too() -> None:
     numpy: Any = np.random  # its stubs lack these
     before = numpy.get_bit_generator()
     numpy.set_bit_generator(numpy.PCG64(1))
     try:
-        assert States.now().numpy is None
+        states = States.now()
+        expected = drawn()
+        assert drawn() != expected
+        states.set()
+        assert drawn() == expected
     finally:
         numpy.set_bit_generator(before)
 
@@ -81,8 +84,10 @@ def test_a_generator_of_another_kind_is_left_alone() -> None:
 def test_an_older_numpy_has_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(np.random, "get_bit_generator")
     seed(5)
-    found = States.now().numpy
-    assert found is not None and found[0] == "MT19937"
+    states = States.now()
+    expected = drawn()
+    states.set()
+    assert drawn() == expected
 
 
 class Worker:

@@ -17,9 +17,9 @@ import torch
 
 from ftrun.inject.zero_edit import files, rewriting
 from ftrun.inject.zero_edit.directories import Directories
-from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.rewriting import Rewriting
+from tests.unit.inject.zero_edit.worker import Worker
 
 
 def left(path: Path, data: bytes) -> None:
@@ -28,27 +28,15 @@ def left(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-class Place:
-    """Where a worker stands."""
-
-    is_known = True
-    joins = True
-    has_begun = False
-    passes = False
+@pytest.fixture
+def place() -> Any:
+    """Where a worker stands that has peers to join."""
+    return Worker(2, joins=True)
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place()
-
-
-@pytest.fixture
-def ours(place: Place) -> Iterator[Rewriting]:
-    made = Rewriting(
-        Drafts(2, lambda: place.passes, lambda: place.joins, lambda: place.has_begun),
-        is_successor=True,
-        is_known=lambda: place.is_known,
-    )
+def ours(place: Any) -> Iterator[Rewriting]:
+    made = Rewriting(place)
     patches = Patches()
     made.install(patches)
     yield made
@@ -56,7 +44,7 @@ def ours(place: Place) -> Iterator[Rewriting]:
 
 
 def test_a_successor_goes_on_where_it_has_joined(
-    tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, place: Any, ours: Rewriting, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "metrics.csv"
     left(path, b"epoch,loss\n0,1.5\n")
@@ -77,11 +65,14 @@ def test_a_successor_goes_on_where_it_has_joined(
     assert path.read_bytes() == b"epoch,loss\n0,1.5\n1,0.7\n"
     assert config.read_bytes() == b'{"seed": 1}'
     assert new.read_text() == "of this start"
-    assert "rank 2 goes on writing metrics.csv, config.json" in capfd.readouterr().err
+    assert (
+        "rank 2 goes on in its predecessor's files: metrics.csv, config.json"
+        in capfd.readouterr().err
+    )
 
 
 def test_on_the_way_past_a_loop_nothing_is_written(
-    tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, place: Any, ours: Rewriting, capfd: pytest.CaptureFixture[str]
 ) -> None:
     journal, old, new = tmp_path / "journal", tmp_path / "old", tmp_path / "new"
     left(journal, b"before\n")
@@ -111,12 +102,12 @@ def test_on_the_way_past_a_loop_nothing_is_written(
 
 
 def test_on_the_way_past_a_loop_a_checkpoint_is_dropped(tmp_path: Path) -> None:
-    patches, is_passing = Patches(), [True]
-    files.install(patches, Drafts(0, lambda: is_passing[0]))
+    patches, worker = Patches(), Worker(passes=True)
+    files.install(patches, worker.drafts)
     try:
         torch.save({"a": 1}, tmp_path / "x.pt")
         assert list(tmp_path.iterdir()) == []
-        is_passing[0] = False
+        worker.passes = False
         torch.save({"a": 1}, tmp_path / "x.pt")
     finally:
         patches.undo()
@@ -127,9 +118,9 @@ def test_on_the_way_a_temporary_file_is_not_renamed_and_a_new_directory_is_writt
     tmp_path: Path,
 ) -> None:
     patches = Patches()
-    drafts = Drafts(0, lambda: True)
-    files.install(patches, drafts)
-    Directories(tmp_path / "made", drafts).install(patches)
+    worker: Any = Worker(passes=True, directory=tmp_path)
+    files.install(patches, worker.drafts)
+    Directories(worker).install(patches)
     try:
         torch.save({"a": 1}, tmp_path / "x.pt.tmp")
         os.replace(tmp_path / "x.pt.tmp", tmp_path / "x.pt")
@@ -176,7 +167,7 @@ def test_logging_and_pathlib_open_their_files_so_too(tmp_path: Path, ours: Rewri
 
 
 def test_nothing_is_held_where_nobody_is_to_be_joined(
-    tmp_path: Path, place: Place, ours: Rewriting, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, place: Any, ours: Rewriting, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "log"
     place.joins = False
@@ -209,7 +200,7 @@ def test_files_of_packages_and_other_modes_are_left_alone(
 
 @pytest.mark.parametrize("mode", ["w", "wb"])
 def test_in_the_loop_a_file_is_whole_or_the_older_one(
-    tmp_path: Path, place: Place, ours: Rewriting, mode: str
+    tmp_path: Path, place: Any, ours: Rewriting, mode: str
 ) -> None:
     place.has_begun = True
     path = tmp_path / "best.json"
@@ -227,7 +218,7 @@ def test_in_the_loop_a_file_is_whole_or_the_older_one(
 
 
 def test_a_file_that_could_not_be_written_leaves_the_older_one(
-    tmp_path: Path, place: Place, ours: Rewriting
+    tmp_path: Path, place: Any, ours: Rewriting
 ) -> None:
     place.has_begun = True
     path = tmp_path / "best.json"
@@ -242,9 +233,7 @@ def test_a_file_that_could_not_be_written_leaves_the_older_one(
     assert path.read_bytes() == b"older" and os.listdir(tmp_path) == ["best.json"]
 
 
-def test_two_writers_at_once_have_a_draft_each(
-    tmp_path: Path, place: Place, ours: Rewriting
-) -> None:
+def test_two_writers_at_once_have_a_draft_each(tmp_path: Path, place: Any, ours: Rewriting) -> None:
     place.has_begun = True
     path = tmp_path / "log"
     left(path, b"older")
@@ -269,7 +258,7 @@ def test_safetensors_are_written_by_a_draft(tmp_path: Path) -> None:
                 raise RuntimeError("cannot be written")
 
     path = tmp_path / "model.safetensors"
-    files._patch_safetensors(Drafts(1), Module)
+    files._patch_safetensors(Worker(1).drafts, Module)
     Module.save_file("good", str(path), metadata=3)  # type: ignore[arg-type]
     assert path.read_text() == "good 3" and seen[0].name == ".model.safetensors.1.draft"
     with pytest.raises(RuntimeError, match="cannot be written"):
@@ -279,7 +268,7 @@ def test_safetensors_are_written_by_a_draft(tmp_path: Path) -> None:
 
 
 def test_a_successor_appends_nothing_before_it_has_joined(
-    tmp_path: Path, place: Place, ours: Rewriting
+    tmp_path: Path, place: Any, ours: Rewriting
 ) -> None:
     log, early, own = tmp_path / "main.log", tmp_path / "early.log", tmp_path / "own.log"
     left(log, b"step 0\n")
@@ -316,16 +305,16 @@ def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriti
 
 
 @pytest.fixture
-def joining() -> Iterator[list[bool]]:
+def joining() -> Iterator[Worker]:
     """Whether a newcomer has still to join."""
-    joins, patches = [True], Patches()
-    files.install(patches, Drafts(0, joins=lambda: joins[0]))
-    yield joins
+    worker, patches = Worker(joins=True), Patches()
+    files.install(patches, worker.drafts)
+    yield worker
     patches.undo()
 
 
 def test_nothing_that_a_newcomer_saves_replaces_what_was_there(
-    tmp_path: Path, joining: list[bool], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, joining: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     best, moved, own = tmp_path / "best.pt", tmp_path / "moved.pt", tmp_path / "own.pt"
     for path in (best, moved):
@@ -343,7 +332,7 @@ def test_nothing_that_a_newcomer_saves_replaces_what_was_there(
     assert torch.load(own) == 3
     assert sorted(x.name for x in tmp_path.iterdir()) == ["best.pt", "moved.pt", "own.pt"]
     assert "rank 0 does not write best.pt on its way" in capfd.readouterr().err
-    joining[0] = False
+    joining.joins = False
     torch.save(4, best)
     moved.unlink()
     assert torch.load(best) == 4 and not moved.exists()
@@ -354,10 +343,10 @@ def test_what_a_predecessor_has_removed_may_be_removed_once_more(
     tmp_path: Path, remove: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Seen: a list of the last checkpoints healed that named one removed just before the death."""
-    gone, known = tmp_path / f"epoch-1-{remove}", tmp_path / "removed"
+    gone = tmp_path / f"epoch-1-{remove}"
     for life in range(3):
         patches = Patches()
-        files.install(patches, Drafts(0, has_begun=lambda: True, removed=known))
+        files.install(patches, Worker(has_begun=True, directory=tmp_path).drafts)
         how: dict[str, Any] = {
             "os.remove": os.remove,
             "Path.unlink": Path.unlink,
@@ -370,7 +359,7 @@ def test_what_a_predecessor_has_removed_may_be_removed_once_more(
             if life == 1:
                 with pytest.raises(FileNotFoundError):
                     how[remove](gone)
-                known.unlink()
+                (tmp_path / "removed").unlink()
         except FileNotFoundError:
             assert life == 2, "nobody knows any more that it was there"
         else:

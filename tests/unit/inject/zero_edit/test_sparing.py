@@ -26,7 +26,7 @@ class Script:
             self.sparing.took(cost_s / 2)
         self.now += step_s
         self.at += 1
-        self.sparing.step_ended()
+        self.sparing.is_noted = None
         return is_noted
 
 
@@ -69,5 +69,5 @@ def test_the_first_draw_decides_for_its_step_but_one_that_must_be_noted_is(scrip
     script.needs = True
     assert not script.sparing.notes()
     assert script.sparing.notes(must=True) and script.sparing.notes()
-    script.sparing.step_ended()
+    script.sparing.is_noted = None
     assert script.sparing.notes()

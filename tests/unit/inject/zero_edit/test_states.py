@@ -27,7 +27,7 @@ def test_each_state_can_be_come_to_and_the_end_can_be_come_to_from_most() -> Non
 
 def test_a_step_begins_and_ends() -> None:
     course = Course()
-    assert not course.at(Event.PASS).has_stepped
+    assert not course.now.has_stepped
     course.goes(Event.BEGUN, State.STEPPING)
     assert course.now.has_stepped and course.now.is_in_step
     course.goes(Event.STEP, State.BETWEEN)
@@ -56,5 +56,5 @@ def test_what_the_table_does_not_have_cannot_happen() -> None:
     course = Course()
     with pytest.raises(AssertionError, match="an optimizer steps: from set-up to between"):
         course.goes(Event.STEP, State.BETWEEN)
-    with pytest.raises(AssertionError, match="set to the peers' place while it is set-up"):
-        course.at(Event.PLACED)
+    with pytest.raises(AssertionError, match="set to the peers' place: from set-up to replaying"):
+        course.goes(Event.PLACED, State.REPLAYING)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,15 +21,22 @@ class Job:
     commits, stands_still, in_step = True, False, True
 
 
+def stepping_of(job: Job) -> Stepping:
+    script: Any = SimpleNamespace(
+        models=SimpleNamespace(has_parameter_of=lambda optimizer: True),
+        loop=SimpleNamespace(commit=lambda: job.commits),
+        course=SimpleNamespace(now=SimpleNamespace(is_in_step=job.in_step)),
+        ending=job,
+        passing=SimpleNamespace(is_on=False),
+        exactly_once=SimpleNamespace(is_on=False),
+    )
+    return Stepping(script)
+
+
 @pytest.fixture
 def job() -> Iterator[Job]:
     made, patches = Job(), Patches()
-    stepping = Stepping(
-        lambda optimizer: True,
-        lambda: made.commits,
-        lambda: made.in_step,
-        lambda: made.stands_still,
-    )
+    stepping = stepping_of(made)
     stepping.install(patches)
     yield made
     patches.undo()
@@ -57,7 +66,9 @@ def test_a_scaler_goes_on_after_steps_that_did_not_count(job: Job) -> None:
 def test_an_optimizer_that_cannot_be_carried_is_torch_s_own_where_that_is_no_error() -> None:
     told: list[str] = []
     patches = Patches()
-    stepping = Stepping(lambda optimizer: True, lambda: False, lambda: True, lambda: False)
+    job = Job()
+    job.commits = False
+    stepping = stepping_of(job)
     stepping.on_unfit = told.append
     stepping.install(patches)
     weight = torch.nn.Parameter(torch.ones(1))

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ftrun.inject.zero_edit import trial
+from ftrun.inject.zero_edit.values.generators import state_of
 
 
 @pytest.mark.parametrize("draws", [True, False])
@@ -46,9 +47,9 @@ def test_a_copy_of_a_model_is_not_looked_at() -> None:
 def test_generators_that_the_script_has_made_are_seen() -> None:
     own: list[Any] = [random.Random(3), numpy.random.default_rng(3)]
     random.random()
-    known = {id(x): trial._state_of(x) for x in trial._generators()}
+    known = {id(x): state_of(x) for x in trial._generators()}
     random.random()
-    assert {id(x): trial._state_of(x) for x in trial._generators()} == known
+    assert {id(x): state_of(x) for x in trial._generators()} == known
     for generator in own:
         generator.random()
-        assert trial._state_of(generator) != known[id(generator)]
+        assert state_of(generator) != known[id(generator)]

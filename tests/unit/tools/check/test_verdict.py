@@ -141,6 +141,26 @@ def test_of_one_replica_random_numbers_are_no_excuse() -> None:
     assert lines[-1] == "FAILED: other batches: worker 1 from step 6 on"
 
 
+def test_of_one_replica_each_value_must_be_as_undisturbed() -> None:
+    """But for one that is another one in each run, as a time."""
+    now = {"a.py:main i": 7, "a.py:main best": 0.25}
+    one = in_group([(0, 0)] * 3, now=now)
+    lines, is_well = lines_of(one)
+    assert not is_well
+    assert lines[-1] == "FAILED: not equal to the undisturbed run: best (0.25, undisturbed 0.5)"
+    again = run(second=report(now={"a.py:main best": 0.75}), kills=(), joins=())
+    assert lines_of(replace(one, again=again))[1]
+    alike = run(second=report(), kills=(), joins=())
+    assert not lines_of(replace(one, again=alike))[1]
+
+
+def test_of_one_replica_nothing_may_be_lacking() -> None:
+    lines, is_well = lines_of(in_group([(0, 0)] * 3, lacking=["losses (list of 20000)"]))
+    assert not is_well
+    words = "FAILED: the newcomer could not be given: losses (list of 20000)"
+    assert lines[-1] == words
+
+
 def test_steps_that_are_taken_again_are_counted_from_one_death_to_the_next() -> None:
     struck = {KILLS[0]: 10.0, KILLS[1]: 20.0}  # of worker 1, then of worker 0
     steps = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from ftrun.inject.zero_edit.values.counters import FILE, Counters
+from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 
 
@@ -19,5 +21,12 @@ def counters_of(
     are_together: bool = True,
 ) -> Counters:
     """Of slot ``slot``, whose files are in ``directory``."""
-    path = directory / FILE.format(replica_id=slot, group_rank=0)
-    return Counters(path, frameworks, step, lambda: life, dict, lambda: are_together)
+    script: Any = SimpleNamespace(
+        frameworks=frameworks,
+        manager=lambda: SimpleNamespace(current_step=step),
+        life=lambda: life,
+        world=SimpleNamespace(given=SimpleNamespace(encoded=dict)),
+        are_together=are_together,
+        file=lambda name: directory / name.format(replica_id=slot, group_rank=0),
+    )
+    return Counters(script)

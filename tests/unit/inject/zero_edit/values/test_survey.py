@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+import torch
 
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.survey import survey
@@ -38,6 +39,27 @@ def test_values_wherever_they_are() -> None:
         "plain": "text",
     }
     assert (counts, plain, numbers) is not None
+
+
+def test_what_has_a_state_and_no_values() -> None:
+    turns, left, text = (x for x in range(9)), iter([1, 2, 3]), bytearray(b"a")
+    before = survey([sys._getframe()])
+    assert next(turns) == 0 and next(left) == 1
+    text.append(1)
+    after = survey([sys._getframe()])
+    changed = {path.partition(" ")[2] for path, x in after.items() if before.get(path) != x}
+    assert {"turns", "left", "text"} <= changed
+    assert "before" not in before
+
+
+def test_tensors_are_told_by_their_bytes() -> None:
+    sums, table = torch.zeros(3), {"a": torch.ones(2)}
+    before = survey([sys._getframe()], tensors=True)
+    sums.add_(1)
+    after = survey([sys._getframe()], tensors=True)
+    changed = [path.partition(" ")[2] for path, x in before.items() if after[path] != x]
+    assert changed == ["sums"]
+    assert [x.partition(" ")[2] for x in after if x.endswith("table")] and table
 
 
 def test_it_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import copy
 import sys
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -379,7 +380,7 @@ def as_script(monkeypatch: pytest.MonkeyPatch) -> None:
             frame = frame.f_back  # type: ignore[assignment]
         return found
 
-    monkeypatch.setattr("ftrun.inject.zero_edit.values.tensors.script_frames", frames)
+    monkeypatch.setattr("ftrun.inject.zero_edit.values.walk.script_frames", frames)
 
 
 def test_a_module_that_was_made_late_heals_if_the_newcomer_has_made_it_too() -> None:
@@ -416,8 +417,8 @@ class Learner(nn.Module):
 
 
 def of_learner(learner: Learner) -> tuple[Models, Tensors]:
-    anything: Any = object()
-    models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
+    script: Any = SimpleNamespace(mates=None, world=None)
+    models = Models(script)
     models._made = [(weakref.ref(x), "a.py:7") for x in (learner, *learner.children())]
     models.wrapped = [learner.student]
     return models, Tensors(lambda: models.wrapped, models.beside)
@@ -461,8 +462,8 @@ def test_an_average_that_one_rank_alone_keeps_is_named_and_asked_of_nobody() -> 
 
 def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     patches = Patches()
-    anything: Any = object()
-    models = Models(anything, anything, lambda: anything, lambda: True, lambda: None)
+    script: Any = SimpleNamespace(mates=None, world=None)
+    models = Models(script)
     models.install(patches)
     try:
         early = nn.Linear(2, 2)

@@ -135,7 +135,7 @@ def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> N
         works = [shell.allreduce([torch.ones(1)]) for _ in range(2)]
         for each in works:
             each.wait()
-        shell.world.put(shell, (shell.own,), None)  # type: ignore[attr-defined]
+        shell.world.put(shell, (shell.own,), None)
         built.shutdown()
         shell.built = built
         return works, [Path(f"/proc/self/task/{tid}") for tid in built._tids]
@@ -216,7 +216,7 @@ def test_a_call_names_the_connections_that_have_carried_it_out(both: Both) -> No
 
     def work(shell: Shell) -> Any:
         tags = [started(shell, torch.ones(1)).tag]
-        shell.world.in_use = Attempt(2, 1)  # type: ignore[attr-defined]
+        shell.world.in_use = Attempt(2, 1)
         return [*tags, started(shell, torch.ones(1)).tag]
 
     assert both(work) == [[NO_ATTEMPT, NO_ATTEMPT]] * 2

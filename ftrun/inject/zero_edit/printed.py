@@ -1,0 +1,64 @@
+"""Lines that a worker prints: its replacement, which repeats some steps, does not print them again.
+
+A worker counts on its node's board the lines that it has printed, and each generation has how many
+they were at its place. What its replacement prints from there on is dropped until it has come to
+the same number. An error's lines are never dropped, as the predecessor may not have had it.
+
+Not here: files (appended.py), notices of ftrun's (told.py).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ftrun.snapshots.area import Board, Word
+
+STREAMS = ("stdout", "stderr")
+WORDS = (Word.PRINTED, Word.PRINTED_ERRORS)
+
+
+class Printed:
+    """The lines of one worker, on its standard output and its standard error.
+
+    Attributes:
+        at_place: how many there were at the last place.
+    """
+
+    def __init__(self, board: Board, rank: int) -> None:
+        self._board, self._rank, self._process = board, rank, os.getpid()
+        self._until = [board.read(rank, word) for word in WORDS]
+        self._counts = [0 for _ in STREAMS]
+        self._is_repeating = False
+        self.at_place: Sequence[int] = (0, 0)
+        for number, name in enumerate(STREAMS):
+            stream: Any = getattr(sys, name)
+            if stream is not None:
+                stream.write = self._writer(number, stream.write)
+
+    def counts(self) -> tuple[int, ...]:
+        """How many lines there are now."""
+        return tuple(self._counts)
+
+    def goes_on(self, counts: Sequence[int]) -> None:
+        """This worker stands at its place, at which its predecessor had printed so many."""
+        self._counts, self._is_repeating = list(counts), True
+
+    def _writer(self, number: int, plain: Callable[[str], int]) -> Callable[[str], int]:
+        def write(text: str) -> int:
+            if os.getpid() != self._process:
+                return plain(text)
+            before, until, rest = self._counts[number], self._until[number], text
+            self._counts[number] += text.count("\n")
+            if self._is_repeating and before < until and sys.exc_info()[0] is None:
+                rest = "".join(text.split("\n", until - before)[until - before :])
+            if rest:
+                plain(rest)
+            if self._counts[number] > max(before, until):
+                self._board.set(self._rank, WORDS[number], self._counts[number])
+            return len(text)
+
+        write.plain = plain  # type: ignore[attr-defined]
+        return write

@@ -1,0 +1,173 @@
+"""What an object holds, by name: a value that is set here is set there.
+
+| holder | what it holds |
+|---|---|
+| an object of the script's | its attributes, those in ``__slots__`` too |
+| a class of the script's | what its namespace has |
+| a function of the script's | its closure, its attributes, its arguments' defaults |
+| a partial, a method, a weak reference | what it was made of |
+| a namespace, a thread's local values | attributes |
+| a context variable | its value |
+
+Not here: which of these count (kinds.py, walk.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from enum import Enum
+from functools import lru_cache, partial
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from typing import Any, cast
+from weakref import ReferenceType
+
+from ftrun.inject.zero_edit.frames import is_loop_package, is_script
+
+OPEN = frozenset(
+    {
+        ("types", "SimpleNamespace"),
+        ("argparse", "Namespace"),
+        ("_thread", "_local"),
+        ("collections", "UserDict"),
+        ("collections", "UserList"),
+        ("collections", "ChainMap"),
+        ("queue", "Queue"),
+    }
+)
+"""Classes of Python's own, by module and name, in whose attributes a script keeps values."""
+_VALUE = "value"
+_CODE = frozenset({staticmethod, classmethod, property, MemberDescriptorType, GetSetDescriptorType})
+_FIXED = frozenset({int, float, bool, str, bytes, tuple, type(None), type, FunctionType})
+"""Of an argument's default: nobody can change it."""
+_Put = Callable[[str, Any], None]
+
+
+class Held(dict[str, Any]):
+    """What something holds. ``put``: sets it there."""
+
+    def __init__(self, known: Mapping[str, Any], put: _Put = lambda name, value: None) -> None:
+        super().__init__(known)
+        self._put = put
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._put(name, value)
+        super().__setitem__(name, value)
+
+
+def attributes_of(holder: Any) -> dict[str, Any] | None:
+    """What an object holds, by name; None: nothing that heals."""
+    find = _FINDS.get(type(holder))
+    if find is not None:
+        return find(holder)
+    if isinstance(holder, type):
+        return _of_class(holder)
+    slots = slots_of(cast(Hashable, type(holder)))
+    return _of_slots(holder, slots) if slots else getattr(holder, "__dict__", None)
+
+
+def is_holder(kind: type) -> bool:
+    """Whether objects of this type are none of the script's, and may hold values of its."""
+    is_open = (kind.__module__, kind.__qualname__) in OPEN
+    return is_open or kind in _FINDS or issubclass(kind, type)
+
+
+@lru_cache(maxsize=4_096)
+def slots_of(kind: Any) -> Mapping[str, Any]:
+    """The descriptors of a class's ``__slots__``, by name."""
+    classes = [vars(one) for one in reversed(kind.__mro__) if "__slots__" in vars(one)]
+    known = (pair for names in classes for pair in names.items())
+    return {name: x for name, x in known if type(x) is MemberDescriptorType}
+
+
+def _of_slots(holder: Any, slots: Mapping[str, Any]) -> Held:
+    inner = getattr(holder, "__dict__", {})
+    found = dict(inner)
+    for name, slot in slots.items():
+        with suppress(AttributeError):  # it is not set yet
+            found[name] = slot.__get__(holder)
+
+    def put(name: str, value: Any) -> None:  # not through a setter of its own
+        if name in slots:
+            slots[name].__set__(holder, value)
+        else:
+            inner[name] = value
+
+    return Held(found, put)
+
+
+def _of_class(kind: type) -> Held | None:
+    known = vars(kind).items() if _is_own(kind) else ()
+    found = {name: x for name, x in known if not name.startswith("__") and _may_change(x)}
+    return Held(found, partial(type.__setattr__, kind)) if found else None
+
+
+def _may_change(value: Any) -> bool:
+    kind = type(value)
+    return kind not in _CODE if kind is not FunctionType else _of_function(value) is not None
+
+
+@lru_cache(maxsize=4_096)
+def _is_own(kind: Any) -> bool:
+    """Whether a class is one of the script's files' own."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    is_own = isinstance(file, str) and is_script(file) and not is_loop_package(file)
+    return is_own and not issubclass(kind, Enum)
+
+
+def _of_function(function: FunctionType) -> Held | None:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    if not is_script(code.co_filename):
+        return None
+    names = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    cells = {name: cell for name, cell in names if name != "__class__"}
+    given = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    by_name = (function.__kwdefaults__ or {}).items()
+    every = (*zip(given, defaults, strict=True), *by_name)
+    own = function.__dict__
+    found = {name: x for name, x in every if type(x) not in _FIXED} | own
+    for name, cell in cells.items():
+        with suppress(ValueError):  # it is not set yet
+            found[name] = cell.cell_contents
+
+    def put(name: str, value: Any) -> None:
+        if name in cells:  # the name of the function may have been another one's before
+            cells[name].cell_contents = value
+        elif name in own:
+            own[name] = value
+
+    return Held(found, put) if found else None
+
+
+def _of_method(method: MethodType) -> Held:
+    return Held({"self": method.__self__, "function": method.__func__})
+
+
+def _of_partial(made: partial[Any]) -> Held:
+    return Held({"func": made.func, "args": made.args, "keywords": made.keywords})
+
+
+def _of_reference(reference: ReferenceType[Any]) -> Held:
+    return Held({_VALUE: reference()})
+
+
+def _of_context(variable: ContextVar[Any]) -> Held:
+    found = {}
+    with suppress(LookupError):
+        found[_VALUE] = variable.get()
+
+    def put(_: str, value: Any) -> None:
+        variable.set(value)
+
+    return Held(found, put)
+
+
+_FINDS: Mapping[type, Callable[[Any], Held | None]] = {
+    FunctionType: _of_function,
+    MethodType: _of_method,
+    partial: _of_partial,
+    ReferenceType: _of_reference,
+    ContextVar: _of_context,
+}

@@ -1,0 +1,63 @@
+"""A replacement does not print again what its predecessor has printed."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.printed import Printed
+from ftrun.snapshots.area import Board, GroupMemory, Word
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    memory = GroupMemory.make(1, 16 << 20, range(1))
+    yield memory.board
+    memory.close()
+
+
+def life(monkeypatch: pytest.MonkeyPatch, board: Board) -> tuple[Printed, list[io.StringIO]]:
+    """A process of this rank, with streams of its own."""
+    streams = [io.StringIO(), io.StringIO()]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    monkeypatch.setattr(sys, "__stderr__", streams[1])
+    return Printed(board, 0), streams
+
+
+def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
+    first, _ = life(monkeypatch, board)
+    print("set-up\nstep 0")
+    at_place = first.counts()
+    print("step 1")
+    print("step 2")
+    second, before = life(monkeypatch, board)
+    print("set-up")
+    second.goes_on(at_place)
+    print("step 1")
+    third, after = life(monkeypatch, board)  # it has died there, too
+    third.goes_on(at_place)
+    sys.stdout.write("step 1\nstep 2\nstep 3\nste")
+    print("p 4")
+    assert before[0].getvalue() == "set-up\n"
+    assert after[0].getvalue() == "step 3\nstep 4\n"
+    assert third.counts() == (6, 0)
+    assert board.read(0, Word.PRINTED) == 6
+
+
+def test_errors_and_notices_are_printed(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
+    life(monkeypatch, board)
+    print("epoch 0\nepoch 1\nepoch 2", file=sys.stderr)
+    second, streams = life(monkeypatch, board)
+    second.goes_on((0, 0))
+    told.say("of ftrun's")
+    print("epoch 0", file=sys.stderr)
+    try:
+        raise ValueError("no")
+    except ValueError:
+        print("an error", file=sys.stderr)
+    assert streams[1].getvalue() == "ftrun: of ftrun's\nan error\n"

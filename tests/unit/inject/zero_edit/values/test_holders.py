@@ -1,0 +1,117 @@
+"""What objects hold beside plain attributes: it is found where a newcomer has its predecessor's
+values, and set there."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ftrun.inject.zero_edit.frames import module_frames, script_frames
+from ftrun.inject.zero_edit.values.holders import attributes_of
+from ftrun.inject.zero_edit.values.kinds import packed
+from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.writing import write_values
+
+MODULE = "tests.zero_edit.scripts.keeping"
+NAME = f"keeping.py:{MODULE}"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module that nothing has used so far."""
+    for name in [name for name in sys.modules if name.endswith("scripts.keeping")]:
+        monkeypatch.delitem(sys.modules, name)
+    return importlib.import_module(MODULE)
+
+
+def reached(walk: Walk) -> Reached:
+    walk.reaches_all = True
+    frames = [x for x in walk.frames() if x.f_code.co_name.endswith("scripts.keeping")]
+    (found,) = walk.walk(frames)
+    return found
+
+
+def test_what_a_module_keeps_in_any_way_is_found_and_set(module: Any) -> None:
+    walk = Walk()
+    reached(walk)
+    at_first = module.values()
+    for number in range(9):
+        module.note(0.5 / (number + 1))
+    now = reached(walk)
+    values = now.values | {x: packed(y) for x, y in now.containers.items()}
+    units = {path: torch.as_tensor(x).clone() for path, x in now.units.items() if _is_one(x)}
+    assert now.function == NAME
+    last = module.values()
+
+    name = module.__name__
+    del sys.modules[name]
+    again: Any = importlib.import_module(name)
+    assert again.values() == at_first
+    (frame,) = [x for x in module_frames([]) if x.f_locals is vars(again)]
+    write_values(frame, values)
+    tensors: dict[str, dict[str, Any]] = {
+        f"{NAME} {path}": {"value": x if torch.is_tensor(now.units[path]) else x.numpy()}
+        for path, x in units.items()
+    }
+    for entry in tensors.values():
+        entry["device"] = "cpu"
+    other = Walk()
+    other.reaches_all = True
+    held = Tensors(list, walk=other)
+    held.load({"units": tensors})
+    assert held.lacking == []
+    again.draws.bit_generator.state = module.draws.bit_generator.state
+    assert again.values() == last
+
+
+def _is_one(unit: Any) -> bool:
+    return torch.is_tensor(unit) or hasattr(unit, "dtype")
+
+
+def test_flags_of_a_module_that_has_made_an_object_are_its_own(module: Any) -> None:
+    """As of a plugin that is compiled at its first call: a newcomer would take it as there."""
+    walk = Walk()
+    module.is_compiled, module.compiled, module.calls = False, None, 0
+    assert reached(walk).values["is_compiled"] is False
+    walk.begin()
+    module.calls = 1
+    assert "is_compiled" in reached(walk).values
+    module.is_compiled, module.compiled = True, object()
+    found = reached(walk).values
+    assert "is_compiled" not in found and found["calls"] == 1
+
+
+def test_modules_on_the_stack_are_there_once(module: ModuleType) -> None:
+    frames = script_frames()
+    names = [frame.f_code.co_name for frame in module_frames(frames)]
+    assert module.__name__ in names and __name__ in names
+    assert len(names) == len(set(names))
+
+
+def test_a_slot_is_set_past_the_classes_own_setters() -> None:
+    class Frozen:
+        __slots__ = ("a", "b")
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise TypeError
+
+    frozen: Any = Frozen()
+    held = attributes_of(frozen)
+    assert held is not None and held == {}
+    held["a"] = 3
+    assert frozen.a == 3 and attributes_of(frozen) == {"a": 3}
+
+
+def test_who_holds_nothing(module: Any) -> None:
+    assert attributes_of(int) is None
+    assert attributes_of(module.Phase) is None
+    assert attributes_of(lambda: None) is None
+    assert attributes_of(SimpleNamespace(x=1)) == {"x": 1}
+    assert attributes_of(nn.Module.forward) is None

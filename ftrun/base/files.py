@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, then renamed.
+"""Files that appear whole or not at all: written beside their place, then renamed; JSON is read.
 
 Not here: what is in them; files that take their name only if nobody has it yet (protocol/auth.py,
 lighthouse/register/directory.py).
@@ -7,9 +7,11 @@ lighthouse/register/directory.py).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from ftrun.base.errors import naming
 
@@ -46,6 +48,16 @@ def write_whole(
         raise
     if is_synced:
         sync(path.parent)
+
+
+def read_object(path: Path, bytes_max: int = 1 << 20) -> dict[str, Any] | None:
+    """The JSON object in a file; None: there is no file, or no object of at most ``bytes_max``."""
+    try:
+        with open(path, "rb") as file:
+            found = json.loads(file.read(bytes_max))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def sync(path: Path) -> None:

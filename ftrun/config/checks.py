@@ -14,10 +14,9 @@ from ftrun.base.defaults import LIGHTHOUSE_PORT, REPLICAS_MAX
 from ftrun.base.errors import UserError
 from ftrun.config.forms import why_no_memory_snapshots
 from ftrun.config.layers import DEFAULT
+from ftrun.config.options import OPTIONS
 from ftrun.config.script import TargetKind, check_script, is_module_name
 from ftrun.config.settings import RunSettings
-from ftrun.config.starting import MODES as START_MODES
-from ftrun.core.failure_kinds import HEAL, REPORT, STOP
 from ftrun.logs.disk import parse_log_limit
 from ftrun.logs.keep import parse_keep
 
@@ -27,14 +26,8 @@ NODES_MAX = 65_536
 STANDBYS_MAX = 64
 HANG_FACTOR_MIN = 2.0
 HANG_FACTOR_MAX = 1e6
-DEVICES = ("auto", "cpu", "cuda")
-INJECT_MODES = ("auto", "explicit", "ddp", "off")
-DATA_MODES = ("as-written", "exactly-once")
-EXITS = ("job", "node")
-TORCHFT_MODES = ("auto", "ftrun", "real")
 SNAPSHOT_EVERY_MAX_S = 7 * 86400.0
 SNAPSHOTS_KEPT_MAX = 1000
-MEMORY_SNAPSHOTS = ("auto", "off")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -44,6 +37,8 @@ def check(settings: RunSettings) -> None:
     Raises:
         UserError: the first error found, with its remedy.
     """
+    for option in OPTIONS:
+        option.check_choice(getattr(settings, option.name, None))
     _check_counts(settings)
     _check_times(settings)
     _check_names(settings)
@@ -211,8 +206,6 @@ def _check_meeting(settings: RunSettings) -> None:
 
 
 def _check_data(settings: RunSettings) -> None:
-    if settings.data not in DATA_MODES:
-        raise UserError(f"--data {settings.data!r}: give one of {', '.join(DATA_MODES)}.")
     if settings.data == "exactly-once" and settings.inject in ("explicit", "off"):
         raise UserError(
             f"--data exactly-once with --inject {settings.inject}: a script with a Manager chooses "
@@ -247,19 +240,7 @@ def _check_names(settings: RunSettings) -> None:
             f"--job-id {settings.job_id!r}: letters, digits, '.', '_' and '-', at most 64, "
             "beginning with a letter or digit."
         )
-    if settings.device not in DEVICES:
-        raise UserError(f"--device {settings.device!r}: give one of {', '.join(DEVICES)}.")
-    if settings.inject not in INJECT_MODES:
-        raise UserError(f"--inject {settings.inject!r}: give one of {', '.join(INJECT_MODES)}.")
     _check_data(settings)
-    if settings.on_corruption not in (HEAL, STOP, REPORT):
-        raise UserError(
-            f"--on-corruption {settings.on_corruption!r}: give one of {HEAL}, {STOP}, {REPORT}."
-        )
-    if settings.torchft not in TORCHFT_MODES:
-        raise UserError(f"--torchft {settings.torchft!r}: give one of {', '.join(TORCHFT_MODES)}.")
-    if settings.start not in START_MODES:
-        raise UserError(f"--start {settings.start!r}: give one of {', '.join(START_MODES)}.")
     if settings.stdin is not None:
         replica, dot, rank = settings.stdin.partition(".")
         rank = rank if dot else "0"
@@ -279,8 +260,6 @@ def _check_names(settings: RunSettings) -> None:
 
 
 def _check_signals(settings: RunSettings) -> None:
-    if settings.exit_with not in EXITS:
-        raise UserError(f"--exit-with {settings.exit_with!r}: give one of {', '.join(EXITS)}.")
     settings.signal_rules()
     path = settings.preempt_file
     if path is not None and path.exists():
@@ -291,11 +270,6 @@ def _check_signals(settings: RunSettings) -> None:
 
 
 def _check_snapshots(settings: RunSettings) -> None:
-    if settings.memory_snapshots not in MEMORY_SNAPSHOTS:
-        raise UserError(
-            f"--memory-snapshots {settings.memory_snapshots!r}: give one of "
-            f"{', '.join(MEMORY_SNAPSHOTS)}."
-        )
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     why = why_no_memory_snapshots(settings)
     if is_stated and settings.memory_snapshots != "off" and why:

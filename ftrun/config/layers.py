@@ -70,6 +70,15 @@ def gather(
     return {option.name: state(option, environ) for option in OPTIONS}
 
 
+def as_variables(values: Mapping[str, str], stated: Mapping[str, Stated]) -> dict[str, str]:
+    """An engine's values as variables, for options that are not stated otherwise."""
+    return {
+        f"FTRUN_{name.upper()}": value
+        for name, value in values.items()
+        if value and not stated[name].is_given
+    }
+
+
 def _is_service_link(name: str, text: str) -> bool:
     """A link has the name of an option only if its Service has: then its value is a URL."""
     if not SERVICE_LINK.fullmatch(name):

@@ -54,6 +54,17 @@ class Option:
         """The key in ftrun.toml."""
         return self.flag.removeprefix("--")
 
+    def check_choice(self, value: Any) -> None:
+        """The words of a metavar in small letters, as ``job|node``, are all that there are.
+
+        Raises:
+            UserError: the value is another one.
+        """
+        words = self.metavar.split("|")
+        is_choice = len(words) > 1 and self.metavar.islower()
+        if is_choice and value is not None and value not in words:
+            raise UserError(f"{self.flag} {value!r}: give one of {', '.join(words)}.")
+
     def variables(self) -> tuple[str, ...]:
         """The environment variables, the first that is set wins."""
         own = "FTRUN_" + self.key.replace("-", "_").upper()

@@ -24,7 +24,7 @@ from ftrun.config import torchrun
 from ftrun.config.layers import Stated
 from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
-from ftrun.config.streams import Streams, parse_streams
+from ftrun.config.streams import PREFIX_VARIABLE, Streams, parse_ranks, parse_std, parse_words
 from ftrun.core.agent.signals import SignalRules, signal_rules
 from ftrun.core.failure_kinds import HEAL
 from ftrun.core.ids import WorkerKey
@@ -203,14 +203,14 @@ class RunSettings:
         Raises:
             UserError: one of the options has another form.
         """
-        return parse_streams(
-            redirects=self.redirects,
-            tee=self.tee,
-            ranks=self.local_ranks_filter,
-            out_words=self.duplicate_stdout_filters,
-            err_words=self.duplicate_stderr_filters,
+        return Streams(
+            redirected=parse_std(self.redirects, "--redirects"),
+            teed=parse_std(self.tee, "--tee"),
+            ranks=parse_ranks(self.local_ranks_filter),
+            out_words=parse_words(self.duplicate_stdout_filters),
+            err_words=parse_words(self.duplicate_stderr_filters),
+            template=os.environ.get(PREFIX_VARIABLE, ""),
             role=self.role,
-            environ=os.environ,
             first=self.ranks_here.start,
         )
 

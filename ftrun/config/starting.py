@@ -29,7 +29,6 @@ from ftrun.config.script import Script, TargetKind
 from ftrun.config.settings import RunSettings
 
 AUTO, EXEC, FORK = "auto", "exec", "fork"
-MODES = (AUTO, EXEC, FORK)
 FILES_MAX = 32
 """Files of the script that are read."""
 FILE_BYTES_MAX = 1 << 20

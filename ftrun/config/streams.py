@@ -69,39 +69,16 @@ class Streams:
         return any(word.encode() in line for word in words)
 
 
-def parse_streams(
-    *,
-    redirects: str,
-    tee: str,
-    ranks: str,
-    out_words: str,
-    err_words: str,
-    role: str,
-    environ: Mapping[str, str],
-    first: int = 0,
-) -> Streams:
-    """The options of the same names.
-
-    Raises:
-        UserError: one of them has another form.
-    """
-    return Streams(
-        redirected=_parse_std(redirects, "--redirects"),
-        teed=_parse_std(tee, "--tee"),
-        ranks=_parse_ranks(ranks),
-        out_words=_words(out_words),
-        err_words=_words(err_words),
-        template=environ.get(PREFIX_VARIABLE, ""),
-        role=role,
-        first=first,
-    )
-
-
 def _of(streams: int | Mapping[int, int], local_rank: int) -> int:
     return streams if isinstance(streams, int) else streams.get(local_rank, 0)
 
 
-def _parse_std(text: str, flag: str) -> int | Mapping[int, int]:
+def parse_std(text: str, flag: str) -> int | Mapping[int, int]:
+    """Streams of all workers, or by local rank.
+
+    Raises:
+        UserError: the text is neither.
+    """
     if _ONE.fullmatch(text):
         return int(text)
     if not _BY_RANK.fullmatch(text):
@@ -113,7 +90,8 @@ def _parse_std(text: str, flag: str) -> int | Mapping[int, int]:
     return {int(rank): int(streams) for rank, streams in pairs}
 
 
-def _parse_ranks(text: str) -> frozenset[int]:
+def parse_ranks(text: str) -> frozenset[int]:
+    """Raises UserError: a part is no number."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
         raise UserError(
@@ -122,7 +100,7 @@ def _parse_ranks(text: str) -> frozenset[int]:
     return frozenset(int(part) for part in parts)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def parse_words(text: str) -> tuple[str, ...]:
     """Split at commas; two commas stand for one inside a word."""
     parts = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in parts if part)

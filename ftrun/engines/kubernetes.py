@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ftrun.base.addresses import join_address
 from ftrun.base.defaults import LIGHTHOUSE_PORT
-from ftrun.config.layers import Stated
+from ftrun.config.layers import Stated, as_variables
 
 TRAINER, LWS, INDEXED = "Kubeflow Trainer", "LeaderWorkerSet", "an Indexed Job"
 HEEDED = frozenset(
@@ -58,11 +58,7 @@ class Pod:
             "lighthouse": join_address(self.first, LIGHTHOUSE_PORT) if nodes and self.first else "",
             "workers_per_replica": str(_share(here, replicas, max(self.nodes, 1)) or ""),
         }
-        return {
-            f"FTRUN_{name.upper()}": value
-            for name, value in values.items()
-            if value and not stated[name].is_given
-        }
+        return as_variables(values, stated)
 
     def notice(self, variables: Mapping[str, str]) -> str:
         """A line about what was taken from the pod's variables; "": nothing."""

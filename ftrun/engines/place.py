@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftrun.config.layers import Stated
+from ftrun.config.layers import Stated, as_variables
 
 JOB_ID_CHARS_MAX = 64
 
@@ -81,11 +81,7 @@ class Place:
             "job_id": self.job_id(),
             "topology": self.topology,
         }
-        return {
-            f"FTRUN_{name.upper()}": value
-            for name, value in values.items()
-            if value and not stated[name].is_given
-        }
+        return as_variables(values, stated)
 
     def meeting(self, directory: Path, purpose: str = "lighthouse") -> Path:
         """Where the nodes meet: no other job and no other attempt has this directory.

@@ -15,11 +15,12 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError, naming
+from ftrun.base.files import read_object
 from ftrun.logs.layout import MARKER
 
 SCHEMA = 1
@@ -71,12 +72,8 @@ class LogDirLock:
 
 def read_marker(directory: Path) -> Marked | None:
     """The marker; None if ftrun has not written this directory, or the file is broken."""
-    try:
-        with open(directory / MARKER, "rb") as file:
-            found = json.loads(file.read(FILE_BYTES_MAX))
-        marked = Marked(found["job_id"], found["host"], found["pid"], found["started"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    found = read_object(directory / MARKER, FILE_BYTES_MAX) or {}
+    marked = Marked(*(found.get(field.name, 0) for field in fields(Marked)))
     is_sound = all(isinstance(x, str) for x in (marked.job_id, marked.host, marked.started))
     return marked if is_sound and found.get("schema") == SCHEMA else None
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
-from ftrun.base.words import amount
+from ftrun.base.words import age, amount
 from ftrun.config.forms import injection
 from ftrun.config.settings import RunSettings, check_writable
 from ftrun.core.forms import MEMORY, WATCHED, Form
@@ -144,13 +144,5 @@ def _words(found: Found) -> str:
     whose = f"{workers} workers" if replicas == 1 < workers else f"{replicas} replicas"
     return (
         f"The job goes on from step {of.step}, the newest snapshot in {found.path.parent} "
-        f"({amount(of.nbytes)} of {whose}, written "
-        f"{_age_words(age_s)} ago)."
+        f"({amount(of.nbytes)} of {whose}, written {age(age_s)} ago)."
     )
-
-
-def _age_words(age_s: float) -> str:
-    for unit, seconds in (("days", 86400), ("h", 3600), ("min", 60)):
-        if age_s >= 2 * seconds:
-            return f"{age_s / seconds:.0f} {unit}"
-    return f"{age_s:.0f} s"

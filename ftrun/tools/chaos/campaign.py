@@ -23,7 +23,7 @@ from ftrun import __version__
 from ftrun.base import clock, linux
 from ftrun.base.chaos_trap import VARIABLE, corruption_trap
 from ftrun.base.errors import ExitCode, UserError
-from ftrun.base.files import write_whole
+from ftrun.base.files import read_object, write_whole
 from ftrun.base.words import duration
 from ftrun.core.lighthouse.status import Status
 from ftrun.tools.chaos.held_agent import HeldAgent
@@ -266,10 +266,7 @@ class Campaign(Session):
     def _end(self) -> dict[str, Any]:
         """How the job has ended, as far as it has, and each replica's end by the pattern."""
         logs, pattern = Path(self._job.log_dir), self._manifest.pattern
-        try:
-            found = json.loads((logs / "exit.json").read_text())
-        except (OSError, ValueError):
-            found = {}
+        found = read_object(logs / "exit.json") or {}
         values = {} if not pattern else _values(logs, pattern)
         alike = set(values.values()) | ({self._manifest.undisturbed} - {""})
         return {

@@ -7,18 +7,16 @@ here: the workers that can be killed (targets.py), killing (session.py).
 from __future__ import annotations
 
 import random
-import re
 import signal
 from collections.abc import Sequence
 from typing import TypeVar
 
 from ftrun.base.errors import UserError
+from ftrun.logs.units import parse_age
 
 T = TypeVar("T")
-UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "ms": 0.001}
 SIGNALS = ("KILL", "SEGV", "ABRT", "BUS", "TERM")
 DURATION_S_MAX = 30 * 86400.0
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|)")
 
 
 class Draws:
@@ -43,8 +41,7 @@ def parse_duration(text: str, option: str) -> float:
     Raises:
         UserError: it is no duration, 0, or above 30 days.
     """
-    found = _DURATION.fullmatch(text.strip())
-    seconds = float(found[1]) * UNITS_S[found[2]] if found else 0.0
+    seconds = parse_age(text) or parse_age(f"{text}s") or 0.0
     if not 0 < seconds <= DURATION_S_MAX:
         raise UserError(f"{option} {text!r}: give a time above 0 and up to 30 days: 30s, 2m, 1h.")
     return seconds

@@ -25,6 +25,7 @@ from typing import Any
 
 from ftrun.base import own_process
 from ftrun.base.errors import naming
+from ftrun.base.files import read_object
 from ftrun.tools.check.place import Due, Place, compare, due_after
 from ftrun.tools.check.plan import WRITING, Kill, plan_of
 from ftrun.tools.check.verdict import Run, Trial, lines_of, other_values
@@ -32,6 +33,7 @@ from ftrun.tools.check.verdict import Run, Trial, lines_of, other_values
 VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
 """As in inject/zero_edit/trial.py, which imports torch."""
 END_S = 30.0
+REPORT_BYTES_MAX = 1 << 30
 NO_SNAPSHOTS = "ftrun: No memory snapshots"
 NOT_MENDED = re.compile(rf"^({NO_SNAPSHOTS}|ftrun: .*cannot be replaced alone)")
 
@@ -144,10 +146,10 @@ def _run(
     reports = {
         index: found
         for index in range(replicas)
-        if (found := _read(directory / f"report-{index}.json")) is not None
+        if (found := read_object(directory / f"report-{index}.json", REPORT_BYTES_MAX)) is not None
     }
     joins = [
-        (int(replica), _read(path) or {})
+        (int(replica), read_object(path) or {})
         for path in sorted(directory.glob("join-*.json"), key=lambda path: path.stat().st_mtime_ns)
         if (replica := path.stem.split("-")[1])
     ]
@@ -160,7 +162,7 @@ def _run(
     return Run(
         code,
         is_late,
-        _read(directory / REFUSED),
+        read_object(directory / REFUSED),
         reports,
         joins,
         tuple(struck),
@@ -251,11 +253,3 @@ def differences_of(logs: Path) -> list[str]:
             if event.get("event") == "notice" and event.get("kind") == "diverged":
                 found.append(str(event["text"]).rstrip("."))
     return found
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return found if isinstance(found, dict) else None

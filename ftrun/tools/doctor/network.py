@@ -21,6 +21,7 @@ from ftrun.base.errors import FtrunError, UserError
 from ftrun.protocol.handshake import check_handshake
 from ftrun.protocol.tls import TlsFiles
 from ftrun.tools.doctor.findings import Finding, ok, problem, warning
+from ftrun.tools.status.client import connect
 
 CONNECT_TIMEOUT_S = 3.0
 PORTS_MIN = 2000
@@ -159,14 +160,7 @@ def judge_skew(date: str | None, own: float, took_s: float) -> Finding:
 
 
 def _date_of(host: str, port: int, tls: TlsFiles) -> str | None:
-    context = tls.client_context()
-    connection: http.client.HTTPConnection
-    if context is not None:
-        connection = http.client.HTTPSConnection(
-            host, port, timeout=CONNECT_TIMEOUT_S, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
+    connection = connect(host, port, tls, CONNECT_TIMEOUT_S)
     try:
         connection.request("GET", "/healthz", headers={"User-Agent": f"ftrun-doctor/{os.getpid()}"})
         return connection.getresponse().getheader("Date")

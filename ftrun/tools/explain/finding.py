@@ -5,12 +5,12 @@ Not here: what is printed (command.py), finding a running job by itself (status/
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ftrun.base.errors import PeerError, UserError
+from ftrun.base.files import read_object
 from ftrun.core.failure_kinds import NOT_KNOWN
 from ftrun.protocol.auth import load_token
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
@@ -21,7 +21,6 @@ INCIDENTS = "incidents"
 EXIT_FILE = "exit.json"
 RECORDS_MAX = 1000
 NAMES_MAX = 10
-RECORD_BYTES_MAX = 1024 * 1024
 Record = dict[str, Any]
 
 
@@ -146,9 +145,9 @@ def _from_logs(job_id: str, directory: Path, *, may_go_on: bool = False) -> Foun
             "exist. Give the directory with its logs: ftrun explain --log-dir DIR JOB"
         )
     paths = sorted((directory / INCIDENTS).glob("[0-9]*.json"))[-RECORDS_MAX:]
-    found = [record for path in paths if (record := _read(path)) is not None]
+    found = [record for path in paths if (record := read_object(path)) is not None]
     records = [x if may_go_on else _left_open(x) for x in sorted(found, key=_number)]
-    return Found(job_id, records, str(directory), _read(directory / EXIT_FILE))
+    return Found(job_id, records, str(directory), read_object(directory / EXIT_FILE))
 
 
 def _left_open(record: Record) -> Record:
@@ -162,13 +161,3 @@ def _left_open(record: Record) -> Record:
 def _number(record: Record) -> int:
     number = record.get("number")
     return number if isinstance(number, int) else 0
-
-
-def _read(path: Path) -> Record | None:
-    """The JSON object in a file; None if there is no readable one."""
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(RECORD_BYTES_MAX))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -55,8 +55,8 @@ def fetch_status(
         UserError: the address is invalid, the token is another job's, or TLS is set up wrongly.
         LighthouseUnreachable: no answer within ``timeout_s``, or not a lighthouse's.
     """
-    name, code, body = request(address, token, "GET", "/status", tls=tls, timeout_s=timeout_s)
-    return cast(Status, _checked(name, code, body, "lighthouse"))
+    found = fetch_json(address, token, "/status", "lighthouse", tls=tls, timeout_s=timeout_s)
+    return cast(Status, found)
 
 
 def fetch_json(
@@ -115,7 +115,8 @@ class Connection:
         tls: TlsFiles = PLAINTEXT,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._host, self._port = parse_address(address, "--lighthouse")
+        self._at = parse_address(address, "--lighthouse")
+        self._name = "{}:{}".format(*self._at)
         self._token = token
         self._tls = tls
         self._timeout_s = timeout_s
@@ -129,7 +130,7 @@ class Connection:
         """One request; raises and returns as the function of this name."""
         if self._open is not None:
             try:
-                return f"{self._host}:{self._port}", *self._ask(method, path, sent)
+                return self._name, *self._ask(method, path, sent)
             except TimeoutError as error:
                 self.close()
                 raise self._unreachable(error, was_sent=True) from error
@@ -146,10 +147,9 @@ class Connection:
             self._open = None
 
     def _connect_and_ask(self, method: str, path: str, sent: object) -> tuple[str, int, bytes]:
-        name, host, port, tls = f"{self._host}:{self._port}", self._host, self._port, self._tls
-        was_sent = False
+        name, tls, was_sent = self._name, self._tls, False
         try:
-            self._open = _connection(host, port, tls, self._timeout_s)
+            self._open = connect(*self._at, tls, self._timeout_s)
             self._open.connect()
             socket = self._open.sock
             if isinstance(socket, ssl.SSLSocket) and socket.selected_alpn_protocol() == GRPC_ALPN:
@@ -173,13 +173,35 @@ class Connection:
             self.close()
             raise self._unreachable(error, was_sent=was_sent) from error
 
-    def _unreachable(self, error: Exception, *, was_sent: bool) -> LighthouseUnreachable:
-        return _unreachable(self._host, self._port, self._tls, error, was_sent=was_sent)
-
     def _ask(self, method: str, path: str, sent: object) -> tuple[int, bytes]:
+        """The answer's code and body.
+
+        Raises:
+            _Closed: there was none. Which error shows that depends on the moment and on the Python.
+        """
         assert self._open is not None
-        code, body = _ask(self._open, self._token, method, path, sent)
-        return code, body
+        try:
+            headers = {"Authorization": bearer(self._token)}
+            data = None if sent is None else json.dumps(sent).encode()
+            if data is not None:
+                headers["Content-Type"] = "application/json"
+            self._open.request(method, path, body=data, headers=headers)
+            response = self._open.getresponse()
+            return response.status, response.read(STATUS_BYTES_MAX)
+        except (ConnectionError, ssl.SSLEOFError) as error:
+            raise _Closed(str(error)) from error
+
+    def _unreachable(self, error: Exception, *, was_sent: bool) -> LighthouseUnreachable:
+        scheme, hint = ("https", "") if self._tls else ("http", " If it has TLS: --tls-ca PEM.")
+        # A peer without HTTP is not quoted: its bytes may be no text.
+        is_http = isinstance(error, (OSError, http.client.IncompleteRead))
+        why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
+        unreachable = LighthouseUnreachable(
+            f"No lighthouse answers at {scheme}://{self._name} ({why}). Is it the HTTP address "
+            f"(by default the port above that of --bind)?{hint} To start one: ftrun lighthouse"
+        )
+        unreachable.was_sent = was_sent
+        return unreachable
 
 
 def answer_of(name: str, code: int, body: bytes, field: str) -> dict[str, Any]:
@@ -199,49 +221,13 @@ class _Closed(OSError):
     """The peer closed the connection without an answer, after TCP and TLS were established."""
 
 
-def _ask(
-    connection: http.client.HTTPConnection, token: str, method: str, path: str, sent: object
-) -> tuple[int, bytes]:
-    """The answer's code and body.
-
-    Raises:
-        _Closed: there was none. Which error shows that depends on the moment and on the Python.
-    """
-    try:
-        headers = {"Authorization": bearer(token)}
-        data = None if sent is None else json.dumps(sent).encode()
-        if data is not None:
-            headers["Content-Type"] = "application/json"
-        connection.request(method, path, body=data, headers=headers)
-        response = connection.getresponse()
-        return response.status, response.read(STATUS_BYTES_MAX)
-    except (ConnectionError, ssl.SSLEOFError) as error:
-        raise _Closed(str(error)) from error
-
-
 def _is_http2(line: str) -> bool:
     """True if an answer begins with the SETTINGS frame with which every HTTP/2 server begins."""
     return len(line) > SETTINGS_AT and line[SETTINGS_AT] == SETTINGS and line[0] == "\0"
 
 
-def _unreachable(
-    host: str, port: int, tls: TlsFiles, error: Exception, *, was_sent: bool
-) -> LighthouseUnreachable:
-    scheme, hint = ("https", "") if tls else ("http", " If it has TLS: --tls-ca PEM.")
-    # A peer without HTTP is not quoted: its bytes may be no text.
-    is_http = isinstance(error, (OSError, http.client.IncompleteRead))
-    why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
-    unreachable = LighthouseUnreachable(
-        f"No lighthouse answers at {scheme}://{host}:{port} ({why}). Is it the HTTP address "
-        f"(by default the port above that of --bind)?{hint} To start one: ftrun lighthouse"
-    )
-    unreachable.was_sent = was_sent
-    return unreachable
-
-
-def _connection(
-    host: str, port: int, tls: TlsFiles, timeout_s: float
-) -> http.client.HTTPConnection:
+def connect(host: str, port: int, tls: TlsFiles, timeout_s: float) -> http.client.HTTPConnection:
+    """A connection that is opened by its first request."""
     context = tls.client_context()
     if context is None:
         return http.client.HTTPConnection(host, port, timeout=timeout_s)

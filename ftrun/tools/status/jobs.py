@@ -15,11 +15,10 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from ftrun.base.addresses import is_loopback, parse_address
 from ftrun.base.errors import UserError
-from ftrun.base.files import write_whole
+from ftrun.base.files import read_object, write_whole
 from ftrun.base.linux import boot_id
 from ftrun.protocol.auth import state_home
 from ftrun.protocol.tls import TlsFiles
@@ -196,20 +195,9 @@ def _path(job_id: str, directory: Path | None) -> Path:
 
 
 def _read(path: Path) -> RunningJob | None:
-    try:
-        with open(path, "rb") as file:
-            found = json.loads(file.read(FILE_BYTES_MAX))
-        return RunningJob(**_checked(found))
-    except (OSError, ValueError):
-        return None
-
-
-def _checked(found: Any) -> dict[str, Any]:
-    """The fields of a RunningJob, complete and of the right types."""
-    if not isinstance(found, dict):
-        raise ValueError("no object")
+    """None: a field is missing, or of another type."""
+    found = read_object(path, FILE_BYTES_MAX) or {}
     values = {field.name: found.get(field.name, field.default) for field in fields(RunningJob)}
-    for name, value in values.items():
-        if type(value) is not (int if name == "pid" else str):
-            raise ValueError(f"{name} is missing")
-    return values
+    kinds = {name: int if name == "pid" else str for name in values}
+    is_sound = all(type(value) is kinds[name] for name, value in values.items())
+    return RunningJob(**values) if is_sound else None

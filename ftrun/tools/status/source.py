@@ -17,17 +17,15 @@ The states, and what the thread does next:
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError, UserError
+from ftrun.base.files import read_object
 from ftrun.core.lighthouse.status import SCHEMA, OutcomeStatus, Status
 from ftrun.tools.status.client import Connection, LighthouseUnreachable, WrongToken
 from ftrun.tools.status.jobs import RunningJob, agent_lives, read_job, running_jobs
@@ -39,7 +37,6 @@ BACKOFF_MAX_S = 5.0
 CHOICE_S = 1.0
 REST_S = 60.0
 EXIT_FILE = "exit.json"
-EXIT_BYTES_MAX = 1024 * 1024
 
 
 class State(Enum):
@@ -206,9 +203,7 @@ class Source:
 
 def _exit_of(directory: Path, job: RunningJob) -> OutcomeStatus | None:
     """The content of the job's exit.json; None: no such file, or an earlier run's."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        with open(directory / EXIT_FILE, "rb") as file:
-            found: Any = json.loads(file.read(EXIT_BYTES_MAX))
-        if str(found["time"]) >= job.started:
-            return {"exit_code": int(found["exit_code"]), "reason": str(found["reason"])}
-    return None
+    found = read_object(directory / EXIT_FILE)
+    if found is None or str(found.get("time", "")) < job.started:
+        return None
+    return {"exit_code": int(found["exit_code"]), "reason": str(found["reason"])}

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from ftrun.base.errors import UserError
-from ftrun.config.streams import Streams, parse_streams
+from ftrun.config.streams import Streams
+from tests.unit.run_settings import run_settings
 
 
 def parsed(**given: Any) -> Streams:
-    blank = dict.fromkeys(("ranks", "out_words", "err_words"), "")
-    texts = {"redirects": "0", "tee": "0", "role": "default", "environ": {}, **blank}
-    return parse_streams(**{**texts, **given})
+    return run_settings(**given).streams()
 
 
 @pytest.mark.parametrize(
@@ -25,8 +24,8 @@ def parsed(**given: Any) -> Streams:
         ({"redirects": "3", "tee": "3"}, {"0o", "0e", "1o", "1e"}),
         ({"redirects": "3", "tee": "0:1"}, {"0o"}),
         ({"redirects": "0:3,1:2"}, {"1o"}),
-        ({"ranks": "1"}, {"1o", "1e"}),
-        ({"ranks": " 0, 1 ", "redirects": "2"}, {"0o", "1o"}),
+        ({"local_ranks_filter": "1"}, {"1o", "1e"}),
+        ({"local_ranks_filter": " 0, 1 ", "redirects": "2"}, {"0o", "1o"}),
         ({"redirects": "10:3"}, {"0o", "0e", "1o", "1e"}),
     ],
 )
@@ -39,7 +38,13 @@ def test_what_the_terminal_shows(given: dict[str, str], shown: set[str]) -> None
 
 @pytest.mark.parametrize(
     "given",
-    [{"redirects": "4"}, {"tee": "0:3,"}, {"tee": "x"}, {"redirects": ""}, {"ranks": "0;1"}],
+    [
+        {"redirects": "4"},
+        {"tee": "0:3,"},
+        {"tee": "x"},
+        {"redirects": ""},
+        {"local_ranks_filter": "0;1"},
+    ],
 )
 def test_a_mistake_is_named(given: dict[str, str]) -> None:
     (value,) = given.values()
@@ -47,14 +52,15 @@ def test_a_mistake_is_named(given: dict[str, str]) -> None:
         parsed(**given)
 
 
-def test_the_words_before_a_line() -> None:
+def test_the_words_before_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed().label("2", 1) == "[2.1] "
-    environ = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${role_name}${local_rank} $x]: "}
-    assert parsed(environ=environ, role="trainer").label("2", 1) == "[trainer1 $x]: "
+    template = "[${role_name}${local_rank} $x]: "
+    monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", template)
+    assert parsed(role="trainer").label("2", 1) == "[trainer1 $x]: "
 
 
 def test_lines_with_one_of_the_words_are_copied() -> None:
-    streams = parsed(out_words="loss,epoch", err_words="error")
+    streams = parsed(duplicate_stdout_filters="loss,epoch", duplicate_stderr_filters="error")
     assert streams.copies(b"epoch 3", error=False)
     assert not streams.copies(b"epoch 3", error=True)
     assert streams.copies(b"an error", error=True)
@@ -62,7 +68,7 @@ def test_lines_with_one_of_the_words_are_copied() -> None:
 
 
 def test_two_commas_stand_for_one_in_a_word() -> None:
-    assert parsed(out_words="a,,b,c").out_words == ("a,b", "c")
+    assert parsed(duplicate_stdout_filters="a,,b,c").out_words == ("a,b", "c")
 
 
 def test_streams_that_are_named_have_files_of_their_own() -> None:

@@ -1,52 +1,28 @@
-"""The common base of all screens, and the interface that they need of their app.
+"""The common base of all screens, and the keys that several of them have.
 
-Not here: how it is done (app.py).
+Not here: what they ask of their app (app.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
+from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from ftrun.tools.status.screen.history import History
-from ftrun.tools.status.source import Picture
+if TYPE_CHECKING:
+    from ftrun.tools.status.screen.app import StatusApp
 
 
-class Host(Protocol):
-    """The app, as its screens use it."""
-
-    picture: Picture
-    history: History
-    notice: str
-
-    def deliver(self, call: Callable[[], None]) -> None:
-        """Run this in the app's thread; any thread may call it."""
-
-    def tell(self, words: str) -> None:
-        """Show a notice for a while."""
-
-    def choose(self, job_id: str) -> None:
-        """Watch this one of several jobs."""
-
-    def back_to_choice(self) -> None:
-        """Show the list of jobs again, if there was one."""
-
-    def show_details(self, replica_id: str, rank: int | None) -> None:
-        """The page of a replica."""
-
-    def show_log(self, replica_id: str, rank: int) -> None:
-        """The log of a worker, or where it is."""
-
-    def operate(self, command: str, replica_id: str, rank: int | None) -> None:
-        """Ask the lighthouse, after a question unless it only looks."""
-
-    def show_torchft(self) -> None:
-        """The page of torchft's replicas."""
-
-    def explain(self, replica_id: str | None, number: int | None) -> None:
-        """The record of an incident."""
+OF_REPLICA: tuple[BindingType, ...] = (
+    Binding("l", "log", show=False),
+    Binding("s", "operate('stack')", show=False),
+    Binding("d", "operate('drain')", show=False),
+    Binding("r", "operate('restart')", show=False),
+    Binding("K", "operate('kill')", show=False),
+    Binding("e", "explain", show=False),
+)
+"""The keys for one replica, where one is chosen."""
 
 
 class Shown(Screen[None]):
@@ -73,5 +49,5 @@ class Shown(Screen[None]):
         raise NotImplementedError
 
     @property
-    def host(self) -> Host:
-        return cast(Host, self.app)
+    def host(self) -> StatusApp:
+        return cast("StatusApp", self.app)

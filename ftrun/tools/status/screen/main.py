@@ -21,7 +21,7 @@ from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.changes import CHANGES, INCIDENTS, changes, incidents
 from ftrun.tools.status.screen.columns import COLUMNS, Sight
 from ftrun.tools.status.screen.header import header, small
-from ftrun.tools.status.screen.host import Shown
+from ftrun.tools.status.screen.host import OF_REPLICA, Shown
 from ftrun.tools.status.screen.pieces import CARE, DIM, KEY, STRONG, Piece, button, line, rule
 from ftrun.tools.status.screen.rows import Fold, Row, View, build, straggler_limit_s
 from ftrun.tools.status.screen.widgets import Contents, Line, Table
@@ -51,12 +51,7 @@ class MainScreen(Shown):
         Binding("shift+tab", "pane(-1)", show=False, priority=True),
         Binding("slash", "filter", show=False),
         Binding("escape", "clear", show=False),
-        Binding("l", "log", show=False),
-        Binding("s", "operate('stack')", show=False),
-        Binding("d", "operate('drain')", show=False),
-        Binding("r", "operate('restart')", show=False),
-        Binding("K", "operate('kill')", show=False),
-        Binding("e", "explain", show=False),
+        *OF_REPLICA,
         Binding("T", "torchft", show=False),
     ]
 

@@ -24,7 +24,7 @@ from ftrun.logs.reading import Worker
 from ftrun.tools.status.screen import keys
 from ftrun.tools.status.screen.details import details, find
 from ftrun.tools.status.screen.following import Following, LogText
-from ftrun.tools.status.screen.host import Shown
+from ftrun.tools.status.screen.host import OF_REPLICA, Shown
 from ftrun.tools.status.screen.pieces import DIM, KEY, NOTE, STRONG, TEXT, button, line, rule
 from ftrun.tools.status.screen.torchft import torchft_text
 from ftrun.tools.status.screen.widgets import Line
@@ -98,14 +98,7 @@ class DetailPage(Page):
     """One replica, kept up to date."""
 
     hints = keys.DETAIL
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("l", "log", show=False),
-        Binding("s", "operate('stack')", show=False),
-        Binding("d", "operate('drain')", show=False),
-        Binding("r", "operate('restart')", show=False),
-        Binding("K", "operate('kill')", show=False),
-        Binding("e", "explain", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*OF_REPLICA]
 
     def __init__(self, replica_id: str, rank: int | None) -> None:
         super().__init__(f"replica {replica_id}")

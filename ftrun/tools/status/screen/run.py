@@ -39,9 +39,8 @@ def run_screen(query: StatusQuery) -> int:
 
     from ftrun.tools.status.screen.app import StatusApp
 
-    light = said_by(os.environ)
-    if background is not None:
-        light = _or(background.is_light(), light)
+    light = None if background is None else background.is_light()
+    light = said_by(os.environ) if light is None else light
     app = StatusApp(source, first.picture, is_light=light)
     first.app = app
     app.call_later(first.hand_over)
@@ -68,7 +67,3 @@ class _First:
         """Show what came while the app was made."""
         if self.app is not None and self.picture is not None:
             self.app.take(self.picture)
-
-
-def _or(first: bool | None, second: bool | None) -> bool | None:
-    return second if first is None else first

@@ -86,7 +86,7 @@ class Agents(dict[str, Agent]):
         former = self.get(agent.agent_id)
         agent.is_back |= former is not None and former.is_back
         self[agent.agent_id] = agent
-        state.last_message_at[agent.agent_id] = state.now
+        state.last_message_at[agent.agent_id] = self.heard_at = state.now
         state.outbox.agents[agent.agent_id] = None
         if state.outcome is None:
             state.agents_seen = max(state.agents_seen, len(state.outbox.agents))

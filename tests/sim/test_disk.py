@@ -7,6 +7,7 @@ import pytest
 from ftrun.core.replay.copying import Copying
 from ftrun.core.replay.parts import Parts
 from ftrun.core.worker.group_snapshots import GroupSnapshots
+from ftrun.core.worker.snapshots import SnapshotSchedule
 from tests.sim.replay.disk import DiskWorld
 from tests.sim.violation import Violation
 
@@ -58,11 +59,20 @@ class WritesAgain(GroupSnapshots):
         return True
 
 
+class ForgetsThatItFailed(SnapshotSchedule):
+    """It waits for the one that has failed."""
+
+    def failed(self) -> None:
+        pass
+
+
 class NeverAgain(GroupSnapshots):
     """After one that has failed."""
 
-    def failed(self, now: float) -> None:
-        pass
+    def schedule(self, now: float) -> SnapshotSchedule:
+        if self._schedule is None:
+            self._schedule = ForgetsThatItFailed(self._every_s, now)
+        return self._schedule
 
 
 def test_what_is_on_the_disk_is_whole_and_of_the_group() -> None:

@@ -98,6 +98,17 @@ def is_in_vain(full: Sequence[int], opened: Sequence[int]) -> bool:
     return bool(opened) and opened[-1] + 1 in full
 
 
+def may_be_made(*, is_full: bool, since: int, begun: int) -> bool:
+    """Whether a generation can be made: what is copied may show what the calls since its place have
+    given, so whoever begins there must have them from the log.
+
+    Args:
+        is_full: the log before, which has lacked results from some call on.
+        since: the number of calls that had begun at the place; ``begun``: that have by now.
+    """
+    return not is_full or since == begun
+
+
 def is_over(opened: Sequence[int], step: int, newest: Sequence[int]) -> bool:
     """Whether nobody needs the log before the last two, so that its memory is free.
 

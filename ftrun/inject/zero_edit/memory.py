@@ -271,15 +271,17 @@ class Memory:
             return
         # At the pass itself a replacement would have another batch, and no call that is under way.
         is_known = not self._step or bool(place.loaders or place.turn)
-        if not (is_known and world.is_settled_until(place.exchanges)):
+        # Calls since the place may have changed what is copied, so they must be in all logs.
+        is_lacking = not world.may_open(place.exchanges)
+        if is_lacking or not (is_known and world.is_settled_until(place.exchanges)):
             self._missed += 1
             if self._missed == MISSED_MAX and is_known:
-                world.falls(Fall.IN_FLIGHT)
+                reason = Fall.LOG_FULL if is_lacking else Fall.IN_FLIGHT
+                world.falls(reason, reason.words)
             elif self._missed == MISSED_MAX:
                 self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
             return
         self._missed = 0
-        # Those since the place may have changed what is copied, so they must be in all logs.
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1

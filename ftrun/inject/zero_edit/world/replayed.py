@@ -32,7 +32,7 @@ import torch
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
-from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
+from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, may_be_made, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
 from ftrun.core.replay.pacing import fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
@@ -356,6 +356,10 @@ class ReplayedWorld(World):
         had = max(1, step - self._steps[-1]) if self._steps else 1
         each, calls = self.area.log_bytes(self.log) / had, (self.done - self._opened) / had
         return calls * (had + more) > CALLS_MAX or fills(each, self.area.log_room, had + more)
+
+    def may_open(self, since: int) -> bool:
+        """Whether the next log can have the calls from ``since`` on."""
+        return may_be_made(is_full=self._is_full, since=since, begun=self.count)
 
     def opens_log(self, number: int, since: int, step: int) -> None:
         """A generation of ``step`` is made: the calls from ``since`` on go to the next log."""

@@ -11,6 +11,7 @@ from ftrun.core.replay.log_rules import (
     is_in_vain,
     is_over,
     keeps,
+    may_be_made,
     of_all,
     roomy,
 )
@@ -48,6 +49,12 @@ def test_a_log_begins_where_nothing_is() -> None:
     assert free == [(0, 0), (2, 6), (8, 9)]
     assert roomy(free, 1) == roomy(free, 4) == (2, 6)
     assert roomy(free, 5) == (2, 6), "the largest"
+
+
+def test_no_generation_is_made_after_calls_that_a_full_log_lacks() -> None:
+    assert may_be_made(is_full=False, since=3, begun=5)
+    assert may_be_made(is_full=True, since=5, begun=5), "no call is between the place and the copy"
+    assert not may_be_made(is_full=True, since=3, begun=4)
 
 
 def test_what_is_kept_is_in_vain_once_a_log_of_the_same_generation_is_full() -> None:

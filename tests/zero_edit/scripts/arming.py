@@ -8,7 +8,7 @@ IN_A_COPY, IN_AN_OBJECT = "in a copy", "in an object"
 def arm(rank, deaths):
     """Die at these places of calls or copies, by their numbers.
 
-    "in an object": before the second of the two calls that send one, in the first such from then on.
+    "in an object": before the second of the two calls that send one, at the first from then on.
     """
     copy = next((number for number in deaths if deaths[number] == IN_A_COPY), None)
     in_object = [number for number, place in deaths.items() if place == IN_AN_OBJECT]

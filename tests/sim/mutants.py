@@ -419,11 +419,8 @@ def _offers_to_peers_only(
     return list(_OFFERS_KEPT(self, state, quorums))
 
 
-def _catches_up_with_any_state(self: StepFacts) -> bool:
-    quorum = self.in_force
-    if quorum is None or not self.quorums.is_unentered:
-        return False
-    return self.quorums.is_newcomer(quorum) or quorum.state not in (None, self.state)
+def _heals_at_any_step(self: StepFacts) -> bool:
+    return self.healing and (self.heal.heals_first or self.position == 0)
 
 
 def _never_over(_self: StepMachine, entry: Entry) -> bool:
@@ -628,12 +625,7 @@ MUTANTS: dict[str, Mutant] = {
         StateOffer, "offer_kept", _offers_to_peers_only, "L1", ("kill_worker",), KEEPING_FROM
     ),
     "catches up with a later state": Mutant(
-        StepFacts,
-        "must_catch_up",
-        property(_catches_up_with_any_state),
-        "Z1",
-        ("kill_worker", "cut_off_trainers"),
-        KEEPING_FROM,
+        StepFacts, "heals_first", property(_heals_at_any_step), "Z1", (), KEEPING_FROM
     ),
     "compares operations with an ended peer for ever": Mutant(
         StepFacts, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM

@@ -49,11 +49,14 @@ class Sparing:
         """
         if self.is_noted or not (must or self.is_noted is None):
             return bool(self.is_noted)
-        now, step = clock.now(), self.step()
-        is_due = (now - self._noted_at) * self._share > self.took_s and not step % (
-            1 << (max(1, step - self._noted_step).bit_length() - 1)
-        )
-        self.is_noted = must or is_due or self._needs(step)
-        if self.is_noted:
-            self._noted_at, self._noted_step, self.took_s = now, step, 0.0
-        return self.is_noted
+        step = self.step()
+        is_due = not step % (1 << (max(1, step - self._noted_step).bit_length() - 1))
+        is_noted = must or (is_due and self._may_take()) or self._needs(step)
+        if is_noted:
+            self._noted_at, self._noted_step, self.took_s = clock.now(), step, 0.0
+        self.is_noted = is_noted
+        return is_noted
+
+    def _may_take(self) -> bool:
+        """Whether the newest note has taken no more than its share of the time since."""
+        return (clock.now() - self._noted_at) * self._share > self.took_s

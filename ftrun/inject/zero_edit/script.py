@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
-from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit import appended, randomness, told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
@@ -260,8 +259,8 @@ class Script:
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 
-    def _needs_place(self, step: int) -> bool:
-        """Whether the step after ``step`` others must have a place: it may be asked for one.
+    def _needs_place(self) -> bool:
+        """Whether the step that begins must have a place: it may be asked for one.
 
         If more than one replica is to train, a step may have to wait for one that joins in it. The
         loops of a package count at many places in a step.
@@ -276,7 +275,6 @@ class Script:
             or manager.session.awaits_newcomers
             or not self.world.is_whole
             or self.standing.is_in_package
-            or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
 
     def may_load(self) -> bool:

@@ -22,6 +22,7 @@ DEATHS = [
     (0, 1, "has its result", 90),
     (1, 2, "logged", 110),
     (0, 2, "in a copy", 20),
+    (2, 3, "in an object", 150),  # what its first call gives comes from the log
 ]
 
 

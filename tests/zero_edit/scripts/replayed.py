@@ -51,8 +51,10 @@ for step in range(30):
     first = torch.full((1,), float(step))
     dist.broadcast(first, src=step % 3)
     work.wait()
+    sent = [(rank, step % 7 * "x")]
+    dist.broadcast_object_list(sent, src=(step + 1) % 3)
     optimizer.step()
-    total += last.item() + first.item()
+    total += last.item() + first.item() + sent[0][0] + len(sent[0][1])
     last = loss.detach().reshape(1).clone()
 digest = hashlib.sha256(repr(total).encode())
 for tensor in model.state_dict().values():

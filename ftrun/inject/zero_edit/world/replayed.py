@@ -401,7 +401,7 @@ class ReplayedWorld(World):
         if call.line is not None:
             self._see_that_it_gives_the_same(call, self.area.find(call.line.id, call.number))
         call.waited = True
-        call.take(self._logged(call), None)  # also where it gives this rank nothing
+        call.take(self._logged(call), call.tag)  # also where it gives this rank nothing
 
     def _logged(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """The result of a call that all have; None: it has none."""

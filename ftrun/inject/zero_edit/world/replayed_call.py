@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ftrun.base import clock
+from ftrun.core.ids import NO_ATTEMPT
 from ftrun.core.replay.log_rules import Keeps
 from ftrun.core.replay.mirroring import Elsewhere
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
@@ -77,11 +78,13 @@ class ReplayedCall(Call):
         line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
         what: is logged of it. ``mark``: of what it gives, if the log does not have that; 0: none.
         is_bare: nothing of it is kept.
+        tag: one and the same, as all ranks' inputs are in each result, also in one from the log.
         given: what it gives, once it is through: copies, or a tensor and its version; None: that is
             in the log.
     """
 
     shell: Any
+    tag: object = NO_ATTEMPT
     line: Line | None = None
     at = -1
     what: Keeps | None = None

@@ -468,7 +468,7 @@ class Area:
         group: int,
         call: int,
         kind: int,
-        tensors: Iterable[torch.Tensor] = (),
+        tensors: Sequence[torch.Tensor] = (),
         mark: int = 0,
     ) -> None:
         """Add a call of a process group to an open log, with what its replacement will need.
@@ -479,28 +479,35 @@ class Area:
             AreaFull: the step has more calls or bytes than there is room for.
         """
         slot = number % LOGS
-        words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-        count = int(self._header[words + _COUNT])
+        words, header = _LOG_AT + 8 * slot, self._header
+        count = header[words + _COUNT]
+        at, nbytes = self._put(slot, tensors) if tensors else (0, 0)
+        if count == CALLS_MAX or at == NONE:
+            used = self.log_bytes(number) + nbytes
+            raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
+        entry = count * _ENTRY_WORDS
+        self._indexes[slot][entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind, mark]
+        header[words + _COUNT] = count + 1
+
+    def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room."""
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
         begin = self._address + _DATA_AT
         key = self._key_of(known)
         at = self._known[slot].get(key, NONE)
-        is_there = at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes)
-        part = NONE if is_there else self._part(slot, nbytes)
-        if count == CALLS_MAX or part is None:
-            used = self.log_bytes(number) + nbytes
-            raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
-        if not is_there:
-            at = self._header[part + 1]
-            for tensor, offset in zip(known, offsets, strict=True):
-                ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
-            self._header[part + 1] = at + nbytes
-            if key:
-                self._known[slot].setdefault(key, at)
-        entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind, mark]
-        self._header[words + _COUNT] = count + 1
+        if at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
+            return at, nbytes
+        part = self._part(slot, nbytes)
+        if part is None:
+            return NONE, nbytes
+        at = self._header[part + 1]
+        for tensor, offset in zip(known, offsets, strict=True):
+            ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
+        self._header[part + 1] = at + nbytes
+        if key:
+            self._known[slot].setdefault(key, at)
+        return at, nbytes
 
     def _key_of(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
         """By which a large tensor is found that the log may already have; (): it is small.

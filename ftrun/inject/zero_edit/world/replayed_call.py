@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,9 @@ from ftrun.core.replay.mirroring import Elsewhere
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.kinds import nbytes
 
-MARKED_LEAST, MARKED_PARTS, MARKED_BYTES = 64, 8, 16
-"""Numbers of a tensor that is marked; the mark is of so many parts, of so many bytes each."""
+MARKED_LEAST, MARKED_WORDS = 64, 16
+"""Numbers of a tensor that is marked; the mark is of so many of its words."""
+_Words = ctypes.c_int64 * (1 << 40)
 
 
 @dataclass(eq=False, slots=True)
@@ -163,10 +163,8 @@ def mark_of(inputs: Sequence[torch.Tensor]) -> int:
     for tensor in inputs:
         is_large = tensor.is_floating_point() and tensor.numel() >= MARKED_LEAST
         if is_large and tensor.device.type == "cpu" and tensor.is_contiguous():
-            begin, last = tensor.data_ptr(), tensor.nbytes - MARKED_BYTES
-            for part in range(MARKED_PARTS):
-                at = begin + part * last // (MARKED_PARTS - 1)
-                mark = zlib.crc32(ctypes.string_at(at, MARKED_BYTES), mark)
+            words, count = _Words.from_address(tensor.data_ptr()), tensor.nbytes // 8
+            mark = hash((mark, *words[: count : max(1, count // MARKED_WORDS)]))
     return mark
 
 

@@ -93,12 +93,12 @@ class Replaced:
 class Slot:
     """The part of a slot that outlives its incarnations.
 
-    ``started``: how many times, it or a worker alone. ``restarts``: those that its failures were;
-    a death of a worker is one, whatever follows from it. ``asked_with``: the signal that its scripts were asked to stop
-    with. ``has_trained``: it was in a quorum once; ``has_committed``: it has committed a step;
-    ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``: when its last
-    incarnation was started. ``forgotten``: it is another agent's as soon as the processes here have
-    ended. ``lost_at``: since when it cannot train; None while it can.
+    ``started``: how many times, it or a worker alone. ``restarts``: those that its failures were; a
+    death of a worker is one, whatever follows from it. ``asked_with``: the signal that its scripts
+    were asked to stop with. ``has_trained``: it was in a quorum once; ``has_committed``: it has
+    committed a step; ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``:
+    when its last incarnation was started. ``forgotten``: it is another agent's as soon as the
+    processes here have ended. ``lost_at``: since when it cannot train; None while it can.
     """
 
     replica_id: str

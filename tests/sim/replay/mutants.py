@@ -136,20 +136,6 @@ def _what_one_has(generations: Sequence[Collection[Generation]], logs: Any = Non
     return settling.common(generations[:1], logs and logs[:1])
 
 
-def _whatever_is_shown(
-    generations: Sequence[Collection[Generation]], logs: Any = None
-) -> int | None:
-    return settling.common(generations)
-
-
-def _begins_behind(logs: Any, generations: Any, **known: bool) -> bool:
-    return log_rules.begins(logs, generations, **{**known, "is_behind": False})
-
-
-def _always(**_: Any) -> bool:
-    return True
-
-
 def _none(log: Logged, generations: Any) -> int:
     return 0
 
@@ -223,15 +209,6 @@ class ChangesWhileItCopies(Process):
         self.is_copying = step == 0
         yield from self.area.write(number, step, self.state, calls, shown)
         self.is_copying = False
-
-
-class OpensTheLogInACall(Process):
-    """The next log begins while a call is logged."""
-
-    def at_place(self, step: int) -> Thread:
-        for stop in super().at_place(step):
-            self.is_busy = False
-            yield stop
 
 
 class ForgetsWhatWasLogged(Process):
@@ -659,14 +636,10 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},
     "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
-    "a log is opened in the middle of a call": {"process": OpensTheLogInACall},
     "a log begins with what is logged": {"process": ForgetsWhatWasLogged},
-    "begins again from whatever is shown": {"rules": Rules(common=_whatever_is_shown)},
     "begins again without the logs": {"area": RewindsWithoutLogs},
-    "makes what a full log lacks": {"rules": Rules(may_be_made=_always)},
-    "begins a log behind its own": {"rules": Rules(begins=_begins_behind)},
-    "keeps nothing of a full log": {"rules": Rules(needed=_none)},
-    "keeps nothing behind the place": {"rules": Rules(needed=_up_to_the_place)},
+    "keeps nothing of a full log": {"rules": Rules(needed=_none), "small": True},
+    "keeps nothing behind the place": {"rules": Rules(needed=_up_to_the_place), "small": True},
     "the first call is read late": {"process": ReadsTheFirstCallLate},
     "publishes in the middle of a call": {"process": PublishesInTheMiddle},
     "reads a peer's log without a second look": {

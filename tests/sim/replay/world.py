@@ -66,7 +66,7 @@ class World:
     ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor
     never leaves its broken group. ``groups``: in some there are several process groups, and calls
     before the copy of a state. ``nodes``: in some there
-    are several, and the first one's agent leads.
+    are several, and the first one's agent leads. ``small``: in most, logs get full.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class World:
         nodes: bool = True,
         mirror: type[Mirror] = Mirror,
         elsewhere: type[Elsewhere] = Elsewhere,
+        small: bool = False,
     ) -> None:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
@@ -96,8 +97,9 @@ class World:
         self.is_serial = groups and others.random() < 0.3
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
-        is_small = self.draws.random() < 0.1
-        rooms = [self.draws.choice([4, 6, 8, 1000]) if is_small else 1000 for _ in range(workers)]
+        is_small = self.draws.random() < (0.8 if small else 0.1)
+        some = [2, 4, 8, 1000] if small else [4, 6, 8, 1000]
+        rooms = [self.draws.choice(some) if is_small else 1000 for _ in range(workers)]
         self.areas = [area(self.spec.words, room) for room in rooms]
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers

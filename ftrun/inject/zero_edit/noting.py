@@ -92,6 +92,7 @@ class Script(Protocol):
     world: World
     sparing: Sparing
     randomness: Randomness
+    memory: Any
 
 
 class Noting:
@@ -243,6 +244,8 @@ class Noting:
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
+        if self._script.memory is not None:
+            self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
         noted = Noted(here, read, ranges, exchanges, random=random, over=over)
         if self.appended is None or self.printed is None:

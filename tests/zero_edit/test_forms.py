@@ -80,6 +80,15 @@ for _ in range(5):
     step()
     optimizer.step()
 {END}"""
+HALVES = f"""{WORLD}{MODEL}{DDP_OF}
+own = [*model.parameters()][dist.get_rank()]
+optimizer = torch.optim.SGD([own], lr=0.1)
+for _ in range(5):
+    step()
+    optimizer.step()
+    for rank, parameter in enumerate(model.parameters()):
+        dist.broadcast(parameter.data, rank)
+{END}"""
 THREADED = f"""{WORLD}{MODEL}{DDP_OF}
 import queue, threading
 from torch.utils.data import DataLoader
@@ -144,10 +153,11 @@ raise ValueError("mine")
         (HOOKED, r"script\.py:\d+: a communication hook"),
         (SHARDED, r"script\.py:\d+: this script has a process group and steps an optimizer, but"),
         (SHARED, r"script\.py:\d+: allreduce in a step of Muon: its ranks may share out the work"),
+        (HALVES, r"SGD \(script\.py:\d+\) steps some parameters here, and others at other ranks"),
         (THREADED, r"script\.py:\d+: a thread of the script's draws the batches of this loader"),
         pytest.param(SPLIT, r"script\.py:\d+: ZeroRedundancyOptimizer", marks=pytest.mark.slow),
     ],
-    ids=["neither", "hooked", "sharded", "shared", "threaded", "split"],
+    ids=["neither", "hooked", "sharded", "shared", "halves", "threaded", "split"],
 )
 def test_a_script_that_cannot_be_carried_is_one_world(
     tmp_path: Path, script: str, reason: str

@@ -27,6 +27,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
@@ -88,6 +90,7 @@ class World:
             where the main thread waits in the call (inside.py).
         on_live: called before the first call of the script's that meets its peers' again.
         is_ours: the call that begins is torch's DistributedDataParallel's.
+        is_of_model: whether tensors are those of a model that is trained on all replicas.
         optimizer: of a model, whose step is under way; "": none is.
     """
 
@@ -112,6 +115,7 @@ class World:
         self.on_live: Callable[[], None] | None = None
         self.in_set_up = True
         self.optimizer = ""
+        self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()
         self.rank = rank

@@ -97,6 +97,7 @@ class Script:
         path = self.file(randomness.FILE)
         self.randomness: Randomness = kind(path, self.mates.rank, step, self.life)
         self.noting = Noting(self)
+        self.world.is_of_model = self.tensors.are_trained
         self.models = Models(self)
         self.stepping = Stepping(self)
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)

@@ -214,10 +214,12 @@ class Stepping:
                     loss = closure()
             if self._commit():
                 self._depth += 1
+                self._script.world.optimizer = kind.__name__
                 try:
                     plain(optimizer, **kwargs)
                 finally:
                     self._depth -= 1
+                    self._script.world.optimizer = ""
             return loss
 
         step.ftrun_of = kind  # type: ignore[attr-defined]

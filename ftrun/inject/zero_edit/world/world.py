@@ -27,6 +27,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
@@ -42,7 +44,14 @@ from ftrun.inject.zero_edit.world.calls import (
     wait_for_end,
 )
 from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
-from ftrun.inject.zero_edit.world.kinds import Impossible, RootAway, There, has_no_data, nbytes
+from ftrun.inject.zero_edit.world.kinds import (
+    Impossible,
+    RootAway,
+    There,
+    has_no_data,
+    may_share_out,
+    nbytes,
+)
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
@@ -81,6 +90,8 @@ class World:
             where the main thread waits in the call (inside.py).
         on_live: called before the first call of the script's that meets its peers' again.
         is_ours: the call that begins is torch's DistributedDataParallel's.
+        is_of_model: whether tensors are those of a model that is trained on all replicas.
+        optimizer: of a model, whose step is under way; "": none is.
     """
 
     call = Call
@@ -103,6 +114,8 @@ class World:
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
         self.in_set_up = True
+        self.optimizer = ""
+        self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()
         self.rank = rank
@@ -150,6 +163,12 @@ class World:
         if self.is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
         else:
+            if self.optimizer and may_share_out(call):
+                self.gives_up(
+                    f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: "
+                    "its ranks may share out the work and the state of a step, so that a part of "
+                    "it is lost with each one"
+                )
             self._record(call)
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()

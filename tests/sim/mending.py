@@ -37,12 +37,15 @@ class Log:
     """Of one worker: a generation, what its script has done since, and what it was given.
 
     ``seed``: None: a successor could not begin. ``handed``: by step and index, the attempt.
+    ``is_lost``: a step was lost since: a successor falls there.
     """
 
     seed: e.Succeeds | None = None
     begun: int = 0
     events: list[e.Event] = field(default_factory=list)
     handed: dict[tuple[int, int], Attempt] = field(default_factory=dict)
+    is_lost: bool = False
+    _step: int = -1
 
     def note(self, worker: Worker, event: e.Event, instructions: list[e.Instruction]) -> None:
         """The machine has taken one more event."""
@@ -50,7 +53,7 @@ class Log:
         if isinstance(event, OF_SCRIPT):
             self.events.append(event)
         if isinstance(event, e.Decided) and machine.state.step == self._step:
-            self.seed = None  # a step was lost
+            self.is_lost = True
         for instruction in instructions:
             tag = machine.tag
             if isinstance(instruction, e.HandOut) and tag is not None:
@@ -69,12 +72,11 @@ class Log:
         )
         if not is_whole:
             self.seed = None
-        elif self.seed is None or is_other or worker.world.mend_rng.random() < 0.5:
+        elif self.seed is None or is_other or self.is_lost or worker.world.mend_rng.random() < 0.5:
             self.seed, self.events = machine.seed(), []
             self.handed.clear()
+            self.is_lost = False
         self.events.append(e.BoundaryReached(machine.freezes_membership))
-
-    _step = -1
 
 
 def mend(world: World) -> None:
@@ -97,10 +99,10 @@ def _replace(world: World, worker: Worker) -> None:
     duration_s = world.mend_rng.choice(MEND_S)
     world.note(worker.name, "is replaced in place", duration_s)
     world.invariants.excuse(worker.key.incarnation, "it is replaced in place")
-    lease = worker.agent.supervisor.lease
-    if lease is not None:
-        machine.handle(lease, world.now)
     _repeat(worker.log, machine, world.now)
+    if worker.log.is_lost:
+        worker.crash()
+        return
     if (machine.state, machine.begun) != (lost.state, lost.begun):
         raise Violation("S1", f"{worker.name} holds {machine.state}, and the lost one {lost.state}")
     worker.mends = lost.quorums.seen

@@ -77,6 +77,8 @@ SOON = {
     "waits for unreachable members": 90,
     "contributes after it has declined": 120,
     "a latecomer waits for replicas that wait for it": 70,
+    "a successor sends while it repeats": 190,
+    "results are handed out before they are logged": 110,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {
@@ -221,7 +223,7 @@ def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...]) -> Non
     for world in worlds:
         world.run()
     notes = [kind for world in worlds for _, _, kind, _ in world.trace]
-    assert notes.count("is replaced in place") > 80
+    assert notes.count("is replaced in place") > 20
 
 
 @pytest.mark.slow

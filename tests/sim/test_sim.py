@@ -210,20 +210,14 @@ def test_agents_that_come_again_under_the_name_of_the_dead() -> None:
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
-@pytest.mark.parametrize(
-    "focus",
-    [
-        (MEND,),
-        (MEND, "kill_worker", "kill_worker_between", "cut", "kill_lighthouse"),
-    ],
-)
+@pytest.mark.parametrize("focus", [(MEND,), (MEND, MEND, "kill_worker", "cut")])
 def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...]) -> None:
     """To the others a successor is a survivor that answers late."""
     worlds = [World(seed, focus=focus) for seed in range(1000, 1080)]
     for world in worlds:
         world.run()
     notes = [kind for world in worlds for _, _, kind, _ in world.trace]
-    assert notes.count("is replaced in place") > 20
+    assert notes.count("is replaced in place") > 40
 
 
 @pytest.mark.slow

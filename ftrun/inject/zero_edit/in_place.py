@@ -106,6 +106,7 @@ class InPlace:
         self.is_repeating = world.is_newcomer
         self._seen = Attempt(0, 0)
         self._must = True  # the next generation is due whatever it costs
+        self._has_loaded = False  # it begins the step of which it has a generation
         self._is_full = False
         self._quorum_id = -1
         self._number, self._pace = self.area.newest, Pace()
@@ -171,7 +172,9 @@ class InPlace:
         quorum_id = self._machine.tag.attempt.quorum_id
         self._must |= quorum_id != self._quorum_id
         self._quorum_id = quorum_id
-        if is_whole and (self._must or is_due(self.board.read(0, Word.DUE), step)):
+        is_due_now = self._must or is_due(self.board.read(0, Word.DUE), step)
+        has_it, self._has_loaded = self._has_loaded, False
+        if is_whole and is_due_now and not has_it:
             try:
                 self._take(step)
             except Exception as error:  # noqa: BLE001  # of the script's functions: it trains on
@@ -332,7 +335,8 @@ class InPlace:
         self._session.progress.batches = int(tree[OWN]["batches_committed"])
         States.decode(random).set()
         self._left = {x for x in self._results.calls(ACROSS) if x // REDUCTIONS_MAX > head["begun"]}
-        self._quorum_id = seed.quorum.attempt.quorum_id
+        self._quorum_id, self._must = seed.quorum.attempt.quorum_id, False
+        self._has_loaded = True
         self.world.is_walking = False
         self.world.replay(head["count"], [])
         self.world.on_live = self._before_call

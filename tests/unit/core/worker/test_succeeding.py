@@ -71,3 +71,15 @@ def test_no_step_is_moved_once_it_is_over() -> None:
     machine = successor()
     machine.handle(e.WentOut(Attempt(3, 9)), 2.0)
     assert machine.in_force == QUORUM
+
+
+def test_a_lost_step_that_it_repeats_is_no_news() -> None:
+    machine = successor()
+    machine.handle(e.BoundaryReached(), 2.0)
+    machine.handle(e.OperationIssued(), 2.1)
+    machine.handle(e.OperationCompleted(QUORUM.attempt, 0), 2.2)
+    machine.handle(e.OperationsEnded(), 2.3)
+    machine.handle(e.VoteStarted(), 2.3)
+    sent = machine.handle(e.Decided(False, reason="voted against"), 2.4)
+    assert e.AbortGroup(QUORUM.attempt) in sent
+    assert not [x for x in sent if isinstance(x, e.Send)]

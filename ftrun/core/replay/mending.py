@@ -48,8 +48,9 @@ TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
 LIVING = 5
 MEND_S, STALL_S, RESTART_S = 0.4, 0.1, 3.0
-"""Until it is measured: from a death in place until all go on. At a restart: so long the other
-replicas stand still; until the replica is there again, without its heal."""
+"""From a death in place until all go on, until it is measured. At a restart: so long the other
+replicas stand still; until the replica is there again, without its heal. Where a mend takes longer,
+a restart does too: both start a process."""
 HEAL_BYTES_PER_S = 1e9
 MARGIN_S = 1.0
 """A mend is to be over so long before the others are told that this replica is lost."""
@@ -66,9 +67,11 @@ SOUND = frozenset(
         Fall.TOO_NEW,
         Fall.NODES,
         Fall.STAYS,
+        Fall.DIES_AGAIN,
     }
 )
-"""After these falls all generations are as good as before."""
+"""After these falls all generations are as good as before. A replacement that dies writes no whole
+one that is not; and should it be the newest one that kills, those before lead to the same place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ class Mending:
             return None
         self.fallen = None
         self._rewinds += 1
-        self._deaths.update(dict.fromkeys(range(workers), 0))
+        self._deaths = Counter(dict.fromkeys(range(workers), 0))
         self.number += 1
         self._moved_at = now
         return Decree(self.number)
@@ -228,5 +231,6 @@ def is_cheaper(replicas: int, mend_s: float, heal_s: float, rejoin_s: float) -> 
         mend_s: the last mend took so long; ``heal_s``: so long a restarted replica loads its state.
         rejoin_s: after that the others go on without it.
     """
-    costs, restart_costs = mend_s * replicas, STALL_S * replicas + RESTART_S + heal_s
-    return costs < restart_costs and mend_s < rejoin_s - MARGIN_S
+    restart_s = RESTART_S * max(1.0, mend_s / MEND_S) + heal_s
+    is_cheaper = mend_s * replicas < STALL_S * replicas + restart_s
+    return is_cheaper and mend_s < rejoin_s - MARGIN_S

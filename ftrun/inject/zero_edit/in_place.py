@@ -126,6 +126,7 @@ class InPlace:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             stay()
         self._state, self._number, self.world.before = state, state.number, state.before
+        self.world.steps = [state.step]
 
     # ------------------------------------------------------------ the Manager
 
@@ -181,6 +182,7 @@ class InPlace:
                 self.lacks(f"no snapshot of its state: {type(error).__name__}: {error}")
         world.begins(step)
         with self._engine.lock:
+            self._begin_log()
             self._results.drop_logs(self.area.oldest_log() - 1)
         self._began_at = clock.now()
         world.begins_step()
@@ -266,7 +268,10 @@ class InPlace:
     def _take(self, step: int) -> None:
         """Copy the state at the beginning of a step."""
         world, machine = self.world, self._machine
-        if world.fell or not (world.may_open(world.count) and world.is_settled_until(world.count)):
+        if world.fell:
+            return
+        world.is_at_place(step)
+        if not (world.may_be_made(world.count) and world.is_settled_until(world.count)):
             return
         began, count, calls = time.thread_time(), world.count, world.begun()
         number = self._number + 1
@@ -274,11 +279,7 @@ class InPlace:
         if world.count != count:
             self.lacks("the script makes a collective where it gives its state")
             return
-        with self._engine.lock:
-            results = self._results
-            results.open_log(number, max((x.end for x in results.logs()), default=0))
-            world.opens_log(number, count, step)
-            self._is_full = False
+        world.is_made(step)
         seed = machine.seed()
         head = {
             "count": count,
@@ -299,6 +300,14 @@ class InPlace:
             self._gives_up(str(error))
         self._number, self._must = number, False
         self._took_s = time.thread_time() - began - self.area.touched_s
+
+    def _begin_log(self) -> None:
+        """The log of results begins where that of calls does."""
+        results = self._results
+        if self.world.log > results.newest_log:
+            end = max((log.end for log in results.logs()), default=0)
+            results.open_log(self.world.log, end)
+            self._is_full = False
 
     def _gives_up(self, why: str) -> None:
         if self.world.fell is None:

@@ -65,6 +65,11 @@ def test_replacements_that_die_again_and_again() -> None:
     for number in range(DEATHS_MAX):
         assert mending.died(1, PLACE, 1.0) == Decree(number + 1)
     assert mending.died(1, PLACE, 1.0) is Fall.DIES_AGAIN
+    assert mending.rewind(29, 3, 2.0) == Decree(DEATHS_MAX + 1), "all begin from what they have"
+    for _ in range(DEATHS_MAX):
+        assert isinstance(mending.died(1, PLACE, 3.0), Decree)
+    assert mending.died(1, PLACE, 3.0) is Fall.DIES_AGAIN
+    assert mending.rewind(29, 3, 4.0) is None, "once"
 
 
 def test_who_waits_for_a_replacement_waits_so_long() -> None:
@@ -158,11 +163,15 @@ def test_after_a_slow_mend_the_replica_is_restarted() -> None:
     mending = of_two()
     assert mending.died(1, PLACE, 1.0) == Decree(1)
     assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 3.0) == Mended(2.0)
-    assert mending.died(1, PLACE, 9.0) is Fall.DEARER
-    large = of_two()
-    large.died(1, PLACE, 1.0)
-    large.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 3.0)
-    assert large.died(1, PLACE, 9.0, 4 << 30) == Decree(2), "its state is large"
+    assert mending.died(1, PLACE, 9.0) == Decree(2), "a restart would be slow too"
+    mending.look(board(2, [2, 2, 2]), [2, 2, 2], NONE, 13.5)
+    assert mending.died(1, PLACE, 19.0) is Fall.DEARER
+
+
+def test_the_more_replicas_wait_the_larger_must_the_state_be() -> None:
+    small, large = (Mending(60.0, replicas=16, rejoin_s=5.0) for _ in range(2))
+    assert small.died(1, PLACE, 1.0) is Fall.DEARER
+    assert large.died(1, PLACE, 1.0, 4 << 30) == Decree(1)
 
 
 def test_a_replica_that_has_others_is_not_rewound_but_restarted() -> None:

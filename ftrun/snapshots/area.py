@@ -81,6 +81,7 @@ _TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
 
+_Word = ctypes.c_int64
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -188,7 +189,7 @@ class Area:
         self.nbytes = nbytes
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
-        self._known: list[dict[tuple[object, ...], int]] = [{} for _ in range(LOGS)]
+        self._known: list[dict[tuple[int, ...], int]] = [{} for _ in range(LOGS)]
         self._free_until = [0] * LOGS  # where each log's part under way has to end
         self.touched_s = 0.0
         self._indexes = [
@@ -490,14 +491,21 @@ class Area:
         header[words + _COUNT] = count + 1
 
     def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room."""
+        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room.
+
+        A large tensor may be there already: FSDP2 gathers the same parameters in the forward and in
+        the backward pass. It is looked for by its size, and its first and last word.
+        """
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
+        begin, key, alike = self._address + _DATA_AT, None, NONE
+        if len(known) == 1 and (size := known[0].nbytes) >= LARGE_BYTES:
+            data = known[0].data_ptr()
+            last = _Word.from_address(data + size - _WORD).value
+            key = size, _Word.from_address(data).value, last
+            alike = self._known[slot].get(key, NONE)
+            if alike != NONE and not _memcmp(begin + alike, data, size):
+                return alike, _aligned(size)
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        begin = self._address + _DATA_AT
-        key = self._key_of(known)
-        at = self._known[slot].get(key, NONE)
-        if at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
-            return at, nbytes
         part = self._part(slot, nbytes)
         if part is None:
             return NONE, nbytes
@@ -505,20 +513,9 @@ class Area:
         for tensor, offset in zip(known, offsets, strict=True):
             ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         self._header[part + 1] = at + nbytes
-        if key:
-            self._known[slot].setdefault(key, at)
+        if key and alike == NONE:
+            self._known[slot][key] = at
         return at, nbytes
-
-    def _key_of(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """By which a large tensor is found that the log may already have; (): it is small.
-
-        FSDP2 gathers the same parameters in the forward and in the backward pass.
-        """
-        size = tensors[0].nbytes if len(tensors) == 1 else 0
-        if size < LARGE_BYTES:
-            return ()
-        data = tensors[0].data_ptr()
-        return size, ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
 
     def _part(self, slot: int, nbytes: int) -> int | None:
         """The words of that part of a log that has room for so many bytes; None: none has."""
@@ -693,7 +690,7 @@ class Board:
 
     def done(self, places: Iterable[int]) -> list[int]:
         """The words ``done`` at these places."""
-        return [self._words[at] for at in places]
+        return [*map(self._words.__getitem__, places)]
 
     def set_done(self, place: int, number: int) -> None:
         """Write a word ``done``."""

@@ -197,9 +197,10 @@ class ReplayedWorld(World):
             self._unit.append(call)
             call.is_part = True
         line = self._lines.get(shell.key)
-        call.what = self._keeps(call, line)
-        if line is not None and call.what is None:
-            self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
+        if line is not None:
+            call.what = line.keeps.get(call.kind.name) or self._keeps(call, line)
+            if call.what is None:
+                self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
             return
@@ -217,22 +218,11 @@ class ReplayedWorld(World):
         first = None if groups.first is None else groups.first.get(line.id, 0)
         done = self._done_of(line)
         self._drop(line, needed_from(first, done, is_open=groups.is_open))
-        match source(call.number, first, done, is_open=groups.is_open):
-            case Source.LIVE:
-                if self.is_newcomer and call.at < self.done:
-                    self._see_that_it_is_the_same(line, call)
-                self._keep(line, call)
-                try:
-                    self._issue(call)
-                except Exception:  # torch refuses it, at all ranks alike
-                    del self.flying[call.at], line.kept[call.number]
-                    self.count, line.begun = call.at, call.number
-                    self._latest.pop()
-                    raise
-            case Source.LOG:
-                self.answer_from_log(call)
-            case Source.WAIT:
-                self._keep(line, call)
+        comes_from = source(call.number, first, done, is_open=groups.is_open)
+        if comes_from is Source.LOG:
+            self.answer_from_log(call)
+        else:
+            self._keep(line, call, is_live=comes_from is Source.LIVE)
         groups.note_back()
 
     def busy(self) -> set[int]:
@@ -269,17 +259,33 @@ class ReplayedWorld(World):
             self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
             _stay()
 
-    def _keeps(self, call: ReplayedCall, line: Line | None) -> Keeps | None:
-        has_root = call.kind.name in ROOTED  # to ask options for one that they lack takes long
-        root = call.args[-1].rootRank if has_root else None
-        spans = line is not None and line.elsewhere is not None
-        return keeps(call.kind.name, is_root=root == call.own, spans=spans)
+    def _keeps(self, call: ReplayedCall, line: Line) -> Keeps | None:
+        name, spans = call.kind.name, line.elsewhere is not None
+        if name in ROOTED:  # to ask options for one that they lack takes long
+            is_root = call.args[-1].rootRank == call.own
+            return keeps(name, is_root=is_root, spans=spans)
+        found = keeps(name, is_root=False, spans=spans)
+        if found is not None:
+            line.keeps[name] = found
+        return found
 
-    def _keep(self, line: Line, call: ReplayedCall) -> None:
+    def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
+        """Keep what a call gives; and issue it, if it ``is_live``."""
+        if is_live and self.is_newcomer and call.at < self.done:
+            self._see_that_it_is_the_same(line, call)
         call.is_bare = self._is_full
-        if not call.is_bare:
+        if call.kind.is_in_place and not call.is_bare:
             call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
+        if not is_live:
+            return
+        try:
+            call.issue(call.shell.there)  # all ranks are there
+        except Exception:  # torch refuses it, at all ranks alike
+            del self.flying[call.at], line.kept[call.number]
+            self.count, line.begun = call.at, call.number
+            self._latest.pop()
+            raise
 
     def _drop(self, line: Line, until: int) -> None:
         while line.oldest < until:
@@ -300,18 +306,17 @@ class ReplayedWorld(World):
             line.elsewhere.completes(call.number)
         what = call.what or Keeps.NOTHING
         is_there = False
-        if call.at >= self.done and self.fell is None:
-            is_next = call.at == self.done
-            found = [] if is_next and self._is_full else self._to_log(line, call, what)
-            if not is_next:
-                self._early[call.at] = call, what, [x.detach().clone() for x in found]
-            else:
-                is_there = self._log(line, call, what, found)
-                while self.done in self._early:
-                    early, what_of, tensors = self._early.pop(self.done)
-                    assert early.line is not None, "it is numbered"
-                    self._log(early.line, early, what_of, tensors)
-        if not (call.is_bare or (is_there and what is Keeps.INPUT)):
+        if call.at == self.done and self.fell is None:
+            found = [] if self._is_full else self._to_log(line, call, what)
+            is_there = self._log(line, call, what, found)
+            while self.done in self._early:
+                early, what_of, tensors = self._early.pop(self.done)
+                assert early.line is not None, "it is numbered"
+                self._log(early.line, early, what_of, tensors)
+        elif call.at > self.done and self.fell is None:
+            copies = [x.detach().clone() for x in self._to_log(line, call, what)]
+            self._early[call.at] = call, what, copies
+        if not (call.kept is not None or call.is_bare or (is_there and what is Keeps.INPUT)):
             call.keep_inputs()
 
     def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:

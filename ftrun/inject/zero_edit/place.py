@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values
+from ftrun.inject.zero_edit.frames import GENERATOR, NOWHERE, Spot, Values
 
 Moved = tuple[tuple[str, Any, Any], ...]
 """Names of facts, and for each two values (``LoaderIterator.moved``)."""
@@ -174,8 +174,15 @@ def _tuples(value: Any) -> Any:
 
 
 def digest(stack: Sequence[Spot]) -> str:
-    """A short name of a stack, for comparison."""
-    text = "|".join(f"{spot.name}:{spot.line}:{spot.column}" for spot in stack)
+    """A short name of a stack, for comparison.
+
+    It begins where the script draws from its innermost generators: one rank alone may go through
+    its loader in one, as rank 0 that shows its progress.
+    """
+    inner = next((at for at, spot in enumerate(stack) if spot.column != GENERATOR), 0)
+    columns = [0, *(spot.column for spot in stack[inner + 1 :])]
+    lines = zip(stack[inner:], columns, strict=True)
+    text = "|".join(f"{spot.name}:{spot.line}:{column}" for spot, column in lines)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

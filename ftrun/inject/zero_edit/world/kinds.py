@@ -163,6 +163,17 @@ def operation(opts: Any) -> Any:
     return getattr(opts, "reduceOp", ReduceOp.SUM)
 
 
+def may_share_out(call: Call) -> bool:
+    """Whether each rank may give another part of one whole by it. Then no deputy has the part of a
+    rank that is away. A single number, and the largest of all, are no such parts."""
+    given = call.kind.inputs(call) or call.kind.outputs(call)
+    is_alike = operation(call.args[-1]) in _OF_ALIKE
+    return not is_alike and sum(tensor.numel() for tensor in given) > 1
+
+
+_OF_ALIKE = (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.BAND, ReduceOp.BOR)
+
+
 # ---------------------------------------------------------------- while ranks are away
 
 
@@ -197,6 +208,8 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
     tensors, opts = call.args
     root = opts.rootRank
     is_deputy = there.here[there.deputy(root)] == there.own
+    if root not in there.here and call.shell.world.is_of_model(tensors):
+        call.takes_deputy = True  # what it gave last is older than what all have of it now
     if root not in there.here and is_deputy and not call.takes_deputy:
         given = call.given_last()
         if given is None:

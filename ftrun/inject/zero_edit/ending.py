@@ -189,7 +189,7 @@ class Ending:
         self.replays -= 1
         if self.is_behind and not self.replays:
             # Before the next pass, which may begin with a broadcast of buffers. What it has made
-            # anew of its batch is of this step, and what the peers had in that variable of the last.
+            # anew of its batch is of this step; the peers have given that of an older one.
             self._restore(is_late=True)
 
     def meets_peers(self) -> None:

@@ -149,7 +149,8 @@ class LoaderIterator:
         drawn_again: the same at the second.
         began: how many draws of all loaders there were before its first one.
         made: where the script made its loader, and how many it had made there before.
-        noted: the script at the first draw since the last step (noting.py).
+        noted: the script at the first draw since the last step (noting.py), which was number
+            ``drawn_at`` of those of all loaders.
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         order: the state of torch's generator before it was made, from which a sampler without a
@@ -173,7 +174,7 @@ class LoaderIterator:
         self._look()
         self.entry: tuple[Spot, ...] = ()
         self.drawn_again: tuple[Spot, ...] = ()
-        self.began = 0
+        self.began = self.drawn_at = 0
         self.made = MADE.get(loader, (NOWHERE, 0))
         self.noted: Any = None
         self.length: int | None = None
@@ -210,9 +211,9 @@ class LoaderIterator:
         at = places[0].made_at if places else NOWHERE
         return NOWHERE not in (at, self.made[0]) and at != self.made[0]
 
-    def numbers(self, first: int) -> tuple[Any, ...]:
-        """The fields of a LoaderPlace, at a step that began with batch ``first``."""
-        held = self.cursor.held
+    def numbers(self) -> tuple[Any, ...]:
+        """The fields of a LoaderPlace, at the step under way."""
+        first, held = self.cursor.first or 0, self.cursor.held
         return self.spot, self.number, self.epoch, first, held, *self.made, self.moved
 
     def measure(self) -> None:

@@ -50,14 +50,13 @@ loader."""
 
 @dataclass(slots=True)
 class Noted:
-    """The script at one draw; nobody changes it. (Each step makes one.)
+    """The script at one draw; nobody changes it.
 
-    ``order``: of the draws; ``exchanges``: collectives before it.
-    ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
-    of the files to which the script appends; ``printed``: lines.
+    ``exchanges``: collectives before it. ``is_passed``: only the draw was counted (sparing.py).
+    ``random``: the generators. ``lengths``: of the files to which the script appends; ``printed``:
+    lines.
     """
 
-    order: int = 0
     stack: tuple[Spot, ...] = ()
     read: Read = field(default_factory=list)
     ranges: tuple[tuple[Spot, int], ...] = ()
@@ -70,8 +69,9 @@ class Noted:
     printed: tuple[int, ...] = ()
 
 
-_NOTHING = Read()
+_PASSED = Noted(is_passed=True)
 _FIRST = attrgetter("cursor.first")
+_NUMBERS = LoaderIterator.numbers
 
 
 @dataclass(slots=True)
@@ -92,6 +92,7 @@ class Script(Protocol):
     world: World
     sparing: Sparing
     randomness: Randomness
+    memory: Any
 
 
 class Noting:
@@ -132,7 +133,8 @@ class Noting:
         is_noted = self._sparing.notes(must=is_first or draws_ahead or ends_next)
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
-                iterator.noted = self._pass()
+                self._order = iterator.drawn_at = self._order + 1
+                iterator.noted = _PASSED
             return
         began = time.thread_time()
         frames = script_frames()
@@ -143,7 +145,8 @@ class Noting:
         elif not iterator.drawn_again:
             iterator.drawn_again = here
         if iterator.noted is None:
-            noted = self._note(here, frames, begins=is_first) if is_noted else self._pass()
+            self._order = iterator.drawn_at = self._order + 1
+            noted = self._note(here, frames, begins=is_first) if is_noted else _PASSED
             iterator.noted = noted
             if is_noted:
                 iterator.note_facts()
@@ -171,9 +174,9 @@ class Noting:
         if not (passes or any(x.cursor.is_drawn_within for x in draws)):
             self.begun_at = stack()
         if passes or is_left or not self._sparing.notes(must=must):
-            return self._pass()
+            return _PASSED
         self._is_told = not is_loaded and self.tells_turns()
-        return self._pass() if self._is_told else self.note(is_drawn=bool(draws))
+        return _PASSED if self._is_told else self.note(is_drawn=bool(draws))
 
     def turn(self, spot: Spot) -> None:
         """A turn begins of a loop whose turns are told of. Of a step without a loader the first
@@ -192,7 +195,7 @@ class Noting:
             now = replace(self.note(begins=not turn[1]), turn=turn)
             self._counters.leave(now.read, now.ranges)
         else:
-            now = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
+            now = replace(_PASSED, turn=turn, ranges=RANGES.current(self._functions))
         self._turns = [*self._under_way(), now]
 
     def _under_way(self) -> list[Noted]:
@@ -229,10 +232,6 @@ class Noting:
             self.idle.add(self.begun_at)
             self.begun_at = ()
 
-    def _pass(self) -> Noted:
-        self._order += 1
-        return Noted(self._order, read=_NOTHING, is_passed=True)
-
     def _note(
         self,
         here: tuple[Spot, ...],
@@ -241,7 +240,6 @@ class Noting:
         begins: bool,
         is_drawn: bool = False,
     ) -> Noted:
-        self._order += 1
         every = self._counters.walk.with_modules(frames)
         variables = [variables_of(frame) for frame in every]
         self._script.frameworks.look(variables[: len(frames)])
@@ -255,8 +253,10 @@ class Noting:
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
+        if self._script.memory is not None:
+            self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
-        noted = Noted(self._order, here, read, ranges, exchanges, random=random, over=over)
+        noted = Noted(here, read, ranges, exchanges, random=random, over=over)
         if self.appended is None or self.printed is None:
             return noted
         return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
@@ -271,13 +271,11 @@ class Noting:
         """
         self._has_passed = True
         opened = OPEN.all()
-        for iterator in opened:
-            if iterator.is_fresh and not iterator.is_training:  # mostly none
-                self._mark_training([x for x in opened if x.is_fresh])
-                break
         found = []
         for iterator in opened:
             cursor = iterator.cursor
+            if iterator.is_fresh and not iterator.is_training:  # mostly none
+                self._mark_training([x for x in opened if x.is_fresh])
             if not iterator.is_training or (cursor.has_ended and iterator.is_done):
                 continue
             if iterator.is_elsewhere:
@@ -289,7 +287,7 @@ class Noting:
             if iterator.is_fresh:
                 self._has_drawn, self._steps_without = True, 0
         if len(found) > 1:
-            found.sort(key=lambda x: (x.noted is None, x.noted.order if x.noted else 0))
+            found.sort(key=lambda x: (x.noted is None, 0 if x.noted is None else x.drawn_at))
         return found
 
     def _mark_training(self, fresh: list[LoaderIterator]) -> None:
@@ -301,7 +299,7 @@ class Noting:
             is_found |= iterator.is_training
         if not is_found:
             ended = [it for it in fresh if it.noted is not None and not it.is_sampler]
-            for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
+            for iterator in sorted(ended, key=lambda x: x.drawn_at)[-1:]:
                 iterator.is_training = True
 
     def commit(self) -> None:
@@ -359,10 +357,11 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.first or 0)) for x in draws)
+        loaders = tuple(LoaderPlace(*x.numbers()) for x in draws)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
-        is_renewed = any(x.began >= noted.order for x in draws[1:])
+        is_first = bool(draws) and draws[0].noted is not None
+        is_renewed = is_first and any(x.began >= draws[0].drawn_at for x in draws[1:])
         begun_with = self._changed_here(first) if entry != noted.stack or is_renewed else ()
         return Place(
             noted.stack,
@@ -391,8 +390,7 @@ class Noting:
         if not draws and self._is_told:
             turn = self._turns[-1] if self._turns else None
             return None if turn is None else ([], turn.ranges, turn.turn)
-        loaders = [x.numbers(x.cursor.first or 0) for x in draws]
-        return loaders, RANGES.current(functions), None
+        return [*map(_NUMBERS, draws)], RANGES.current(functions), None
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

@@ -282,10 +282,16 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
                 f"reduce_scatter: an input of {tensor.dtype}{list(tensor.shape)} does not fit an "
                 f"output of {output.dtype}{list(output.shape)}"
             )
-    whole = torch.cat([tensor.reshape(-1) for tensor in given])
+    flat, buffers = [tensor.reshape(-1) for tensor in given], call.shell.world.buffers
+    # torch takes new memory for it at each call, which costs more than the copy.
+    whole = buffers.clone(flat[0]) if len(flat) == 1 else torch.cat(flat)
     work = _reduce_all([whole], opts, there)
-    parts = whole.view(there.size, output.numel())
-    return work, lambda: output.copy_(parts[there.own].view_as(output))
+
+    def spread() -> None:
+        output.copy_(whole.view(there.size, output.numel())[there.own].view_as(output))
+        buffers.release([whole])
+
+    return work, spread
 
 
 def _barrier(call: Call, there: There) -> Issued:

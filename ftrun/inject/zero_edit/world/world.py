@@ -122,7 +122,7 @@ class World:
         self.in_use = NO_ATTEMPT
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
-        self._here = here
+        self._here, self._size = here, here.replicas * here.workers_per_replica
         self.gives_up = gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
@@ -142,9 +142,9 @@ class World:
 
     @property
     def is_whole(self) -> bool:
-        size = self._here.replicas * self._here.workers_per_replica
-        is_apart = self.is_walking or self.is_passing or self.is_following
-        return len(self.members) == size and not is_apart
+        return len(self.members) == self._size and not (
+            self.is_walking or self.is_passing or self.is_following
+        )
 
     @property
     def is_apart(self) -> bool:

@@ -617,11 +617,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
     "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
-    "chooses its generation late": {
-        "process": ChoosesLate,
-        "focus": "new main",
-        "groups": False,
-    },
+    "chooses its generation late": {"process": ChoosesLate, "focus": "new main"},
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},

@@ -117,17 +117,6 @@ def _by_the_calls_of_all_ranks(
     return found
 
 
-def _from_the_copy_on(
-    generations: Collection[Generation],
-    logs: Collection[Logged],
-    done: Sequence[Counts],
-    rank: int,
-    full: Collection[int] = (),
-) -> Generation | Fall:
-    later = [replace(x, before=x.calls) for x in generations]
-    return settling.begin(later, logs, done, rank)
-
-
 def _any_rank(call: int, members: Sequence[int]) -> int:
     return call % (max(members) + 1)
 
@@ -676,9 +665,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     },
     "one first call for all groups": {"rules": Rules(in_all_logs=_the_least_of_all_groups)},
     "begins by the calls of all ranks": {"rules": Rules(begin=_by_the_calls_of_all_ranks)},
-    "begins though the log lacks the calls before the copy": {
-        "rules": Rules(begin=_from_the_copy_on)
-    },
     "issues again group by group": {"rules": Rules(again=_group_by_group)},
     "is live from then on": {"process": IsLiveFromThenOn},
     "drops inputs in all groups": {"process": DropsInAllGroups},
@@ -691,7 +677,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
     "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
-    "chooses its generation late": {"process": ChoosesLate, "groups": False},
+    "chooses its generation late": {
+        "process": ChoosesLate,
+        "focus": "new main",
+        "groups": False,
+    },
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},
@@ -714,7 +704,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a replacement empties the log": {"process": EmptiesTheLog},
     "only the newest generation is kept": {"area": TwoSlots},
     "a log ends too early": {"area": EndsLogsAtACopy},
-    "issues again what it has not kept": {"process": IssuesWhatIsNotThere},
+    "issues again what it has not kept": {"process": IssuesWhatIsNotThere, "small": True},
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},

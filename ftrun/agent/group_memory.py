@@ -175,7 +175,7 @@ class MemorySnapshots:
         if known.spans and found:  # the replacement sees, when all words have come
             place = max(found, key=lambda generation: generation.number)
         words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
-        return Kept(Fall(fall) if fall else place, *words)
+        return Kept(Fall(fall) if fall else place, *words, board.why)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""
@@ -186,7 +186,7 @@ class MemorySnapshots:
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
         boundary = common([known.area(rank).generations() for rank in known.here])
         broken = tuple(board.all(Word.BROKEN))
-        return BoardSeen(incarnation, board.look(), *words, boundary, broken)
+        return BoardSeen(incarnation, board.look(), *words, boundary, broken, why=board.why)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than the step ``boundary``."""
@@ -195,6 +195,7 @@ class MemorySnapshots:
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
+        known.board.why = ""
         for rank in range(known.board.ranks):
             for word in (
                 Word.FALL, Word.OVER, Word.PRINTED, Word.PRINTED_ERRORS, Word.FULL,
@@ -240,7 +241,8 @@ class MemorySnapshots:
         known.look(now)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
-            self._tell_once("off", f"{begin}: {known.fall.words}. A death restarts all workers.")
+            why = known.fall.because(memory.board.why)
+            self._tell_once("off", f"{begin}: {why}. A death restarts all workers.")
         elif known.newest is not None:
             where, costs = "this node", "costs no step"
             if memory.spans:

@@ -75,7 +75,7 @@ class Replacing(Part):
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
-            slot.fall = words.not_replaced(rank, mending.fallen)
+            slot.fall = words.not_replaced(rank, mending.fallen, kept.why)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
             if kept.place is Fall.NODES and not isinstance(slot.verdict, Restart | None):
                 slot.fall = words.would_have_gone_on(kept.step)
@@ -217,7 +217,8 @@ class Replacing(Part):
             first, life = known.end, slot.lives[known.end.group_rank]
             started = life if life > known.failure.restarts else None
             staying = slot.mending.staying(event.board)
-            slot.fall = words.not_replaced(first.group_rank, outcome, started, staying)
+            why = event.why, started, staying
+            slot.fall = words.not_replaced(first.group_rank, outcome, *why)
             slot.verdict = Restart(0.0, slot.budget.spent)
             if self._can_begin_again(slot, first.group_rank):
                 self._end_all(slot, slot.alive)

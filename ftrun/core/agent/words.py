@@ -89,14 +89,18 @@ def would_go_on(replica_id: str, step: int) -> ShowNotice:
 
 
 def not_replaced(
-    group_rank: int, reason: Fall | None, life: int | None = None, staying: Sequence[int] = ()
+    group_rank: int,
+    reason: Fall | None,
+    found: str,
+    life: int | None = None,
+    staying: Sequence[int] = (),
 ) -> str:
     """Why all workers of a group are started again, though there are memory snapshots.
 
-    ``life``: of its replacement, by whose log it can be found out. ``staying``: those that have not
-    left their broken group.
+    ``found``: by a worker. ``life``: of its replacement, by whose log it can be found out.
+    ``staying``: those that have not left their broken group.
     """
-    why = "another could not be before" if reason is None else reason.words
+    why = "another could not be before" if reason is None else reason.because(found)
     if reason is Fall.STAYS:
         why += f" ({', '.join(f'worker {rank}' for rank in staying)})"
     if life is not None:

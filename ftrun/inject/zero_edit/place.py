@@ -37,10 +37,16 @@ class LoaderPlace:
     made_before: int = 0
     moved: Moved = field(default=(), compare=False)
 
+    @property
+    def name(self) -> str:
+        """By which what its batches follow from is found."""
+        return f"{self.spot} {self.number} {self.made_at} {self.made_before}"
 
-Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
-"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; and the
-turn, if there is no loader."""
+
+_Fields = list[tuple[Any, ...]]
+Numbers = tuple[_Fields, tuple[tuple[Spot, int], ...], tuple[Spot, int] | None, _Fields]
+"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; the turn,
+if there is no loader; and the fields of ``Place.others``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,9 @@ class Place:
     ``behind``: the steps that were taken since with the batches of this place, as in a loop that
     trains two models with each batch. ``step``: how many were committed at this place; ``empty``:
     in all, how many of those committed up to now were no steps of the script's (inside.py).
+    ``others``: iterators that are open and give no batches of training steps, as far as is known,
+    where ``drawn`` counts all batches that each has given. ``held``: the fields of each generator
+    of Python's that the script holds (suspended.py).
     """
 
     stack: tuple[Spot, ...] = ()
@@ -105,6 +114,8 @@ class Place:
     modules: tuple[str, ...] = ()
     step: int = field(default=0, compare=False, hash=False)
     empty: int = field(default=0, compare=False, hash=False)
+    others: tuple[LoaderPlace, ...] = field(default=(), compare=False, hash=False)
+    held: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""
@@ -128,8 +139,11 @@ class Place:
         """
         if before == now:
             return self
-        loaders = tuple(replace(x, drawn=x.drawn * before // now) for x in self.loaders)
-        return replace(self, loaders=loaders)
+        loaders, others = (
+            tuple(replace(x, drawn=x.drawn * before // now) for x in places)
+            for places in (self.loaders, self.others)
+        )
+        return replace(self, loaders=loaders, others=others)
 
     @property
     def taken(self) -> int:

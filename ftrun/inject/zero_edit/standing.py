@@ -84,10 +84,10 @@ class Standing:
 
 
 def _later(place: Place, numbers: Numbers, commits: int, step: int) -> Place:
-    loaders = tuple(LoaderPlace(*x) for x in numbers[0])
-    ranges, turn = numbers[1:]
+    loaders, others = (tuple(LoaderPlace(*x) for x in numbers[at]) for at in (0, -1))
+    ranges, turn = numbers[1:-1]
     now = replace(place, loaders=loaders, ranges=ranges, over=(), turn=turn, commits=commits)
-    return replace(now, step=step)
+    return replace(now, step=step, others=others)
 
 
 def _behind(base: Callable[[], Place], steps: int, empty: int) -> Place:

@@ -234,8 +234,8 @@ class LoaderIterator:
 
     def numbers(self, first: int) -> tuple[Any, ...]:
         """The fields of a LoaderPlace, at a step that began with batch ``first``."""
-        held = self.cursor.held
-        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved
+        held, is_dim = self.cursor.held, self.loader in OPEN.dim
+        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved, is_dim
 
     def measure(self) -> None:
         """Find out how many batches it has; the length of an IterableDataset is not certain."""
@@ -339,13 +339,13 @@ class LoaderIterator:
 
     def _draw(self) -> Any:
         """Its next batch. One that its predecessor's loop held is made as it was then."""
-        number = self.cursor.drawn
+        number, own = self.cursor.drawn, OPEN.own()
         given = self._given.pop(number, None)
-        if OPEN.keeps_seeds and self.cursor.held != 0 and not self._has_workers:
-            self._ahead.append((number, States.now(OPEN.own()) if given is None else given))
+        if OPEN.keeps_seeds and self.cursor.held != 0:
+            now = States({}) if self._has_workers else States.now(own)  # these have their own
+            self._ahead.append((number, given or now))
         if given is None:
             return self.take()
-        own = OPEN.own()
         now = States.now(own)
         given.set(own)
         try:

@@ -21,7 +21,7 @@ from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import HeldFrame, Spot, Values, script_frames, spot_of
-from ftrun.inject.zero_edit.loaders import LoaderIterator, Order, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
 from ftrun.inject.zero_edit.noting import is_at, is_of, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.randomness import NO_SEEDS, Seeds
@@ -106,6 +106,10 @@ class Moving:
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
         moved = _move(found, facts[: len(found)], seeds, is_drawn=is_drawn)
+        for place_of, iterator in found:
+            iterator.is_training = True
+            if place_of.is_dim:
+                OPEN.dim.add(iterator.loader)
         moved += _move(others, facts[len(found) :], seeds)
         follow(moved, _items(place, before))
         self._set_calls(place)
@@ -142,6 +146,8 @@ class Moving:
                 facts, begun = [iterator.facts()], iterator.begun
                 self._set_generators()
                 follow(_move([(alike[0], iterator)], facts, self._seeds))
+                if alike[0].is_dim:
+                    OPEN.dim.add(iterator.loader)
                 for states in begun[:1]:
                     states.set()  # its predecessor's was there: nothing was drawn to begin it
                 return

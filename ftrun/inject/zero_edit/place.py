@@ -25,7 +25,8 @@ class LoaderPlace:
     ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
     that the next step trains on. ``held``: how far the loop draws ahead (cursor.py). ``made_at``:
     where the script made the loader; ``made_before``: how many it had made there before.
-    ``moved``: facts of its sampler that change: as it began, and at this place.
+    ``moved``: facts of its sampler that change: as it began, and at this place. ``is_dim``: its
+    batches are drawn with gradients off.
     """
 
     spot: Spot
@@ -36,6 +37,7 @@ class LoaderPlace:
     made_at: Spot = NOWHERE
     made_before: int = 0
     moved: Moved = field(default=(), compare=False)
+    is_dim: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:

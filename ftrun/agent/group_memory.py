@@ -184,7 +184,8 @@ class MemorySnapshots:
             return None
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
-        boundary = common([known.area(rank).generations() for rank in known.here])
+        areas = [known.area(rank) for rank in known.here]
+        boundary = common([x.generations() for x in areas], [x.logs() for x in areas])
         broken = tuple(board.all(Word.BROKEN))
         return BoardSeen(incarnation, board.look(), *words, boundary, broken, why=board.why)
 
@@ -202,7 +203,8 @@ class MemorySnapshots:
             ):  # fmt: skip
                 known.board.set(rank, word, 0)
         for rank in known.here:
-            known.board.rewind(rank, known.area(rank).rewind(boundary))
+            calls = known.area(rank).rewind(boundary, has_logs=not known.spans)
+            known.board.rewind(rank, calls)
             if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
                 known.board.set(rank, Word.STARTS, 1)
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import time
 from datetime import datetime, timezone
 
-
-def now() -> float:
-    """Seconds on the monotonic clock."""
-    return time.monotonic()
+now = time.monotonic
+"""Seconds on the monotonic clock."""
 
 
 def wall() -> datetime:

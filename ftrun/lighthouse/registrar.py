@@ -19,17 +19,16 @@ from ftrun.core import messages as m
 from ftrun.core.teams.nodes import Node, NodeCame, NodeGone, Show, Standing, TimerFired
 from ftrun.core.teams.placement import Placement, PlacementRules, TeamDissolved, TeamPlaced
 from ftrun.core.version import unlike_version
-from ftrun.lighthouse.shell import Session, Shell
+from ftrun.lighthouse.shell import Shell
+from ftrun.protocol.serving import Host, Session
 
 STOPS = "the lighthouse stops"
 
 log = logging.getLogger(__name__)
 
 
-class Registrar:
+class Registrar(Host):
     """Serves one life of a lighthouse; a run of the job begins with the first node that comes."""
-
-    is_behind = False
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -67,13 +66,13 @@ class Registrar:
             reason = "its options are not those of the job's other nodes: give the same everywhere"
         if reason:
             log.warning("node %s is refused: %s", hello.node, reason)
-            _send(session, m.Rejected(reason))
+            session.send(m.Rejected(reason))
             session.close(reason)
             return
         if self._outcome is not None:
             self._send_home(session, self._outcome)
             return
-        _send(session, self._shell.welcome)
+        session.send(self._shell.welcome)
         former = self._sessions.get(hello.node_id)
         self._sessions[hello.node_id] = session
         if former is not None:
@@ -88,7 +87,7 @@ class Registrar:
         for message in messages:
             if isinstance(message, m.MemberGone) and self._placement is not None:
                 ids = [node.node_id for node in self._placement.team_with(message.node_id)]
-                if session.agent_id in ids[:1] and message.node_id in ids[1:]:
+                if session.peer_id in ids[:1] and message.node_id in ids[1:]:
                     self._cut(message.node_id, message.reason)
 
     def agent_closed(self, team: int | None, reason: str) -> None:
@@ -102,16 +101,13 @@ class Registrar:
         if session is not None:
             self.detached(session, reason)
 
-    async def caught_up(self) -> None:
-        """Nothing waits here."""
-
     def detached(self, session: Session, reason: str) -> None:
         """A node's stream has ended: it is lost, unless it has come by another one."""
         session.close(reason)
-        if self._sessions.get(session.agent_id) is not session:
+        if self._sessions.get(session.peer_id) is not session:
             return
-        del self._sessions[session.agent_id]
-        node = self._nodes.pop(session.agent_id)
+        del self._sessions[session.peer_id]
+        node = self._nodes.pop(session.peer_id)
         if not self._is_closed:
             log.info("node %s has gone: %s", node.words(), reason)
             self._handle(NodeGone(node.node_id, f"node {node.words()} is gone ({reason})"))
@@ -203,7 +199,7 @@ class Registrar:
                 self._send_home(session, outcome)
 
     def _send_home(self, session: Session, outcome: m.EndJob) -> None:
-        _send(session, outcome)
+        session.send(outcome)
         session.close("the job has ended")
 
     def _show(self, text: str) -> None:
@@ -228,8 +224,4 @@ class Registrar:
     def _tell(self, node_id: str, message: m.ToNode) -> None:
         session = self._sessions.get(node_id)
         if session is not None:
-            _send(session, message)
-
-
-def _send(session: Session, message: m.ToNode) -> None:
-    session.put(session.codec.encode(message))
+            session.send(message)

@@ -3,7 +3,7 @@
 It knows sessions, not gRPC. What follows from an event is passed to the journal, which has it
 carried out: a record is durable before anything that follows it is queued for sending. Until all
 of it is carried out, events wait in a queue.
-Not here: any decision (core/), the streams themselves (server.py).
+Not here: any decision (core/), the streams themselves (protocol/serving.py).
 """
 
 from __future__ import annotations
@@ -37,11 +37,8 @@ from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.occurrences import Occurrences
 from ftrun.lighthouse.traces import Traces
 from ftrun.protocol.broadcast import Broadcast
-from ftrun.protocol.send_queue import SendQueue
-from ftrun.protocol.streams import StreamCodec
+from ftrun.protocol.serving import Host, Session
 
-OUTBOX_MESSAGES_MAX = 4096
-OUTBOX_BYTES_MAX = 32 * 1024 * 1024
 ASK_TIMEOUT_S = 10.0
 TIMER_DELAY_MIN_S = 0.001
 """Limits the load of a core whose deadline is always now."""
@@ -49,43 +46,11 @@ TIMER_DELAY_MIN_S = 0.001
 log = logging.getLogger(__name__)
 
 
-class Session:
-    """One agent's stream, as the shell sees it: its queue, and whether it is closed.
-
-    ``codec``: the stream's own; data for ``put`` is encoded for it, in this order.
-    """
-
-    def __init__(self, agent_id: str, codec: StreamCodec | None = None) -> None:
-        self.agent_id = agent_id
-        self.codec = codec or StreamCodec()
-        self.rank: int | None = None
-        self.closing: str | None = None
-        self.cut = False
-        self._queue = SendQueue(OUTBOX_MESSAGES_MAX, OUTBOX_BYTES_MAX)
-        self.closed = asyncio.Event()
-
-    def put(self, data: bytes) -> None:
-        """Queue for sending. An agent that does not drain its queue is cut."""
-        if not self._queue.put(data):
-            self.close("it does not drain its messages")
-
-    def close(self, reason: str) -> None:
-        """End the stream once the queue is sent."""
-        if self.closing is None:
-            self.closing = reason
-        self.closed.set()
-        self._queue.close()
-
-    async def next(self) -> bytes | None:
-        """The batch to send next; None: the session is closing and everything is sent."""
-        return await self._queue.next_batch()
-
-
 Journaling: TypeAlias = JournalFile | Candidacy
 """A file of the shell's own, or a register: the methods of both are the same."""
 
 
-class Shell:
+class Shell(Host):
     """The lighthouse's core with its sessions, its journal and its one timer.
 
     ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
@@ -159,31 +124,31 @@ class Shell:
 
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent's stream is open. It replaces the agent's former stream, if any."""
-        former = self._sessions.pop(session.agent_id, None)
+        former = self._sessions.pop(session.peer_id, None)
         if former is not None:
             former.close("the agent has come by another stream")
-        self._sessions[session.agent_id] = session
+        self._sessions[session.peer_id] = session
         session.rank = hello.rank
-        log.info("agent %s attached (host %s)", session.agent_id, hello.host)
-        self._feed(e.AgentAttached(session.agent_id, hello))
+        log.info("agent %s attached (host %s)", session.peer_id, hello.host)
+        self._feed(e.AgentAttached(session.peer_id, hello))
 
     def received(self, session: Session, *messages: FromAgent) -> None:
         """A batch of messages has arrived on the session's stream."""
-        if self._sessions.get(session.agent_id) is session:
+        if self._sessions.get(session.peer_id) is session:
             for message in messages:
                 received = message.message if type(message) is WorkerMessage else message
                 self._received[type(received).__name__] += 1
                 if type(message) is WorkerMessage and type(message.message) is Healed:
                     self.occurrences.healed(message.message, message.key)
-            self._feed(e.AgentSent(session.agent_id, messages))
+            self._feed(e.AgentSent(session.peer_id, messages))
 
     def detached(self, session: Session, reason: str) -> None:
         """The session's stream is over. A replaced session causes no event."""
         session.close(reason)
-        if self._sessions.get(session.agent_id) is session:
-            del self._sessions[session.agent_id]
-            log.info("agent %s detached: %s", session.agent_id, session.closing)
-            self._feed(e.AgentDetached(session.agent_id))
+        if self._sessions.get(session.peer_id) is session:
+            del self._sessions[session.peer_id]
+            log.info("agent %s detached: %s", session.peer_id, session.closing)
+            self._feed(e.AgentDetached(session.peer_id))
 
     def snapshot(self, now: float) -> MembershipStatus:
         return self._core.snapshot(now)

@@ -1,7 +1,7 @@
 """How messages travel: protobuf codec, frames on Unix sockets, gRPC streams, the job's token.
 
 The plain path is short: ``records`` and ``codec`` turn a message into bytes, ``frames`` carries it
-between agent and worker, ``rpc`` between agent and lighthouse. Read these first.
+between agent and worker, ``rpc`` and ``serving`` between agent and lighthouse. Read these first.
 
 Everything else about encoding is there for jobs of more than 100 replica groups. At a death the
 lighthouse sends each agent the next quorum, and each worker reports the last one: in full that is

@@ -1,8 +1,8 @@
 """The gRPC stream between agents and the lighthouse: ``Membership.Attach``, batches both ways.
 
 ``LighthouseConnection`` is the agent's end: it keeps a stream open, with backoff, until closed.
-For the lighthouse there are the pieces that lighthouse/server.py uses: the handler's registration,
-the interceptor that checks the token, and the options of both ends.
+For a server there are the pieces that serving.py uses: the handler's registration, the interceptor
+that checks the token, and the options of both ends.
 
 Not here: what the messages do (core/), sessions of the lighthouse (lighthouse/).
 """

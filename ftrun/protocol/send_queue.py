@@ -2,7 +2,7 @@
 
 Never blocks its producer: a peer that does not drain its messages makes the queue overflow, and
 the owner then cuts the stream. Not here: what an Envelope or a batch is (streams.py), the call that
-sends it (rpc.py, lighthouse/server.py).
+sends it (rpc.py, serving.py).
 """
 
 from __future__ import annotations

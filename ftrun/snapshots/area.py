@@ -5,7 +5,7 @@ worker's area, and every worker maps them. They outlive the worker. They cost no
 written, so each area is as large as it may ever become.
 
 An area holds generations (the worker's state at a step boundary) and three logs (what each
-collective after it has given the worker). Log g has the words g % 3. All share their memory: a log
+collective has given the worker since). Log n has the words n % 3. All share their memory: a log
 begins where no other lies, and if it comes to one it goes on at a second place. A generation is
 written to a slot that has none of the two newest, and that nobody holds. Its bytes begin with three
 words for each process group: its name, the calls before the state, and those before the place that
@@ -41,7 +41,7 @@ import xxhash
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.replay.falls import GROUPS_MAX
-from ftrun.core.replay.log_rules import free_parts, roomy
+from ftrun.core.replay.log_rules import free_parts, needed, roomy
 from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts, Generation, Logged, common
@@ -403,64 +403,60 @@ class Area:
         """Of a slot: the number of its generation, the bytes of its head and state, its step."""
         return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
 
-    def rewind(self, step: int) -> Counts:
+    def rewind(self, step: int, *, has_logs: bool = False) -> Counts:
         """The agent: hold the newest generation of this step, as if nothing had followed.
 
+        ``has_logs``: all ranks have those between its place and its copy; else they are dropped.
+
         Returns:
-            ``before`` of its state: all of the rank's calls from there on are new ones.
+            The calls that the rank has logged: all later ones are new.
         """
         known = (x for x in self.generations() if x.step == step)
         newest = max(known, key=lambda known: known.number)
         slot = next(x for x in _SLOTS if self.words_of(x)[_NUMBER] == newest.number)
-        before = newest.before
-        self.memory.buffer(self.slot_at(slot), _COUNTS.size)[:] = _packed(before, before)
+        logs = self._logs() if has_logs and newest.copied > newest.place else {}
+        kept = next((slot for slot, log in logs.items() if log.leads_to(newest)), None)
+        calls = newest.before if kept is None else newest.calls
+        self.memory.buffer(self.slot_at(slot), _COUNTS.size)[:] = _packed(calls, newest.before)
         for slot in _SLOTS:
             if self._header[_SLOT_AT + 8 * slot] > newest.number:
                 self._header[_SLOT_AT + 8 * slot] = NONE
-        self.drop_logs(self.newest_log)
-        self.open_log(newest.number, sum(before.values()))
-        return before
+        number = self.newest_log + 1
+        for one in range(LOGS):
+            self._cut(one, newest.copied - logs[one].first if one == kept else 0)
+        if kept is None:
+            self.open_log(number, newest.place)
+        return calls
 
     # ------------------------------------------------------------ logs
 
-    def open_log(self, number: int, first: int, end: int | None = None) -> None:
-        """Begin the log of the step that leads from generation ``number`` to the next.
-
-        ``first``: so many calls has the worker made before the step, and ``end`` of them are
-        logged. Those in between are taken over, if the log before has them and there is room. A
-        replacement that comes to it again keeps what the lost worker has logged there.
-        """
-        words, end = _LOG_AT + 8 * (number % LOGS), first if end is None else end
-        if self._header[words + _NUMBER] == number:
-            return
-        moved, wanted = self._entries(first, end), self.log_bytes(self.newest_log)
+    def open_log(self, number: int, first: int) -> None:
+        """Begin the log of the worker's calls from its ``first`` on: those before are logged."""
+        words, wanted = _LOG_AT + 8 * (number % LOGS), self.log_bytes(self.newest_log)
         self._drop_log(number % LOGS)
         self._known[number % LOGS].clear()
         self._header[words + _COUNT] = 0
         self._begin_part(number % LOGS, words + _PARTS, max(1, wanted))
-        try:
-            for group, call, entry in moved:
-                self.log(number, group, call, entry.kind, [entry.data], entry.mark)
-        except AreaFull:
-            self._header[words + _COUNT] = 0
-            self._drop_log(number % LOGS)
-            self._begin_part(number % LOGS, words + _PARTS, 1)
-        self._header[words + _FIRST] = first if self._header[words + _COUNT] else end
+        self._header[words + _FIRST] = first
         self._header[words + _NUMBER] = number
 
-    def _entries(self, first: int, end: int) -> list[tuple[int, int, Entry]]:
-        """The newest log's, with group and number, if it has all until the ``end``-th call.
+    def cut_logs(self) -> None:
+        """They are no part of a whole one: give the memory back of what nobody needs then."""
+        for slot, log in self._logs().items():
+            self._cut(slot, needed(log, self.generations()))
 
-        The last one may not be counted as logged: the worker has died there.
-        """
-        slot = self.newest_log % LOGS
-        words = _LOG_AT + 8 * slot
-        number, begin, count = self._header[words : words + _COUNT + 1]
-        if number == NONE or not (begin <= first and begin + count >= end):
-            return []
-        index = self._indexes[slot]
-        places = range(_ENTRY_WORDS * (first - begin), _ENTRY_WORDS * count, _ENTRY_WORDS)
-        return [(index[at], index[at + 1], self._entry(slot, at)) for at in places]
+    def _cut(self, slot: int, count: int) -> None:
+        """Keep so many calls of a log."""
+        if not count:
+            self._drop_log(slot)
+            return
+        words, end = _LOG_AT + 8 * slot, count * _ENTRY_WORDS
+        kept = [self._indexes[slot][at + 2 : at + 4] for at in range(0, end, _ENTRY_WORDS)]
+        self._header[words + _COUNT] = count
+        for part in (words + _PARTS, words + _PARTS + 2):
+            begin, until = self._header[part : part + 2]
+            used = [at + nbytes for at, nbytes in kept if begin <= at < until]
+            self._header[part + 1] = max(used, default=begin)
 
     def log(
         self,
@@ -468,7 +464,7 @@ class Area:
         group: int,
         call: int,
         kind: int,
-        tensors: Iterable[torch.Tensor] = (),
+        tensors: Sequence[torch.Tensor] = (),
         mark: int = 0,
     ) -> None:
         """Add a call of a process group to an open log, with what its replacement will need.
@@ -479,28 +475,35 @@ class Area:
             AreaFull: the step has more calls or bytes than there is room for.
         """
         slot = number % LOGS
-        words, index = _LOG_AT + 8 * slot, self._indexes[slot]
-        count = int(self._header[words + _COUNT])
+        words, header = _LOG_AT + 8 * slot, self._header
+        count = header[words + _COUNT]
+        at, nbytes = self._put(slot, tensors) if tensors else (0, 0)
+        if count == CALLS_MAX or at == NONE:
+            used = self.log_bytes(number) + nbytes
+            raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
+        entry = count * _ENTRY_WORDS
+        self._indexes[slot][entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind, mark]
+        header[words + _COUNT] = count + 1
+
+    def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
+        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room."""
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
         begin = self._address + _DATA_AT
         key = self._key_of(known)
         at = self._known[slot].get(key, NONE)
-        is_there = at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes)
-        part = NONE if is_there else self._part(slot, nbytes)
-        if count == CALLS_MAX or part is None:
-            used = self.log_bytes(number) + nbytes
-            raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
-        if not is_there:
-            at = self._header[part + 1]
-            for tensor, offset in zip(known, offsets, strict=True):
-                ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
-            self._header[part + 1] = at + nbytes
-            if key:
-                self._known[slot].setdefault(key, at)
-        entry = count * _ENTRY_WORDS
-        index[entry : entry + _ENTRY_WORDS] = [group, call, at, nbytes, kind, mark]
-        self._header[words + _COUNT] = count + 1
+        if at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
+            return at, nbytes
+        part = self._part(slot, nbytes)
+        if part is None:
+            return NONE, nbytes
+        at = self._header[part + 1]
+        for tensor, offset in zip(known, offsets, strict=True):
+            ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
+        self._header[part + 1] = at + nbytes
+        if key:
+            self._known[slot].setdefault(key, at)
+        return at, nbytes
 
     def _key_of(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
         """By which a large tensor is found that the log may already have; (): it is small.
@@ -575,23 +578,18 @@ class Area:
             places[index[entry], index[entry + 1]] = place
         return places
 
-    def logged_until(self, number: int, first_call: int) -> int:
-        """The first call since generation ``number`` that no log has; ``first_call``: its first."""
-        call = first_call
-        for later in range(number, number + LOGS):
-            words = _LOG_AT + 8 * (later % LOGS)
-            if self._header[words + _NUMBER] == later and self._header[words + _FIRST] == call:
-                call += int(self._header[words + _COUNT])
-        return call
-
     def logs(self) -> list[Logged]:
         """What each log has."""
-        found = []
+        return [*self._logs().values()]
+
+    def _logs(self) -> dict[int, Logged]:
+        """By slot."""
+        found = {}
         for slot in range(LOGS):
             words = _LOG_AT + 8 * slot
-            if self._header[words + _NUMBER] != NONE:
-                first = int(self._header[words + _FIRST])
-                found.append(Logged(first, first + int(self._header[words + _COUNT])))
+            number, first, count = self._header[words : words + _COUNT + 1]
+            if number != NONE:
+                found[slot] = Logged(first, first + count)
         return found
 
     @property

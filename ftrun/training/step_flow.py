@@ -207,7 +207,9 @@ class StepFlow:
         """
         machine = self._machine
         self._engine.wait_until(
-            lambda: machine.in_force is not None or machine.phase is StepPhase.LEFT,
+            lambda: (
+                machine.in_force is not None or machine.is_alone or machine.phase is StepPhase.LEFT
+            ),
             self._quorum_limit_s,
             "a quorum",
         )

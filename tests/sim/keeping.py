@@ -14,6 +14,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
 from tests.sim.actor import QUORUM_TIMEOUT_S
 from tests.sim.until import Until, Wait
+from tests.sim.violation import require
 
 if TYPE_CHECKING:
     from tests.sim.script import Script
@@ -45,14 +46,19 @@ def is_last_of_loop(step: int) -> bool:
 def loop_ends(script: Script, *, has_lost: bool) -> Generator[Wait, None, None]:
     """After the last step of a loop; ``has_lost``: it was not committed here."""
     worker, machine = script.worker, script.worker.machine
+    after = machine.state.step + has_lost
     while has_lost:
-        yield Until(lambda: machine.in_force is not None, QUORUM_TIMEOUT_S, "a quorum")
+        yield Until(
+            lambda: machine.in_force is not None or machine.is_alone, QUORUM_TIMEOUT_S, "a quorum"
+        )
         if not machine.must_catch_up:
             break
         yield from script.start_quorum(holds=True)
         if machine.phase is StepPhase.LEFT:
             return
         has_lost = machine.healing
+        text = f"{worker.name} stands at the end of step {after - 1}, and holds {machine.state}"
+        require(machine.healing or machine.state.step <= after, "Z1", text)
         worker.feed(e.Decided(False, shared=False, reason="begun to take the peers' state"))
     if not is_last_of_loop(machine.state.step - 1):
         return  # nobody has committed that step: all try it again

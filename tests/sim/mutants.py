@@ -419,6 +419,10 @@ def _offers_to_peers_only(
     return list(_OFFERS_KEPT(self, state, quorums))
 
 
+def _heals_at_any_step(self: StepFacts) -> bool:
+    return self.healing and (self.heal.heals_first or self.position == 0)
+
+
 def _never_over(_self: StepMachine, entry: Entry) -> bool:
     return not entry.over
 
@@ -619,6 +623,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "serves a kept state to members only": Mutant(
         StateOffer, "offer_kept", _offers_to_peers_only, "L1", ("kill_worker",), KEEPING_FROM
+    ),
+    "catches up with a later state": Mutant(
+        StepFacts, "heals_first", property(_heals_at_any_step), "Z1", (), KEEPING_FROM
     ),
     "compares operations with an ended peer for ever": Mutant(
         StepFacts, "takes", _never_over, "L1", ("kill_worker",), LINGERING_FROM

@@ -70,6 +70,7 @@ SOON = {
     "waits for ever for more replicas": 20,
     "counts refusals as failures of the step": 190,
     "serves a kept state to members only": 35,
+    "catches up with a later state": 1_000_660,
     "expects no newcomers in an unknown quorum": 240,
     "a takeover waits for lost nodes": 75,
     "a takeover loses agents before they can attach": 105,

@@ -19,6 +19,11 @@ from torch.utils.data.distributed import DistributedSampler
 
 HERE, EPOCHS = pathlib.Path(__file__).parent, 5
 rank = int(os.environ["RANK"])
+
+class Dies:
+    def __reduce__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
 if rank == 0:
     logging.basicConfig(filename=HERE / "early.log", filemode="w", level=logging.INFO)
     logging.info("begins")
@@ -49,7 +54,7 @@ for epoch in range(EPOCHS):
             with open(HERE / "best.json", "w") as file:
                 file.write('{"epoch": ')
                 file.flush()
-                os.kill(os.getpid(), signal.SIGKILL)
+                torch.save(Dies(), HERE / f"model-{epoch}.pt")
     if rank == 0:
         table.writerow([epoch, "%.6f" % loss.item()])
         metrics.flush()

@@ -57,6 +57,38 @@ SPLIT = f"""{WORLD}{MODEL}{DDP_OF}
 from torch.distributed.optim import ZeroRedundancyOptimizer
 ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
 {END}"""
+SHARED = f"""{WORLD}{MODEL}{DDP_OF}
+class Muon(torch.optim.SGD):  # each rank has the update, and the momentum, of its own parameters
+    def step(self, closure=None):
+        update = torch.zeros(sum(p.numel() for p in model.parameters()))
+        own, at = dist.get_rank(), 0
+        for number, parameter in enumerate(model.parameters()):
+            if number % dist.get_world_size() == own:
+                buffer = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
+                buffer.add_(parameter.grad)
+                update[at : at + parameter.numel()] = buffer.flatten()
+            at += parameter.numel()
+        found = torch.zeros(1)
+        dist.all_reduce(found)  # of one number: nobody's share
+        dist.all_reduce(update)
+        torch.nn.utils.vector_to_parameters(
+            torch.nn.utils.parameters_to_vector(model.parameters()).detach() - 0.1 * update,
+            model.parameters(),
+        )
+optimizer = Muon(model.parameters(), lr=0.1)
+for _ in range(5):
+    step()
+    optimizer.step()
+{END}"""
+HALVES = f"""{WORLD}{MODEL}{DDP_OF}
+own = [*model.parameters()][dist.get_rank()]
+optimizer = torch.optim.SGD([own], lr=0.1)
+for _ in range(5):
+    step()
+    optimizer.step()
+    for rank, parameter in enumerate(model.parameters()):
+        dist.broadcast(parameter.data, rank)
+{END}"""
 THREADED = f"""{WORLD}{MODEL}{DDP_OF}
 import queue, threading
 from torch.utils.data import DataLoader
@@ -120,10 +152,12 @@ raise ValueError("mine")
         (NEITHER, r"script\.py:\d+: this script has a process group and steps an optimizer, but"),
         (HOOKED, r"script\.py:\d+: a communication hook"),
         (SHARDED, r"script\.py:\d+: this script has a process group and steps an optimizer, but"),
+        (SHARED, r"script\.py:\d+: allreduce in a step of Muon: its ranks may share out the work"),
+        (HALVES, r"SGD \(script\.py:\d+\) steps some parameters here, and others at other ranks"),
         (THREADED, r"script\.py:\d+: a thread of the script's draws the batches of this loader"),
         pytest.param(SPLIT, r"script\.py:\d+: ZeroRedundancyOptimizer", marks=pytest.mark.slow),
     ],
-    ids=["neither", "hooked", "sharded", "threaded", "split"],
+    ids=["neither", "hooked", "sharded", "shared", "halves", "threaded", "split"],
 )
 def test_a_script_that_cannot_be_carried_is_one_world(
     tmp_path: Path, script: str, reason: str

@@ -22,6 +22,7 @@ DEATHS = [
     (0, 1, "has its result", 90),
     (1, 2, "logged", 110),
     (0, 2, "in a copy", 20),
+    (2, 3, "in an object", 150),  # what its first call gives comes from the log
 ]
 
 
@@ -53,9 +54,10 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     assert {f"{x[0]} {x[2]}" for x in DEATHS} - died.keys() <= {"2 logged"}
     starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert sum(starts) == 3 + died.total(), "nobody is started but for one that has died"
-    assert f" {died.total()} restarts" in texts[1]
+    found = re.search(r"finished, 30 steps, (\d+) restarts", texts[1])  # some deaths may be one
+    assert found is not None and int(found[1]) <= died.total()
     assert "cannot be replaced alone" not in texts[1]
-    # Where in its step a snapshot has come decides whether it is replaced alone: both are right.
+    assert "Worker 1 cannot be replaced alone, so all begin again" in texts[2]
+    assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", texts[2])
     starts = [(tmp_path / "full" / f"started-{rank}").stat().st_size for rank in range(3)]
-    alone = "Worker 1 cannot be replaced alone, so all begin again" not in texts[2]
-    assert starts == ([1, 2, 1] if alone else [2, 2, 2]), "from memory"
+    assert starts == [2, 2, 2], "from memory"

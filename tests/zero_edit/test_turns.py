@@ -55,6 +55,12 @@ FORMS = {
         step(own.next())""",
     "a generator": """for x in (data[i + rank :: 16] for i in range(0, 8, 2)):
         step(x)""",
+    "a generator around the loader of rank 0": """def shown(loader):
+        for x in loader:
+            yield x
+    loader = DataLoader(data, 4, sampler=DistributedSampler(range(32)))
+    for x in shown(loader) if rank == 0 else loader:
+        step(x)""",
     "pieces": """for number, x in enumerate(data[rank::2].split(4)):
         step(x)""",
     "a sampler": """sampler = DistributedSampler(range(32))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.door import Door
 from ftrun.agent.team.port import TeamPort
 from ftrun.agent.team.storing import take_mark
 from ftrun.base import clock
@@ -28,6 +28,7 @@ from ftrun.core.replay.settling import Generation
 from ftrun.core.teams import nodes as team
 from ftrun.core.teams.gathering import Gathering, why_unlike
 from ftrun.core.teams.ranks import Ranks, first_rank, places, ranks_of
+from ftrun.protocol.serving import Host, Session
 from ftrun.protocol.tls import TlsFiles
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ STACKS_TIMEOUT_S = 2.5
 KILLED = -9
 
 
-class Lead:
+class Lead(Host):
     """The hands of this node.
 
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
@@ -204,41 +205,41 @@ class Lead:
 
     # ------------------------------------------------------------ from the door
 
-    def hand_came(self, stream: HandStream, hello: m.HandHello) -> None:
+    def attached(self, session: Session, hello: m.HandHello) -> None:
         """A node offers itself."""
         if self._snapshots is None or not hello.mark:
-            self._let_in(stream, hello, sees=False)
+            self._let_in(session, hello, sees=False)
             return
-        task = asyncio.get_running_loop().create_task(self._check(self._snapshots, stream, hello))
+        task = asyncio.get_running_loop().create_task(self._check(self._snapshots, session, hello))
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
-    async def _check(self, where: Path, stream: HandStream, hello: m.HandHello) -> None:
+    async def _check(self, where: Path, session: Session, hello: m.HandHello) -> None:
         loop = asyncio.get_running_loop()
         sees = await loop.run_in_executor(None, take_mark, where, hello.mark)
-        if self._door.streams.get(stream.node_id) is stream:
-            self._let_in(stream, hello, sees=sees)
+        if self._door.streams.get(session.peer_id) is session:
+            self._let_in(session, hello, sees=sees)
 
-    def _let_in(self, stream: HandStream, hello: m.HandHello, *, sees: bool) -> None:
+    def _let_in(self, session: Session, hello: m.HandHello, *, sees: bool) -> None:
         if self._is_over:
             return
         writes = self._snapshots is not None
         reason = why_unlike(hello, self._own, self._rendezvous.size, writes=writes, sees=sees)
         if reason:
-            self._refuse(stream.node_id, reason)
+            self._refuse(session.peer_id, reason)
             return
         is_placed = self._own.is_placed
         node = team.Node(
-            stream.node_id, hello.node, hello.host, hello.workers, hello.rank, is_placed=is_placed
+            session.peer_id, hello.node, hello.host, hello.workers, hello.rank, is_placed=is_placed
         )
         self._look()
         self._handle(team.NodeCame(node))
 
-    def hand_gone(self, stream: HandStream, reason: str) -> None:
+    def detached(self, session: Session, reason: str) -> None:
         """A hand's stream has ended."""
-        self._places.pop(stream.node_id, None)
+        self._places.pop(session.peer_id, None)
         if not self._is_over:
-            self._handle(team.NodeGone(stream.node_id, reason))
+            self._handle(team.NodeGone(session.peer_id, reason))
 
     def _look(self) -> None:
         streams = self._door.streams.items()
@@ -248,26 +249,30 @@ class Lead:
         """The kernel's word that these, and no others, acknowledge nothing."""
         self._handle(team.HostsSilent(tuple(hosts)))
 
-    def hand_said(self, stream: HandStream, message: m.FromHand) -> None:
-        """A hand's message; that of a node without a place means nothing."""
+    def received(self, session: Session, *messages: m.FromHand) -> None:
+        """A hand's messages; those of a node without a place mean nothing."""
+        for message in messages:
+            self._said(session, message)
+
+    def _said(self, session: Session, message: m.FromHand) -> None:
         agent = self._agent
         if isinstance(message, m.RanksStored):
-            self.stored(stream.node_id, message)
+            self.stored(session.peer_id, message)
             return
-        if agent is None or stream.node_id not in self._places:
+        if agent is None or session.peer_id not in self._places:
             return
         match message:
             case m.RankEnded():
-                self._rank_ended(stream.node_id, message)
+                self._rank_ended(session.peer_id, message)
             case m.WorkerMessage(key, said) | m.RankMessage(key, said):
                 agent.worker_message(key, said)
             case m.RankDisconnected(key):
                 agent.handle(e.WorkerDisconnected(key))
             case m.RankFacts(workers):
-                name = next(x.name for x in self._team if x.node_id == stream.node_id)
+                name = next(x.name for x in self._team if x.node_id == session.peer_id)
                 agent.link.note_facts(tuple(replace(one, node=name) for one in workers))
             case m.RanksKept() | m.GroupWords():
-                agent.spanning.ranks_kept(stream.node_id, message)
+                agent.spanning.ranks_kept(session.peer_id, message)
             case m.RankUsed(key, pid, cpu_s):
                 agent.handle(e.WorkerUsed(key, pid, cpu_s))
             case m.WorkerStacks(request, key, text):
@@ -278,10 +283,10 @@ class Lead:
                 lease = agent.lease
                 if lease is not None:
                     left_s = max(0.0, lease.until_s - clock.now())
-                    self._send(stream.node_id, m.LeaseLeft(asked_at, left_s))
+                    self._send(session.peer_id, m.LeaseLeft(asked_at, left_s))
             case m.HandLeaving(reason, exit_code, number, is_notice):
-                self.leaver = stream.node_id, message
-                node = next(x for x in self._team if x.node_id == stream.node_id)
+                self.leaver = session.peer_id, message
+                node = next(x for x in self._team if x.node_id == session.peer_id)
                 why = f"{reason} at {node.words()}"
                 agent.handle(e.DrainAsked(why, exit_code, number, is_notice=is_notice))
             case m.HandHello():
@@ -342,7 +347,7 @@ class Lead:
             self._agent.spanning.node_gone(node.node_id)
         stream = self._door.streams.get(node.node_id)
         if stream is not None:
-            stream.cut(reason)
+            stream.close(reason)
         if number is not None:
             self.lost(number, reason)
 
@@ -392,7 +397,7 @@ class Lead:
         stream = self._door.streams[node_id]
         self._show(f"A node is refused: {reason}.")
         stream.send(m.Rejected(reason))
-        stream.end()
+        stream.close("it was sent away")
 
     def _show(self, text: str) -> None:
         if self._agent is not None:

@@ -71,10 +71,12 @@ class Replacing(Part):
             if not isinstance(verdict, Restart):
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
+            slot.restarts += 1
         outcome = mending.died(rank, kept.place, self._out.now)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
+                slot.restarts += isinstance(verdict, Restart)
             slot.fall = words.not_replaced(rank, mending.fallen, kept.why)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
             if kept.place is Fall.NODES and not isinstance(slot.verdict, Restart | None):
@@ -264,8 +266,8 @@ class Replacing(Part):
         slot.fall, slot.verdict, slot.rewound_to = "", None, None
         slot.look_at = slot.slow_at = None
         slot.goes_on(self._out.now)
-        restarts, left = slot.started - 1, slot.budget.left
-        self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, restarts, left))
+        left = slot.budget.left
+        self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
 
     def _forget(self, slot: SlotState, rank: int) -> None:
         """What is known of the dead process, which is not so of its replacement."""

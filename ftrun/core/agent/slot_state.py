@@ -93,16 +93,18 @@ class Replaced:
 class Slot:
     """The part of a slot that outlives its incarnations.
 
-    ``started``: how many times. ``asked_with``: the signal that its scripts were asked to stop
-    with. ``has_trained``: it was in a quorum once; ``has_committed``: it has committed a step;
-    ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``: when its last
-    incarnation was started. ``forgotten``: it is another agent's as soon as the processes here have
-    ended. ``lost_at``: since when it cannot train; None while it can.
+    ``started``: how many times, it or a worker alone. ``restarts``: those that its failures were; a
+    death of a worker is one, whatever follows from it. ``asked_with``: the signal that its scripts
+    were asked to stop with. ``has_trained``: it was in a quorum once; ``has_committed``: it has
+    committed a step; ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``:
+    when its last incarnation was started. ``forgotten``: it is another agent's as soon as the
+    processes here have ended. ``lost_at``: since when it cannot train; None while it can.
     """
 
     replica_id: str
     budget: RestartBudget
     started: int = 0
+    restarts: int = 0
     asked_with: int = 0
     has_trained: bool = False
     has_committed: bool = False
@@ -194,6 +196,7 @@ class SlotState(Slot):
         self, incarnation: str, workers: int, hang_timeout_s: float, hang_factor: float = 0.0
     ) -> None:
         """Begin a new incarnation; only the account of the former one stays."""
+        self.restarts += self.started > 0 and self.verdict is None
         stays = {one.name: getattr(self, one.name) for one in fields(Slot)}
         vars(self).update(vars(SlotState(**stays)))
         self.incarnation = incarnation
@@ -311,7 +314,7 @@ class SlotState(Slot):
             phase=self.phase,
             outcome=self.outcome,
             steps=self.budget.mark,
-            restarts=max(0, self.started - 1),
+            restarts=self.restarts,
             lost_s=self.lost_s,
             status=self.status,
             failures=tuple(self.failures),

@@ -269,7 +269,7 @@ class Supervisor:
             self._stopping.kill(slot)
 
     def _start(self, slot: SlotState) -> None:
-        restarts = slot.started
+        lives = slot.started
         # The agent's id is random, so nobody can foresee an incarnation. The count of all starts
         # makes it unique: a slot that was taken away and comes back counts restarts from zero.
         self._starts += 1
@@ -287,9 +287,10 @@ class Supervisor:
         self.slots.note(self._out.now, slot, f"started as {incarnation}")
         standbys = self.standbys.take(settings.workers_per_replica, self._out.now)
         peers_train = any(one.trains for one in self.slots)
-        start = e.StartReplica(slot.replica_id, incarnation, restarts, standbys, peers_train)
+        start = e.StartReplica(slot.replica_id, incarnation, lives, standbys, peers_train)
         self._out.add(start)
-        self._out.send(m.ReplicaStarted(slot.replica_id, incarnation, restarts, slot.budget.left))
+        restarts, left = slot.restarts, slot.budget.left
+        self._out.send(m.ReplicaStarted(slot.replica_id, incarnation, restarts, left))
 
     def _refill_standbys(self) -> None:
         if not self._wants_standbys():

@@ -11,7 +11,8 @@ then of the lowest slot.
 A newcomer whose settings or parameters differ is replaced, and heals again, within its restart
 budget. A replica that trains from the beginning is only reported, once: a script that gives each
 rank settings of its own trains so under any launcher. Another position in the script is reported
-too, because the state is right then, and only the batches are others.
+too, because the state is right then, and only the batches are others. So positions are compared by
+their numbers: ranks may come to one batch by other lines, as where rank 0 alone shows its progress.
 
 Silent corruption. Replicas whose parameters were equal in one comparison, and are not in a later
 one while their settings are, did not get there by the script: memory or a device has altered bits.
@@ -29,6 +30,7 @@ wrong place in the script (inject/zero_edit/loop.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -42,6 +44,7 @@ from ftrun.core.messages import Mark, Progress
 STATES_MAX = 64
 MARKS_MAX = 8
 NAMED_MAX = 160
+_LINES = re.compile(r" at [^,]*")
 _ADVICE = "; `ftrun restart REPLICA` heals one from the others"
 Shown = tuple[str, str, str]
 """Settings, parameters and position of a mark."""
@@ -58,7 +61,8 @@ class _Known:
     def add(self, key: tuple[str, str], shown: Shown) -> None:
         """One more, which costs the same however many there are."""
         self.first = self.first or shown
-        self.are_unlike = self.are_unlike or shown != self.first
+        if shown != self.first and not self.are_unlike:
+            self.are_unlike = _numbers(shown) != _numbers(self.first)
         self.shown[key] = shown
 
 
@@ -230,11 +234,17 @@ def _shown(mark: Mark) -> Shown:
     return mark.settings, mark.parameters, mark.position
 
 
+def _numbers(shown: Shown) -> Shown:
+    """The same, and of the position its numbers: without the lines at which its loops are."""
+    settings, parameters, position = shown
+    return settings, parameters, _LINES.sub("", position)
+
+
 def _grouped(members: dict[str, Shown], parts: slice) -> dict[tuple[str, ...], list[str]]:
     """The replicas in the order of the slots, by these parts of what they have shown."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(members, key=replica_order):
-        groups.setdefault(tuple(members[name][parts]), []).append(name)
+        groups.setdefault(tuple(_numbers(members[name])[parts]), []).append(name)
     return groups
 
 

@@ -73,7 +73,10 @@ _WORDS = {
     Fall.STAYS: "another worker has not left its broken process group for too long",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
     Fall.SCRIPT: f"{_UNKNOWN}; a line of a worker told why",
-    Fall.TOO_NEW: "another worker is more than a step behind it, so its snapshots are too new",
+    Fall.TOO_NEW: (
+        "another worker was behind its newest snapshot, and its log no longer leads there from the "
+        "one before"
+    ),
     Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
     Fall.GROUPS: f"a worker is in more than {GROUPS_MAX} process groups",
     Fall.LATE_GROUP: "the script has made a process group after its first step",

@@ -5,12 +5,23 @@ takes all back to a generation, whatever the others keep. So the rank writes a w
 begin their next steps the others write it too, and keep nothing either until their next generation
 (``is_in_vain``). No rank has to know it at the same moment: what is missing is a fall, and never
 another result.
+
+A step that is due, and that all know of before they come to it, begins with an empty log at its
+place (``begins``). So even where logs are always full one has what follows up to the copy, and all
+that begin again there take it from the log (settling.py: ``common``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Generation, Logged
+
+MISSED_MAX = 3
+"""Generations in a row that were due, and could not be made at the place of their step."""
 
 
 class Keeps(IntEnum):
@@ -98,15 +109,71 @@ def is_in_vain(full: Sequence[int], opened: Sequence[int]) -> bool:
     return bool(opened) and opened[-1] + 1 in full
 
 
-def may_be_made(*, is_full: bool, since: int, begun: int) -> bool:
+def begins(
+    logs: Collection[Logged],
+    generations: Collection[Generation],
+    *,
+    is_full: bool,
+    is_behind: bool,
+    spans: bool,
+) -> bool:
+    """Whether a log begins where a step does that is due: what a generation shows is in one log.
+
+    Args:
+        logs, generations: of this rank. A step that was due may have got no generation; then its
+            log goes on.
+        is_full: the log under way is, so that it helps nobody.
+        is_behind: the rank repeats calls, and the lost worker has begun its log.
+        spans: the logs of other nodes' ranks may be lost, so none is of use to who begins again.
+    """
+    first = max((log.first for log in logs), default=0)
+    is_used = any(known.place >= first for known in generations)
+    return not is_behind and (not spans if is_full else is_used)
+
+
+def needed(log: Logged, generations: Iterable[Generation]) -> int:
+    """How many of its calls are needed of a log that is no part of a whole one any more.
+
+    Nobody can be replaced alone then, and all that begin again need what a generation shows.
+    """
+    ends = (x.copied for x in generations if x.copied > x.place and log.leads_to(x))
+    return max(ends, default=log.first) - log.first
+
+
+def may_be_made(*, whole_from: int | None, since: int, begun: int) -> bool:
     """Whether a generation can be made: what is copied may show what the calls since its place have
     given, so whoever begins there must have them from the log.
 
     Args:
-        is_full: the log before, which has lacked results from some call on.
+        whole_from: the logs have all calls from this one on; None: they lack the latest ones.
         since: the number of calls that had begun at the place; ``begun``: that have by now.
     """
-    return not is_full or since == begun
+    return since == begun or (whole_from is not None and whole_from <= since)
+
+
+@dataclass
+class Misses:
+    """Why steps that were due have got no generation: now and then is well, always is a fall."""
+
+    _in_row: int = 0
+
+    def look(self, *, is_logged: bool, is_known: bool, is_settled: bool) -> Fall | None:
+        """One is due at this step. Why it cannot be made; None: it can.
+
+        Args:
+            is_logged: ``may_be_made``.
+            is_known: a replacement would get the same batch there: from a loader, or by a turn.
+            is_settled: the script waits for no call from before the step.
+        """
+        lacks = Fall.LOG_FULL if not is_logged else None if is_settled else Fall.IN_FLIGHT
+        lacks = lacks if is_known else Fall.SCRIPT
+        self._in_row = 0 if lacks is None else self._in_row + 1
+        return lacks
+
+    @property
+    def are_too_many(self) -> bool:
+        """Whether nobody can be replaced alone from now on. It is so once, until one is made."""
+        return self._in_row == MISSED_MAX
 
 
 def is_over(opened: Sequence[int], step: int, newest: Sequence[int]) -> bool:

@@ -56,9 +56,11 @@ SOUND = frozenset(
         Fall.TOO_NEW,
         Fall.NODES,
         Fall.STAYS,
+        Fall.DIES_AGAIN,
     }
 )
-"""After these falls all generations are as good as before."""
+"""After these falls all generations are as good as before. A replacement that dies writes no whole
+one that is not; and should it be the newest one that kills, those before lead to the same place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,7 @@ class Mending:
             return None
         self.fallen = None
         self._rewinds += 1
-        self._deaths.update(dict.fromkeys(range(workers), 0))
+        self._deaths = Counter(dict.fromkeys(range(workers), 0))
         self.number += 1
         self._moved_at = now
         return Decree(self.number)

@@ -34,7 +34,8 @@ a process is: while a process is behind its log it writes neither.
 
 A *boundary* is the begin of a step, alike at all ranks. A generation is of one, and has the calls
 that its rank had made before, by group. The script may make others from there to the copy of its
-state: a replacement is given those from the log, too, and all make them again if all begin there.
+state: a replacement is given those from the log, too. So are all, if all begin there; they make
+them again only where no log is, as from a disk.
 
 Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 """
@@ -171,13 +172,22 @@ def is_back(first: Counts, begun: Counts) -> bool:
 class Generation:
     """A whole copy of a rank's state in ``step``.
 
-    ``before``: the calls made before the step; ``calls``: those made before the copy.
+    ``before``: the calls made before the step; ``calls``: those made before the copy. ``place``,
+    ``copied``: how many these are, of all groups.
     """
 
     number: int
     step: int
     calls: Counts = field(default_factory=dict)
     before: Counts = field(default_factory=dict)
+
+    @property
+    def place(self) -> int:
+        return sum(self.before.values())
+
+    @property
+    def copied(self) -> int:
+        return sum(self.calls.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +196,10 @@ class Logged:
 
     first: int
     end: int
+
+    def leads_to(self, generation: Generation) -> bool:
+        """Whether it has all calls between the place of a generation and its copy."""
+        return self.first <= generation.place and generation.copied <= self.end
 
 
 def begin(
@@ -216,7 +230,7 @@ def begin(
     older = [x for x in by_number if all(first.get(g, 0) >= x.calls[g] for g in x.calls)]
     if not older:
         return Fall.TOO_NEW
-    end = sum(older[-1].before.values())
+    end = older[-1].place
     for log in sorted(logs, key=lambda log: log.first):
         if log.first <= end:
             end = max(end, log.end)
@@ -225,18 +239,32 @@ def begin(
     return Fall.LOG_FULL if older[-1] is by_number[-1] else Fall.TOO_NEW
 
 
-def common(generations: Sequence[Collection[Generation]]) -> int | None:
+def common(
+    generations: Sequence[Collection[Generation]],
+    logs: Sequence[Collection[Logged]] | None = None,
+) -> int | None:
     """The newest step at whose begin each rank has a whole generation; None: there is none.
 
-    All members of a group must have made as many calls in it before that step.
+    All members of a group must have made as many calls in it before that step, and before the copy.
 
     Args:
         generations: the whole ones of each rank's memory.
+        logs: of each rank: what is copied may show what the calls since the place have given, so
+            whoever begins there has them from its log. None: the states go where no log is.
     """
-    ranks = [{x.step: x for x in sorted(known, key=lambda x: x.number)} for known in generations]
+    ranks = [
+        {
+            x.step: x
+            for x in sorted(known, key=lambda x: x.number)
+            if logs is None or x.place == x.copied or any(y.leads_to(x) for y in logs[rank])
+        }
+        for rank, known in enumerate(generations)
+    ]
     for step in sorted(set.intersection(*map(set, ranks)), reverse=True):
-        calls: dict[int, int] = {}
-        counts = (pair for own in ranks for pair in own[step].before.items())
+        calls: dict[tuple[str, int], int] = {}
+        counts = [(("place", g), n) for own in ranks for g, n in own[step].before.items()]
+        if logs is not None:
+            counts += [(("copy", g), n) for own in ranks for g, n in own[step].calls.items()]
         if all(calls.setdefault(group, number) == number for group, number in counts):
             return step
     return None

@@ -27,9 +27,10 @@ class ShownPlaces:
 
     def show(self, step: int, encode: Callable[[], str]) -> None:
         """Show where the script stands at ``step``; ``encode`` is called when somebody asks."""
-        self._places[step] = encode
-        while len(self._places) > PLACES_KEPT:
-            del self._places[min(self._places)]
+        places = self._places
+        places[step] = encode
+        if len(places) > PLACES_KEPT:
+            del places[min(places)]
 
     def forget(self, step: int) -> None:
         """The try of ``step`` is in vain: the script tries it again, perhaps from another place."""

@@ -295,18 +295,28 @@ class StepFacts:
 
     @property
     def must_catch_up(self) -> bool:
-        """Between two steps: the quorum in force goes on from a state that is not held here.
+        """Between two steps, of which the last was lost here: its peers have committed it.
 
-        Also one that does not know that: it is given up at the boundary, and the next one does.
+        The quorum in force, or the one that is joined at the next boundary, goes on from its
+        result. A later state belongs to another place in the script: this worker heals to it in
+        its next step, where it is set to that place. A quorum may not know that this worker lacks
+        the state: it is given up at the boundary, and the next one does.
         """
-        quorum = self.in_force
-        if quorum is None or not self.quorums.is_unentered:
+        quorum, pending, after = self.in_force, self.pending, self.state.step + 1
+        if quorum is None:
+            return pending is not None and pending.promise == after
+        if not self.quorums.is_unentered or quorum.first_step != after:
             return False
         return self.quorums.is_newcomer(quorum) or quorum.state not in (None, self.state)
 
     @property
     def heals_first(self) -> bool:
-        """The state must be applied before the forward pass of this step."""
+        """The state must be applied before the forward pass of this step.
+
+        Not in a step that was begun to catch up, if the peers have gone on meanwhile.
+        """
+        if self.heal.catches_up and self.position != self.state.step + 1:
+            return False
         always = self.heal.heals_first or self._peers_ended
         return self.healing and (always or self.position == 0)
 

@@ -5,19 +5,31 @@ Not here: how state is carried (carried.py), other notices to the user (told.py)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import OPEN
+from ftrun.inject.zero_edit.mates import store_of_all
 from ftrun.inject.zero_edit.models import Models
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import digests_of
 from ftrun.training.manager import Manager
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
+
+
+STEPPED_LIMIT = timedelta(minutes=1)
+"""Until all replicas have come to the first step, which waits for them anyway."""
 
 
 class Charge:
@@ -43,6 +55,8 @@ class Charge:
         if self._is_told:
             return
         self._is_told = True
+        if self._script.memory is None and not self._script.joins_at():
+            self._compare_stepped(managed)
         if trial is not None:
             trial.watch(models.wrapped)
         loose = parts(models, stepping)[1]
@@ -50,6 +64,28 @@ class Charge:
             self._script.memory.lacks(loose)
         elif self._script.mates.rank == 0 and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
+
+    def _compare_stepped(self, optimizers: Sequence[Optimizer]) -> None:
+        """Refuse optimizers that step some parameters here and others at the next rank of this
+        node: nobody else has the state of a replica that dies."""
+        own, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+        stepped = {id(p) for x in optimizers for group in x.param_groups for p in group["params"]}
+        trained = [p for x in self._script.models.wrapped for p in x.parameters()]
+        known = [id(p) in stepped for p in trained if p.requires_grad]
+        store = store_of_all("ftrun/stepped", STEPPED_LIMIT)
+        digest = hashlib.blake2b(bytes(known), digest_size=8).hexdigest()
+        store.set(str(own), digest)
+        if all(known) or not optimizers:
+            return
+        other = digest
+        with contextlib.suppress(RuntimeError):  # it has not come: nobody can tell
+            other = store.get(str((own + 1) % ranks)).decode()
+        if other != digest:
+            names = _names("", [*optimizers], self._script.stepping.optimizers.site_of)
+            refuse(
+                f"{names.strip()} steps some parameters here, and others at other ranks: a part of "
+                "the optimizers' state is lost with each rank"
+            )
 
     def made_late(self, what: str) -> None:
         """The script has made something after its first step."""

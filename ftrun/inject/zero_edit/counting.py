@@ -68,6 +68,7 @@ class Numbers(itertools.chain[int]):
     """
 
     __slots__ = ("__weakref__", "_pieces", "over")
+    may_count = True
     over: range
     _pieces: list[Any]
 
@@ -207,8 +208,10 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         numbers, instead = Numbers.begin(range(COUNT_END)), list[range]()
 
         def give(_: int, item: Any) -> Any:
+            if not instead:
+                return item
             turns = numbers.turns()
-            own = _span(source, turns) if instead else None
+            own = _span(source, turns)
             if own is None or type(item) is not int or item != own[turns - 1]:
                 return item
             if len(own) != len(instead[0]):
@@ -218,6 +221,11 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         found = Items(give, numbers, source)
         found._numbers, found._source, found._instead = numbers, source, instead
         return found
+
+    @property
+    def may_count(self) -> bool:
+        """Whether it may have ``numbers``."""
+        return type(self._source) is GeneratorType
 
     def span(self) -> range | None:
         """The range whose numbers it gives, as a progress bar does; None: it gives others."""
@@ -257,7 +265,7 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
 
     def numbers(self) -> Within | None:
         """The one ``range`` that a package's generator goes over; None: it is none, or has not."""
-        found = _within(self._source) if type(self._source) is GeneratorType else ()
+        found = _within(self._source) if self.may_count else ()
         return Within(found[0]) if len(found) == 1 else None
 
 
@@ -290,6 +298,9 @@ class Ranges:
         self.told: set[Spot] = set()
         self._sites: set[tuple[int, int]] = set()  # of ``told``
         self._loops: dict[tuple[int, int], _Begun] = {}
+        self._lives: object = None  # another one whenever a loop begins or ends
+        self._counting: tuple[object, Collection[str], list[tuple[Spot, weakref.ref[Any]]]]
+        self._counting = self, (), []  # of ``current``: as it was, for these functions
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. A loop over little may begin very often."""
@@ -297,9 +308,13 @@ class Ranges:
         if len(self._loops) >= SITES_MAX and key not in self._loops:
             self._live()  # forgets those that have ended
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
-            self._loops[key] = [weakref.ref(iterator), code, None]
+            self._loops[key] = [weakref.ref(iterator, self._has_ended), code, None]
+            self._lives = object()
             if self.tells_all or key in self._sites:
                 iterator.tell(spot_at(code, line))
+
+    def _has_ended(self, _: object) -> None:
+        self._lives = object()
 
     def tell(self, code: CodeType, line: int) -> bool:
         """Tell from now on of each turn of the loop at a line of ``code``; False: it is told of."""
@@ -338,10 +353,18 @@ class Ranges:
         return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
-        """The number that each loop in one of these functions has taken last."""
+        """The number that each loop in one of these functions has taken last. (It is asked for in
+        each step, so the loops are found again only when one has begun or ended.)"""
+        lives, of, loops = self._counting
+        if lives is not self._lives or of is not functions:
+            lives = self._lives
+            live = self._live(functions)
+            loops = [(spot, weakref.ref(loop)) for spot, loop in live if loop.may_count]
+            self._counting = lives, functions, loops
         found = []
-        for spot, loop in self._live(functions):
-            numbers = loop if type(loop) is Numbers else loop.numbers()
+        for spot, ref in loops:
+            loop = ref()
+            numbers = loop if loop is None or type(loop) is Numbers else loop.numbers()
             number = None if numbers is None else numbers.taken()
             if number is not None:
                 found.append((spot, number))

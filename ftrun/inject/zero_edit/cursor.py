@@ -52,10 +52,10 @@ class Cursor:
             self._before_first_step = self.drawn - self._set_to
             self.first = self._set_to
             return self.first
-        drawn = self.drawn - self._at_commit
-        is_stride = drawn > 0 or self._since_begin > 0
-        if is_stride and not (self._is_learned or self.has_ended):  # a last group may be smaller
-            self.held, self._is_learned = max(0, self._before_first_step - drawn), True
+        if not (self._is_learned or self.has_ended):  # a last group may be smaller
+            drawn = self.drawn - self._at_commit
+            if drawn > 0 or self._since_begin > 0:  # it is in its stride
+                self.held, self._is_learned = max(0, self._before_first_step - drawn), True
         self.first = None if self.held is None else self._at_commit - self.held
         return self.first
 

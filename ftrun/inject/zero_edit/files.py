@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
 REMOVED = "removed-{replica_id}.{group_rank}"
+DRAFTED = "drafted-{replica_id}.{group_rank}"
 _STANDARD = tuple(
     str(Path(path).resolve())
     for name in ("stdlib", "platstdlib")
@@ -44,7 +45,7 @@ _STANDARD = tuple(
 class Drafts:
     """Names for drafts, in the directories of the files that they will be. From any thread.
 
-    A name has the worker's rank, so that a successor writes over the drafts of a killed worker.
+    A name has the worker's rank, and a successor removes the drafts that a killed worker has left.
     (Processes that the worker has forked, such as a loader's, have names of their own.)
 
     Attributes:
@@ -56,6 +57,11 @@ class Drafts:
         removed = script.file(REMOVED)  # what the script removes; a successor reads it
         self._removed = Journal(removed)
         self._gone = {name for names, _ in read(removed) for name in names}
+        drafted = script.file(DRAFTED)
+        for left in {name for names, _ in read(drafted) for name in names}:
+            with contextlib.suppress(OSError):
+                os.unlink(left)
+        self._drafted = Journal(drafted)
         self._pid = os.getpid()
         self.has_named = False
         self._lock = threading.Lock()
@@ -161,8 +167,14 @@ class Drafts:
                 draft = path.with_name(f".{path.name}.{owner}{suffix}.draft")
                 if draft not in self._in_use:
                     self._in_use.add(draft)
+                    self._note_draft(draft)
                     return draft
         raise OSError(f"{path} is open for writing {DRAFTS_MAX} times at once")
+
+    def _note_draft(self, draft: Path) -> None:
+        with contextlib.suppress(OSError):
+            if not self.is_forked and not self._drafted.add([os.path.abspath(draft)]):
+                self._drafted.begin([os.path.abspath(one) for one in self._in_use])
 
     def give_back(self, draft: Path) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from inspect import CO_OPTIMIZED
+from inspect import CO_GENERATOR, CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ INSTALLED = ("/site-packages/", "/dist-packages/")
 """Also of another environment than this interpreter's own."""
 DEPTH_MAX = 64
 CODES_MAX = 65_536
+GENERATOR = -1
 Values = dict[str, Any]
 """Plain values by path (values/)."""
 
@@ -90,7 +91,7 @@ class Spot:
     """A frame's place: ``file:function``, and the line (0 in a loop's package).
 
     ``column``: of the call from there, of frames that are not the innermost one: a function may be
-    called twice in one line.
+    called twice in one line. ``GENERATOR``: of a generator function's frame.
     """
 
     name: str
@@ -138,6 +139,7 @@ def spots_of(frames: Sequence[FrameType]) -> tuple[Spot, ...]:
     for index, frame in enumerate(frames):
         name, is_package = _name(frame.f_code)
         column = _column(frame) if index and not is_package else 0
+        column = GENERATOR if frame.f_code.co_flags & CO_GENERATOR else column
         found.append(Spot(name, 0 if is_package else frame.f_lineno, column))
     return tuple(found)
 

@@ -62,7 +62,7 @@ class OpenIterators:
     its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless it is
     known what those of a predecessor's had (batches.py). ``own``: gives the script's generators of
     random numbers, by name. ``dim``: the loaders whose batches are drawn with gradients off, and
-    trained on.
+    trained on; ``has_dim``: one was drawn from so since the last pass.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class OpenIterators:
         self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
         self.on_batch: Callable[[LoaderIterator, Any], Any] | None = None
         self.on_begin: Callable[[LoaderIterator], Any] = lambda iterator: None
-        self.keeps_seeds = self.reads_all = False
+        self.keeps_seeds = self.reads_all = self.has_dim = False
         self.own: Callable[[], Mapping[str, Any]] = dict
         self.dim: weakref.WeakSet[Any] = weakref.WeakSet()
         self._open: list[weakref.ref[LoaderIterator]] = []
@@ -164,7 +164,8 @@ class LoaderIterator:
         drawn_again: the same at the second.
         began: how many draws of all loaders there were before its first one.
         made: where the script made its loader, and how many it had made there before.
-        noted: the script at the first draw since the last step (noting.py).
+        noted: the script at the first draw since the last step (noting.py), which was number
+            ``drawn_at`` of those of all loaders.
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
         begun: see Seeds; ``generator`` has the name "". Empty: its sampler has a seed.
@@ -187,7 +188,7 @@ class LoaderIterator:
         self._look()
         self.entry: tuple[Spot, ...] = ()
         self.drawn_again: tuple[Spot, ...] = ()
-        self.began = 0
+        self.began = self.drawn_at = 0
         self.made = MADE.get(loader, (NOWHERE, 0))
         self.noted: Any = None
         self.length: int | None = None
@@ -232,8 +233,10 @@ class LoaderIterator:
         at = places[0].made_at if places else NOWHERE
         return NOWHERE not in (at, self.made[0]) and at != self.made[0]
 
-    def numbers(self, first: int) -> tuple[Any, ...]:
-        """The fields of a LoaderPlace, at a step that began with batch ``first``."""
+    def numbers(self, drawn: int | None = None) -> tuple[Any, ...]:
+        """The fields of a LoaderPlace, at the step under way. ``drawn``: of one that is no step's,
+        how many batches it has given."""
+        first = (self.cursor.first or 0) if drawn is None else drawn
         held, is_dim = self.cursor.held, self.loader in OPEN.dim
         return self.spot, self.number, self.epoch, first, held, *self.made, self.moved, is_dim
 
@@ -334,6 +337,7 @@ class LoaderIterator:
         # What is drawn with gradients off is evaluated, also by a module beside the models.
         self.is_fresh = self.is_training or torch.is_grad_enabled()
         self.is_dim = not self.is_fresh
+        OPEN.has_dim |= self.is_dim
         OPEN.last = self.here
         return batch
 

@@ -191,8 +191,9 @@ class Loop:
                     if script.trial is not None:
                         step = script.steps_of(manager)
                         script.trial.committed(step, manager, self._charge.facts)
-                script.standing.step_ended()
-                script.lost += not self._outcome
+                else:
+                    script.lost += 1
+                script.standing.steps += 1
                 script.noting.commit()
             case State.GHOST:
                 self._course.goes(Event.STEP, State.PASSING)

@@ -28,6 +28,7 @@ from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.log_rules import Misses
 from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import suspended, told
@@ -49,8 +50,6 @@ numbers of its parameters; None: the first buckets."""
 
 GRADIENTS = "gradients"
 """In a state: of each parameter, where the script has not dropped them since the last step."""
-MISSED_MAX = 3
-"""Generations in a row that were due, and could not be made at the place of their step."""
 PASSED_MAX_S = 1.0
 """A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
 as for an evaluation."""
@@ -118,7 +117,7 @@ class Memory:
         self._pace, self._worked_s = Pace(), time.process_time()
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
-        self._zeroed, self._has_gradients, self._missed = 0, -1, 0
+        self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
         self._zeroed_before, self._keeps_gradients = 0, False
         self._gradients: list[Any] = []  # of the predecessor
         self._is_passing = False
@@ -141,6 +140,7 @@ class Memory:
             self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
             return
         self._number, self.world.before = state.number, state.before
+        self.world.steps = [state.step]
         self._head, self._random, _ = unpacked(state.head)
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
@@ -258,29 +258,35 @@ class Memory:
 
     # ------------------------------------------------------------ generations
 
+    def is_noted(self) -> None:
+        """The script is noted: perhaps at the place of the step that begins next."""
+        world, is_in_step = self.world, self.script.course.now.is_in_step
+        can = world.is_open and world.fell is None and not (world.is_apart or is_in_step)
+        if can and self.awaits_newcomers:
+            world.is_at_place(self._step)
+
     def _take(self) -> None:
         """Copy the state, unless a replacement could not begin at it."""
         world, layouts = self.world, self.layouts()
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
-        # At the pass itself a replacement would have another batch, and no call that is under way.
-        is_known = not self._step or bool(place.loaders or place.turn)
-        # Calls since the place may have changed what is copied, so they must be in all logs.
-        is_lacking = not world.may_open(place.exchanges)
-        if is_lacking or not (is_known and world.is_settled_until(place.exchanges)):
-            self._missed += 1
-            if self._missed == MISSED_MAX and is_known:
-                reason = Fall.LOG_FULL if is_lacking else Fall.IN_FLIGHT
-                world.falls(reason, reason.words)
-            elif self._missed == MISSED_MAX:
+        lacks = self._misses.look(
+            is_logged=world.may_be_made(place.exchanges),
+            # At the pass itself it would have another one, and no call that is under way.
+            is_known=not self._step or bool(place.loaders or place.turn),
+            is_settled=world.is_settled_until(place.exchanges),
+        )
+        if lacks is not None:
+            if self._misses.are_too_many and lacks is Fall.SCRIPT:
                 self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
+            elif self._misses.are_too_many:
+                world.falls(lacks, lacks.words)
             return
-        self._missed = 0
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
         number = self._number + 1
-        world.opens_log(number, place.exchanges, self._step)
+        world.is_made(self._step)
         tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
         if self._keeps_gradients:
             tree[GRADIENTS] = [x.grad for x in self._parameters()]

@@ -41,9 +41,9 @@ class Models:
             made that.
         makes_ddp: called before the script makes a DistributedDataParallel, or shards a model;
             False: it is torch's own, because the script is explicit.
-        syncs: of each wrapped model, whether its next pass broadcasts buffers, as the step began;
-            None: no DistributedDataParallel. An evaluation, or a pass that only accumulates, has
-            left it so, and all ranks do the same.
+        have_buffers: a DistributedDataParallel has buffers. ``syncs``: of each wrapped model,
+            whether its next pass broadcasts them, as the step began; None: it has none. An
+            evaluation, or a pass that only accumulates, has left it so, and all ranks do the same.
         is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
         on_late: called with what was made after the first step.
         on_inputs: called with what a model gets in a pass in training; with None once the loop
@@ -57,7 +57,7 @@ class Models:
         self.script, self.mates, self.world = script, script.mates, script.world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
-        self.is_averaged = self._is_alone = self._has_first = False
+        self.is_averaged = self.have_buffers = self._is_alone = self._has_first = False
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self.syncs: list[bool | None] = []
@@ -89,7 +89,9 @@ class Models:
     def add(self, module: nn.Module, around: nn.Module | None = None) -> None:
         """A DistributedDataParallel, ``around``, wraps ``module``, or FSDP2 shards it."""
         self.wrapped.append(module)
-        self._around.append(_nothing if around is None else weakref.ref(around))
+        has_buffers = bool(getattr(around, "modules_buffers", ()))
+        self.have_buffers |= has_buffers
+        self._around.append(weakref.ref(around) if around is not None and has_buffers else _nothing)
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:

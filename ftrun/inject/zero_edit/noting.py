@@ -52,15 +52,13 @@ loader."""
 
 @dataclass(slots=True)
 class Noted:
-    """The script at one draw; nobody changes it. (Each step makes one.)
+    """The script at one draw; nobody changes it.
 
-    ``order``: of the draws; ``exchanges``: collectives before it.
-    ``is_passed``: only the draw was counted (sparing.py). ``random``: the generators. ``lengths``:
-    of the files to which the script appends; ``printed``: lines. ``opened``: where the iterators of
-    loaders stood. ``held``: generators of Python's.
+    ``exchanges``: collectives before it. ``is_passed``: only the draw was counted (sparing.py).
+    ``random``: the generators. ``lengths``: of the files to which the script appends; ``printed``:
+    lines. ``opened``: where the iterators of loaders stood. ``held``: generators of Python's.
     """
 
-    order: int = 0
     stack: tuple[Spot, ...] = ()
     read: Read = field(default_factory=list)
     ranges: tuple[tuple[Spot, int], ...] = ()
@@ -80,8 +78,9 @@ class Noted:
         return [(one, drawn) for one, drawn in known if all(one is not x for x in draws)]
 
 
-_NOTHING = Read()
+_PASSED = Noted(is_passed=True)
 _FIRST = attrgetter("cursor.first")
+_NUMBERS = LoaderIterator.numbers
 
 
 @dataclass(slots=True)
@@ -102,6 +101,7 @@ class Script(Protocol):
     world: World
     sparing: Sparing
     randomness: Randomness
+    memory: Any
 
 
 class Noting:
@@ -142,7 +142,8 @@ class Noting:
         is_noted = self._sparing.notes(must=is_first or draws_ahead or ends_next)
         if not (is_noted or is_first) and iterator.drawn_again:
             if iterator.noted is None:
-                iterator.noted = self._pass()
+                self._order = iterator.drawn_at = self._order + 1
+                iterator.noted = _PASSED
             return
         began = time.thread_time()
         frames = script_frames()
@@ -153,7 +154,8 @@ class Noting:
         elif not iterator.drawn_again:
             iterator.drawn_again = here
         if iterator.noted is None:
-            noted = self._note(here, frames, begins=is_first) if is_noted else self._pass()
+            self._order = iterator.drawn_at = self._order + 1
+            noted = self._note(here, frames, begins=is_first) if is_noted else _PASSED
             iterator.noted = noted
             if is_noted:
                 iterator.note_facts()
@@ -181,9 +183,9 @@ class Noting:
         if not (passes or any(x.cursor.is_drawn_within for x in draws)):
             self.begun_at = stack()
         if passes or is_left or not self._sparing.notes(must=must):
-            return self._pass()
+            return _PASSED
         self._is_told = not is_loaded and self.tells_turns()
-        return self._pass() if self._is_told else self.note()
+        return _PASSED if self._is_told else self.note()
 
     def turn(self, spot: Spot) -> None:
         """A turn begins of a loop whose turns are told of. Of a step without a loader the first
@@ -202,7 +204,7 @@ class Noting:
             now = replace(self.note(begins=not turn[1]), turn=turn)
             self._counters.leave(now.read, now.ranges)
         else:
-            now = replace(self._pass(), turn=turn, ranges=RANGES.current(self._functions))
+            now = replace(_PASSED, turn=turn, ranges=RANGES.current(self._functions))
         self._turns = [*self._under_way(), now]
 
     def _under_way(self) -> list[Noted]:
@@ -238,12 +240,7 @@ class Noting:
             self.idle.add(self.begun_at)
             self.begun_at = ()
 
-    def _pass(self) -> Noted:
-        self._order += 1
-        return Noted(self._order, read=_NOTHING, is_passed=True, opened=OPEN.positions())
-
     def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
-        self._order += 1
         every = self._counters.walk.with_modules(frames)
         variables = [variables_of(frame) for frame in every]
         self._script.frameworks.look(variables[: len(frames)])
@@ -263,9 +260,12 @@ class Noting:
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {x.name: y for x in OPEN.all() if (y := x.generator) is not None}
+        if self._script.memory is not None:
+            self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
-        of_calls, opened = (self._order, here, read, ranges, exchanges), OPEN.positions()
-        noted = Noted(*of_calls, random=random, over=over, opened=opened, held=generators)
+        opened = OPEN.positions()
+        of_random = {"random": random, "over": over, "opened": opened, "held": generators}
+        noted = Noted(here, read, ranges, exchanges, **of_random)
         if self.appended is None or self.printed is None:
             return noted
         return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
@@ -280,13 +280,13 @@ class Noting:
         """
         self._has_passed = True
         opened = OPEN.all()
-        fresh = [x for x in opened if x.is_fresh]
-        fresh += self._dim(opened, is_loaded=bool(fresh))
-        if not all(x.is_training for x in fresh):
-            self._mark_training(fresh)
+        if OPEN.has_dim:
+            self._see_dim(opened)
         found = []
         for iterator in opened:
             cursor = iterator.cursor
+            if iterator.is_fresh and not iterator.is_training:  # mostly none
+                self._mark_training([x for x in opened if x.is_fresh])
             if not iterator.is_training or (cursor.has_ended and iterator.is_done):
                 continue
             if iterator.is_elsewhere:
@@ -298,20 +298,19 @@ class Noting:
             if iterator.is_fresh:
                 self._has_drawn, self._steps_without = True, 0
         if len(found) > 1:
-            found.sort(key=lambda x: (x.noted is None, x.noted.order if x.noted else 0))
+            found.sort(key=lambda x: (x.noted is None, 0 if x.noted is None else x.drawn_at))
         return found
 
-    def _dim(self, opened: list[LoaderIterator], *, is_loaded: bool) -> list[LoaderIterator]:
-        """Those that have given batches of the first step with gradients off, and later ones of
-        their loaders. In a loop over other things alone, its turns are the places of steps."""
-        found = [x for x in opened if x.is_dim and not x.cursor.has_ended]
-        if not found or not (is_loaded or innermost(script_frames()) is None):
-            return []
-        found = [x for x in found if x.loader in OPEN.dim or not self._steps_without]
-        for iterator in found:
-            OPEN.dim.add(iterator.loader)
-            iterator.is_fresh = True
-        return found
+    def _see_dim(self, opened: list[LoaderIterator]) -> None:
+        """The model trains on batches of the first step that were drawn with gradients off, and on
+        later ones of their loaders. Of a loop over other things alone turns are steps' places."""
+        OPEN.has_dim = False
+        if any(x.is_fresh for x in opened) or innermost(script_frames()) is None:
+            for iterator in opened:
+                is_known = iterator.loader in OPEN.dim or not self._steps_without
+                if iterator.is_dim and is_known and not iterator.cursor.has_ended:
+                    OPEN.dim.add(iterator.loader)
+                    iterator.is_fresh = True
 
     def _mark_training(self, fresh: list[LoaderIterator]) -> None:
         """Find out whose batches the forward pass has got: of those that were drawn since the step
@@ -322,7 +321,7 @@ class Noting:
             is_found |= iterator.is_training
         if not is_found:
             ended = [it for it in fresh if it.noted is not None and not it.is_sampler]
-            for iterator in sorted(ended, key=lambda x: x.noted.order)[-1:]:
+            for iterator in sorted(ended, key=lambda x: x.drawn_at)[-1:]:
                 iterator.is_training = True
 
     def commit(self) -> None:
@@ -364,8 +363,8 @@ class Noting:
         if noted.is_passed:
             return None
         began = time.thread_time()
-        if OPEN.keeps_seeds:  # then those that had begun at the place know where they stood
-            draws = [x for x in draws if x.began < noted.order]
+        if OPEN.keeps_seeds and draws and noted is draws[0].noted:  # it knows what was open
+            draws = [x for x in draws if x.began < draws[0].drawn_at]
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
             self._randomness.note(noted.random, self._seeds(draws, noted))
@@ -382,10 +381,11 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        loaders = tuple(LoaderPlace(*x.numbers(x.cursor.first or 0)) for x in draws)
+        loaders = tuple(LoaderPlace(*x.numbers()) for x in draws)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
-        is_renewed = any(x.began >= noted.order for x in draws[1:])
+        is_first = bool(draws) and draws[0].noted is not None
+        is_renewed = is_first and any(x.began >= draws[0].drawn_at for x in draws[1:])
         begun_with = self._changed_here(first) if entry != noted.stack or is_renewed else ()
         return Place(
             noted.stack,
@@ -422,11 +422,8 @@ class Noting:
             return None
         if not draws and self._is_told:
             turn = self._turns[-1] if self._turns else None
-            return None if turn is None else ([], turn.ranges, turn.turn, _others(turn, []))
-        loaders = [x.numbers(x.cursor.first or 0) for x in draws]
-        noted = draws[0].noted if draws else None
-        others = [] if noted is None else _others(noted, draws)
-        return loaders, RANGES.current(functions), None, others
+            return None if turn is None else ([], turn.ranges, turn.turn)
+        return [*map(_NUMBERS, draws)], RANGES.current(functions), None
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:
@@ -472,11 +469,6 @@ class Noting:
                 before = first.read[names.index(spot.name)][1]
                 found.append((spot.name, differing(before, values)))
         return tuple(found)
-
-
-def _others(noted: Noted, draws: Sequence[LoaderIterator]) -> list[tuple[Any, ...]]:
-    is_any = len(noted.opened) > len(draws)  # mostly there is none
-    return [x.numbers(drawn) for x, drawn in noted.others(draws)] if is_any else []
 
 
 def matched(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ftrun.inject.zero_edit.frames import NOWHERE, Spot, Values
+from ftrun.inject.zero_edit.frames import GENERATOR, NOWHERE, Spot, Values
 
 Moved = tuple[tuple[str, Any, Any], ...]
 """Names of facts, and for each two values (``LoaderIterator.moved``)."""
@@ -45,10 +45,9 @@ class LoaderPlace:
         return f"{self.spot} {self.number} {self.made_at} {self.made_before}"
 
 
-_Fields = list[tuple[Any, ...]]
-Numbers = tuple[_Fields, tuple[tuple[Spot, int], ...], tuple[Spot, int] | None, _Fields]
-"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; the turn,
-if there is no loader; and the fields of ``Place.others``."""
+Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
+"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; and the
+turn, if there is no loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +189,15 @@ def _tuples(value: Any) -> Any:
 
 
 def digest(stack: Sequence[Spot]) -> str:
-    """A short name of a stack, for comparison."""
-    text = "|".join(f"{spot.name}:{spot.line}:{spot.column}" for spot in stack)
+    """A short name of a stack, for comparison.
+
+    It begins where the script draws from its innermost generators: one rank alone may go through
+    its loader in one, as rank 0 that shows its progress.
+    """
+    inner = next((at for at, spot in enumerate(stack) if spot.column != GENERATOR), 0)
+    columns = [0, *(spot.column for spot in stack[inner + 1 :])]
+    lines = zip(stack[inner:], columns, strict=True)
+    text = "|".join(f"{spot.name}:{spot.line}:{column}" for spot, column in lines)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

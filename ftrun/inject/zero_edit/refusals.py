@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import ftrun
 from ftrun.base.errors import FtrunError, UserError
@@ -23,8 +23,7 @@ from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit.trial import note_refusal
 from ftrun.training.context import WorkerContext
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
+F = TypeVar("F", bound=Callable[..., Any])
 _OURS = f"{Path(ftrun.__file__).parent}{os.sep}"
 KILL_WAIT_S = 5.0
 """The agent kills this process at once; on several nodes the job ends instead."""
@@ -89,19 +88,19 @@ def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     refuse(f"{site}: {frames[-1].name}() raised {what}, when ftrun called it to heal ({place})")
 
 
-def ours(handler: Callable[Given, Found]) -> Callable[Given, Found]:
+def ours(handler: F) -> F:
     """What ftrun does at an event of the script's, or on its behalf. An error in it is not the
     script's, also if an object of the script's has raised it that ftrun has asked."""
 
     @functools.wraps(handler)
-    def handled(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+    def handled(*args: Any) -> Any:  # by their places only: it runs several times in each step
         try:
-            return handler(*args, **kwargs)
+            return handler(*args)
         except Exception as error:
             refuse_own(error, must_be=True)
             raise
 
-    return handled
+    return handled  # type: ignore[return-value]
 
 
 def want(form: Form, text: str) -> NoReturn:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
-from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit import appended, randomness, told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
@@ -98,6 +97,7 @@ class Script:
         path = self.file(randomness.FILE)
         self.randomness: Randomness = kind(path, self.mates.rank, step, self.life)
         self.noting = Noting(self)
+        self.world.is_of_model = self.tensors.are_trained
         self.models = Models(self)
         self.stepping = Stepping(self)
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
@@ -168,6 +168,7 @@ class Script:
             self.made.session.healing.heal_unlike(tensors.KEY)
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self.loop.before_reduction
+            self.made.session.progress.position = self._words
             self.sparing.step = self.made.current_step
             self._all_are_noted = (
                 self.made.session.snapshots is not None
@@ -191,7 +192,8 @@ class Script:
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
-        self.models.step_begins()
+        if self.models.have_buffers:
+            self.models.step_begins()
         self.ending.is_offered = False
         while True:
             self.has_loaded, place = False, None
@@ -243,15 +245,13 @@ class Script:
         return "" if self.course.now.has_stepped else self.peers.entry
 
     def show_place(self, manager: Manager) -> None:
-        """Show peers that heal, and people, where the script stands in this step."""
-        session = manager.session
-        session.progress.position = self._words
-        session.exchanges.show_place(partial(self._encoded, self.standing.shown))
+        """Show peers that heal where the script stands in this step."""
+        manager.session.exchanges.show_place(partial(self._encoded, self.standing.shown))
 
     @ours
     def _words(self) -> str:
-        """For people, in any thread."""
-        return summary(self.standing.shown())
+        """Where the script stands, for people; "" before its first step. In any thread."""
+        return summary(self.standing.shown()) if self.course.now.has_stepped else ""
 
     @ours
     def _encoded(self, shown: Callable[[], Place]) -> str:
@@ -260,14 +260,14 @@ class Script:
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 
-    def _needs_place(self, step: int) -> bool:
-        """Whether the step after ``step`` others must have a place: it may be asked for one.
+    def _needs_place(self) -> bool:
+        """Whether the step that begins must have a place: it may be asked for one.
 
         If more than one replica is to train, a step may have to wait for one that joins in it. The
         loops of a package count at many places in a step.
         """
-        manager = self.made
-        named, self.drafts.has_named = self.drafts.has_named, False
+        manager, drafts = self.made, self.drafts
+        named, drafts.has_named = drafts.has_named, False
         return (
             named  # the script may keep a list of its files, of which nobody else has one
             or manager is None
@@ -276,7 +276,6 @@ class Script:
             or manager.session.awaits_newcomers
             or not self.world.is_whole
             or self.standing.is_in_package
-            or (self.memory is None and (step + 1) % PARAMETERS_EVERY == 0)
         )
 
     def may_load(self) -> bool:

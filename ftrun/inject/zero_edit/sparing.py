@@ -1,4 +1,4 @@
-"""Which steps of the script are noted: all, or so few that noting takes 0.5 % of the time at most.
+"""Which steps of the script are noted: all, or so few that noting takes 0.2 % of the time at most.
 
 A step is noted if a replica may join at it, and so that a worker leaves to its successor what it
 has counted. While all replicas train, nobody joins: then most steps are *passed* if they are short.
@@ -18,14 +18,14 @@ from collections.abc import Callable
 
 from ftrun.base import clock
 
-SHARE = 0.005
+SHARE = 0.002
 
 
 class Sparing:
     """Decides once per step. For the main thread.
 
     Args:
-        needs: whether the step after so many committed ones must be noted. ``step``: how many are.
+        needs: whether the step that begins must be noted. ``step``: how many are committed.
         share: of the time, that noting others may take.
 
     Attributes:
@@ -34,7 +34,7 @@ class Sparing:
     """
 
     def __init__(
-        self, needs: Callable[[int], bool], step: Callable[[], int], share: float = SHARE
+        self, needs: Callable[[], bool], step: Callable[[], int], share: float = SHARE
     ) -> None:
         self._needs, self.step, self._share = needs, step, share
         self._noted_at = float("-inf")
@@ -49,11 +49,14 @@ class Sparing:
         """
         if self.is_noted or not (must or self.is_noted is None):
             return bool(self.is_noted)
-        now, step = clock.now(), self.step()
-        is_due = (now - self._noted_at) * self._share > self.took_s and not step % (
-            1 << (max(1, step - self._noted_step).bit_length() - 1)
-        )
-        self.is_noted = must or is_due or self._needs(step)
-        if self.is_noted:
-            self._noted_at, self._noted_step, self.took_s = now, step, 0.0
-        return self.is_noted
+        step = self.step()
+        is_due = not step % (1 << (max(1, step - self._noted_step).bit_length() - 1))
+        is_noted = must or (is_due and self._may_take()) or self._needs()
+        if is_noted:
+            self._noted_at, self._noted_step, self.took_s = clock.now(), step, 0.0
+        self.is_noted = is_noted
+        return is_noted
+
+    def _may_take(self) -> bool:
+        """Whether the newest note has taken no more than its share of the time since."""
+        return (clock.now() - self._noted_at) * self._share > self.took_s

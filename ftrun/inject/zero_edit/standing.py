@@ -18,6 +18,7 @@ class Standing:
     Attributes:
         place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
             one of them runs the training loop for the script.
+        steps: that have ended since ``place``.
         empty: the steps of the job that were none of the script's.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
             ranges are those of this step, and the rest is ``place``, which is older.
@@ -35,24 +36,24 @@ class Standing:
         self.shown: Callable[[], Place] = partial(_behind, self._base, behind, self.empty)
         self.functions = frozenset(spot.name for spot in place.stack)
         self.is_in_package = any(not spot.line for spot in place.stack)
-        self._steps = behind  # that have ended since ``place``
-        self._since = behind  # the same since the step whose batches ``shown`` has
+        self.steps = behind
+        self._shown_at = 0  # ``steps`` at the step whose batches ``shown`` has
 
     def goes_on(self, numbers: Numbers | None, step: int) -> None:
         """A step begins that has no place; ``numbers``: of it (``Noting.numbers``); ``step``: as
         in ``is_at``."""
         if numbers is not None:
-            self._base = partial(_later, self.place, numbers, self._steps, step)
-            self._since = 0
+            self._base = partial(_later, self.place, numbers, self.steps, step)
+            self._shown_at = self.steps
         self.shown = self._base
-        if self._since or self.empty:
-            self.shown = partial(_behind, self._base, self._since, self.empty)
+        if self.steps != self._shown_at or self.empty:
+            self.shown = partial(_behind, self._base, self.steps - self._shown_at, self.empty)
 
     def goes_back(self) -> None:
         """A step begins in the middle of what follows the last one. Who joins in it goes through
         all steps since the place, so that what it counts on its way is as here."""
         place = self.place
-        self.shown = partial(_behind, lambda: place, self._steps, self.empty)
+        self.shown = partial(_behind, lambda: place, self.steps, self.empty)
 
     def is_like(self, place: Place) -> bool:
         """Whether this replica, which heals at a step that it has begun, stands at ``place``.
@@ -69,25 +70,21 @@ class Standing:
             place.behind,
         )
 
-    def step_ended(self) -> None:
-        self._steps += 1
-        self._since += 1
-
     def position(self) -> Callable[[], str]:
         """A function for any thread: it describes the step under way, to compare replicas."""
-        return partial(_text, self.shown, self._since)
+        return partial(_text, self.shown, self.steps - self._shown_at)
 
     def finish(self) -> None:
         """The script has come to its end."""
-        end = replace(self.place, has_finished=True, commits=self._steps, empty=self.empty)
+        end = replace(self.place, has_finished=True, commits=self.steps, empty=self.empty)
         self.shown = lambda: end
 
 
 def _later(place: Place, numbers: Numbers, commits: int, step: int) -> Place:
-    loaders, others = (tuple(LoaderPlace(*x) for x in numbers[at]) for at in (0, -1))
-    ranges, turn = numbers[1:-1]
+    loaders = tuple(LoaderPlace(*x) for x in numbers[0])
+    ranges, turn = numbers[1:]
     now = replace(place, loaders=loaders, ranges=ranges, over=(), turn=turn, commits=commits)
-    return replace(now, step=step, others=others)
+    return replace(now, step=step)
 
 
 def _behind(base: Callable[[], Place], steps: int, empty: int) -> Place:

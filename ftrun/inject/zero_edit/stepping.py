@@ -192,11 +192,13 @@ class Stepping:
         self._patches.put(Optimizer, "_patch_step_function", _patch_step_function)
 
     def _wrapped(self, plain: Callable[..., Any], kind: type) -> Callable[..., Any]:
+        is_fit = not issubclass(kind, torch.optim.LBFGS)
+
         @compiling.only_inside
         @functools.wraps(plain)
         def step(optimizer: Any, closure: Any = None, **kwargs: Any) -> Any:
             is_managed = not self._depth and self._is_managed(optimizer)
-            if is_managed and isinstance(optimizer, torch.optim.LBFGS):
+            if is_managed and not is_fit:
                 self.on_unfit(
                     f"{call_site()}: LBFGS runs the model several times in one step, which ftrun "
                     "cannot carry. Use another optimizer"
@@ -212,10 +214,12 @@ class Stepping:
                     loss = closure()
             if self._commit():
                 self._depth += 1
+                self._script.world.optimizer = kind.__name__
                 try:
                     plain(optimizer, **kwargs)
                 finally:
                     self._depth -= 1
+                    self._script.world.optimizer = ""
             return loss
 
         step.ftrun_of = kind  # type: ignore[attr-defined]

@@ -99,28 +99,25 @@ class Wrapping:
 
     @compiling.never
     def _begins(self, model: Any) -> bool:
-        """Whether this pass is of a step, or evaluates."""
-        if not (model.training or model.module.training):
-            self._models.script.loop.before_evaluation()
-        elif torch.is_grad_enabled():
-            return self._begins_step(model)
-        return True
-
-    def _begins_step(self, model: Any) -> bool:
-        """A pass in training: whether it is of a step.
+        """Whether this pass is of a step, or evaluates.
 
         The broadcast of buffers with which torch begins a pass comes before the step: a rank that
         evaluates alone stands in that one, and comes to no step until its peers come to theirs.
         """
-        is_due = model.require_forward_param_sync
-        if self._models.script.ending.goes_again:
+        script, is_due = self._models.script, model.require_forward_param_sync
+        if not (model.training or model.module.training):
+            script.loop.before_evaluation()
+            return True
+        if not torch.is_grad_enabled():
+            return True
+        if script.ending.goes_again:
             model.require_forward_param_sync = False  # the peers have had that broadcast
-            self._models.script.loop.before_forward()
+            script.loop.before_forward()
             return True
         if model.modules_buffers and model._check_sync_bufs_pre_fwd():
             model._sync_buffers()
             model.require_forward_param_sync = False
-        is_of_step = self._models.script.loop.before_forward()
+        is_of_step = script.loop.before_forward()
         if not is_of_step:
             model.require_forward_param_sync = is_due  # torch's own pass does not follow
         return is_of_step
@@ -147,7 +144,8 @@ def _either(plain: Any, ours: Callable[..., Any], of_a_copy: Callable[..., Any] 
 
     @functools.wraps(plain)
     def method(model: Any, *args: Any, **kwargs: Any) -> Any:
-        is_carried = "_across" in model.__dict__ and not isinstance(model, DistributedDataParallel)
+        kinds = type(model).__mro__  # isinstance() of a class with abstract methods takes longer
+        is_carried = "_across" in model.__dict__ and DistributedDataParallel not in kinds
         return (ours if is_carried else otherwise)(model, *args, **kwargs)
 
     return compiling.only_inside(method)

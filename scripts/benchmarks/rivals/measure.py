@@ -11,6 +11,7 @@ nobody disturbs has what each end should be.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import statistics
@@ -158,7 +159,8 @@ def _kill(job: Job, victim: int, rng: random.Random, second: float = 0.0) -> Kil
     killed = job.kill(victim)
     for rank in victims[1:]:
         time.sleep(rng.random() * SECOND_KILL_S)
-        job.kill(rank)
+        with contextlib.suppress(ProcessLookupError):  # a launcher may have ended all by then
+            job.kill(rank)
 
     def recovered() -> bool:
         if any(process.process.poll() is not None for process in job.launched):

@@ -18,7 +18,8 @@ class Call:
     """A call of the script. ``at``: in its rank's program; ``number``: in its group.
 
     ``place``: in the group in force; ``found``: its result. ``is_kept``: its input is; not if its
-    result comes from the log. ``is_bare``: nothing is, and the call writes over it.
+    result comes from the log. ``is_bare``: nothing is, and the call writes over it. ``shows``: its
+    place in what a copy of the state shows (script.py); -1: it has none.
     """
 
     at: int
@@ -32,6 +33,7 @@ class Call:
     is_through: bool = False
     is_kept: bool = True
     is_bare: bool = False
+    shows: int = -1
 
     @property
     def id(self) -> Id:

@@ -25,7 +25,8 @@ SLOTS = 3
 class Slot:
     """A generation. ``number``: -1 while it is written; ``step``: that it begins.
 
-    ``calls``: made before it, by group; ``before``: those before the step.
+    ``calls``: made before it, by group; ``before``: those before the step. ``shown``: of
+    script.py, which the script may change at any time, so it is copied at once.
     """
 
     number: int = -1
@@ -33,6 +34,7 @@ class Slot:
     calls: dict[int, int] = field(default_factory=dict)
     before: dict[int, int] = field(default_factory=dict)
     words: list[int] = field(default_factory=list)
+    shown: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -57,10 +59,13 @@ class Area:
         self.was_full = False
         self.was_whole = False
 
-    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
+    def write(
+        self, number: int, step: int, state: list[int], calls: Calls, shown: list[int]
+    ) -> Thread:
         slot = self.slots[number % SLOTS]
         slot.number = -1
         yield "generation begun"
+        slot.shown = shown
         for index in range(len(state)):
             slot.words[index] = state[index]
             yield "word copied"
@@ -76,30 +81,32 @@ class Area:
             if log.number <= until:
                 log.number = -1
 
-    def open_log(self, number: int, first: int, end: int) -> Thread:
-        """The calls from ``first`` on are taken over, if the log before has all until ``end``."""
+    @property
+    def newest_log(self) -> int:
+        return max(log.number for log in self.logs)
+
+    def open_log(self, number: int, first: int) -> Thread:
         log = self.logs[number % SLOTS]
-        if log.number == number:
-            return
-        last = max(self.logs, key=lambda known: known.number)
-        has_all = last.number >= 0 and last.first <= first and last.first + last.count >= end
-        first = first if has_all else end
-        index = last.index[first - last.first : last.count] if has_all else []
-        data = [list(last.data[at : at + size]) for *_, at, size in index]
         log.number = -1
         yield "log closed"
         log.count, log.first = 0, first
         log.index.clear()
-        used = 0
-        for (call, kind, _, size), words in zip(index, data, strict=True):
-            log.data[used : used + size] = words
-            log.index.append((call, kind, used, size))
-            used += size
-            log.count += 1
         yield "log emptied"
         log.number = number
         self.is_full = False
         yield "log open"
+
+    def cut_logs(self, needed: Callable[..., int]) -> Thread:
+        """Keep what is needed of logs that are no part of a whole one."""
+        for log in self.logs:
+            if log.number >= 0:
+                self.cut(log, needed(Logged(log.first, log.first + log.count), self.generations()))
+                yield "log cut"
+
+    def cut(self, log: Log, count: int) -> None:
+        log.count = count
+        del log.index[count:]
+        log.number = log.number if count else -1
 
     def log(self, call: Id, kind: str, words: list[int]) -> Thread:
         """Add a call to the newest log. After one that does not fit it takes none."""
@@ -117,7 +124,7 @@ class Area:
         log.count += 1
         yield "call counted"
 
-    def rewind(self, step: int) -> dict[int, int]:
+    def rewind(self, step: int, has_logs: bool) -> dict[int, int]:
         """Hold the newest generation of this boundary, as if nothing had followed."""
         whole = [slot for slot in self.slots if slot.number >= 0 and slot.step == step]
         assert whole, f"no generation of step {step}"
@@ -125,13 +132,21 @@ class Area:
         for slot in self.slots:
             if slot.number > newest.number:
                 slot.number = -1
-        for log in self.logs:
-            log.number = -1
         self.is_full = False
-        newest.calls = newest.before
-        made = sum(newest.calls.values())
-        for _ in self.open_log(newest.number, made, made):
-            pass
+        known = Generation(newest.number, step, newest.calls, newest.before)
+        number, kept = self.newest_log + 1, None
+        for log in self.logs:
+            has = Logged(log.first, log.first + log.count)
+            is_kept = has_logs and log.number >= 0 and known.copied > known.place
+            if is_kept and kept is None and has.leads_to(known):
+                kept = log
+                self.cut(log, known.copied - log.first)
+            else:
+                log.number = -1
+        if kept is None:
+            newest.calls = newest.before
+            for _ in self.open_log(number, known.place):
+                pass
         return dict(newest.calls)
 
     def find(self, call: Id) -> tuple[Log, str, int, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ftrun.core.replay import settling
+from ftrun.core.replay import log_rules, settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import Decree, Mending, Outcome
@@ -132,8 +132,16 @@ def _any_rank(call: int, members: Sequence[int]) -> int:
     return call % (max(members) + 1)
 
 
-def _what_one_has(generations: Sequence[Collection[Generation]]) -> int | None:
-    return settling.common(generations[:1])
+def _what_one_has(generations: Sequence[Collection[Generation]], logs: Any = None) -> int | None:
+    return settling.common(generations[:1], logs and logs[:1])
+
+
+def _none(log: Logged, generations: Any) -> int:
+    return 0
+
+
+def _up_to_the_place(log: Logged, generations: Any) -> int:
+    return log_rules.needed(log, [replace(x, calls=x.before) for x in generations])
 
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
@@ -197,30 +205,22 @@ class GivesBeforeItLogs(Process):
 class ChangesWhileItCopies(Process):
     """The optimizer does not wait for the copy."""
 
-    def copy(self, number: int, step: int, calls: Calls) -> Thread:
+    def copy(self, number: int, step: int, calls: Calls, shown: list[int]) -> Thread:
         self.is_copying = step == 0
-        yield from self.area.write(number, step, self.state, calls)
+        yield from self.area.write(number, step, self.state, calls, shown)
         self.is_copying = False
 
 
-class OpensTheLogLate(Process):
-    """The next log begins when the generation is whole."""
+class ForgetsWhatWasLogged(Process):
+    """A log begins with a call that the lost worker has logged, and not counted."""
 
-    def boundary(self, step: int) -> Thread:
-        if step == self.loaded:
-            return
-        self.number += 1
-        self.is_copying = True
-        self.world.spawn(self, self._late(self.number, step, (dict(self.begun), self.before)))
-        if step == 0:
-            yield lambda: not self.is_copying
-
-    def _late(self, number: int, step: int, calls: Calls) -> Thread:
-        yield from self.area.write(number, step, self.state, calls)
-        yield lambda: not self.is_busy
-        self.is_busy = True
-        yield from self.area.open_log(number, self.logged, self.logged)
-        self.is_busy = self.is_copying = False
+    def open_log(self, step: int) -> Thread:
+        logged = self.area.logged
+        self.area.logged = list  # type: ignore[method-assign]
+        try:
+            yield from super().open_log(step)
+        finally:
+            self.area.logged = logged  # type: ignore[method-assign]
 
 
 class ReadsTheFirstCallLate(Process):
@@ -313,40 +313,45 @@ class IsBackInOneGroup(Process):
 class WholeTooEarly(Area):
     """A generation is whole before its words are there."""
 
-    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
+    def write(
+        self, number: int, step: int, state: list[int], calls: Calls, shown: list[int]
+    ) -> Thread:
         slot = self.slots[number % len(self.slots)]
         slot.step, (slot.calls, slot.before) = step, calls
-        slot.number = number
+        slot.number, slot.shown = number, shown
         yield "generation whole"
-        yield from super().write(number, step, state, calls)
+        yield from super().write(number, step, state, calls, shown)
 
 
-class EmptiesTheLog(Area):
+class EmptiesTheLog(Process):
     """A replacement empties the log that the lost worker had begun."""
 
-    def open_log(self, number: int, first: int, end: int) -> Thread:
-        log = self.logs[number % len(self.logs)]
-        if log.number == number:
-            log.number = -1
-        yield from super().open_log(number, first, end)
+    def load(self) -> Thread:
+        log = max(self.area.logs, key=lambda known: known.number)
+        self.area.cut(log, 0)
+        return (yield from super().load())
 
 
 class EndsLogsAtACopy(Area):
     """A log ends when the second generation after its own is whole here."""
 
-    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
-        yield from super().write(number, step, state, calls)
-        self.drop_logs(number - 2)
+    def write(
+        self, number: int, step: int, state: list[int], calls: Calls, shown: list[int]
+    ) -> Thread:
+        yield from super().write(number, step, state, calls, shown)
+        self.drop_logs(self.newest_log - 2)
 
 
 class TwoSlots(Area):
     """The generation before the newest one is given up at once."""
 
-    def write(self, number: int, step: int, state: list[int], calls: Calls) -> Thread:
+    def write(
+        self, number: int, step: int, state: list[int], calls: Calls, shown: list[int]
+    ) -> Thread:
         for slot in self.slots:
             if slot.number < number - 1:
                 slot.number = -1
-        yield from super().write(number, step, state, calls)
+        yield from super().write(number, step, state, calls, shown)
         for slot in self.slots:
             if slot.number < number:
                 slot.number = -1
@@ -465,9 +470,9 @@ class _KeepsLogs(World):
 class _KeepsNewer(Area):
     """The generations that are newer than the boundary stay."""
 
-    def rewind(self, step: int) -> dict[int, int]:
+    def rewind(self, step: int, has_logs: bool) -> dict[int, int]:
         numbers = [slot.number for slot in self.slots]
-        found = super().rewind(step)
+        found = super().rewind(step, has_logs)
         for slot, number in zip(self.slots, numbers, strict=True):
             slot.number = number
         return found
@@ -490,12 +495,19 @@ class BeginsAtTheCopy(Process):
 
 
 class RewindsToTheCopy(Area):
-    """After a rewind the calls between the place and the copy are not new ones."""
+    """After a rewind all begin at the copy, where they stand at the place."""
 
-    def rewind(self, step: int) -> dict[int, int]:
+    def rewind(self, step: int, has_logs: bool) -> dict[int, int]:
         for slot in self.slots:
             slot.before = slot.calls
-        return super().rewind(step)
+        return super().rewind(step, has_logs)
+
+
+class RewindsWithoutLogs(Area):
+    """After a rewind the calls between the place and the copy are new ones, all the same."""
+
+    def rewind(self, step: int, has_logs: bool) -> dict[int, int]:
+        return super().rewind(step, False)
 
 
 class _RewindsAllAlike(World):
@@ -624,7 +636,10 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},
     "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
-    "the log is opened late": {"process": OpensTheLogLate, "groups": False},
+    "a log begins with what is logged": {"process": ForgetsWhatWasLogged},
+    "begins again without the logs": {"area": RewindsWithoutLogs},
+    "keeps nothing of a full log": {"rules": Rules(needed=_none), "small": True},
+    "keeps nothing behind the place": {"rules": Rules(needed=_up_to_the_place), "small": True},
     "the first call is read late": {"process": ReadsTheFirstCallLate},
     "publishes in the middle of a call": {"process": PublishesInTheMiddle},
     "reads a peer's log without a second look": {
@@ -636,7 +651,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "ends with its own script": {"process": LeavesAlone},
     "takes from the log only at the begin": {"process": AnswersLate},
     "a generation is whole too early": {"area": WholeTooEarly},
-    "a replacement empties the log": {"area": EmptiesTheLog},
+    "a replacement empties the log": {"process": EmptiesTheLog},
     "only the newest generation is kept": {"area": TwoSlots},
     "a log ends too early": {"area": EndsLogsAtACopy},
     "issues again what it has not kept": {"process": IssuesWhatIsNotThere},

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ftrun.core.replay import settling
+from ftrun.core.replay import log_rules, settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import has_all
@@ -17,7 +17,15 @@ from ftrun.core.replay.pacing import Pace, is_due
 from ftrun.core.replay.settling import Board, Generation, Source, Step
 from tests.sim.replay.group import Call, Group
 from tests.sim.replay.memory import Calls, Slot, Thread, joined, parts
-from tests.sim.replay.script import FENCES, Id, changed, first_state, result, step
+from tests.sim.replay.script import (
+    FENCES,
+    Id,
+    changed,
+    first_state,
+    nothing_shown,
+    result,
+    step,
+)
 
 if TYPE_CHECKING:
     from tests.sim.replay.world import World
@@ -39,6 +47,9 @@ class Rules:
     pace: Callable[[], Pace] = Pace
     is_in_vain: Callable[..., bool] = is_in_vain
     is_over: Callable[..., bool] = is_over
+    begins: Callable[..., bool] = log_rules.begins
+    needed: Callable[..., int] = log_rules.needed
+    may_be_made: Callable[..., bool] = log_rules.may_be_made
 
 
 class Process:
@@ -59,6 +70,7 @@ class Process:
         self.begun: dict[int, int] = dict.fromkeys(world.spec.own(rank), 0)
         self.calls: list[Call] = []
         self.state = first_state(world.spec, rank)
+        self.shown = nothing_shown(world.spec)
         self.group: Group | None = None
         self.first: dict[int, int] | None = None
         self.cut = self.number = self.loaded = -1
@@ -66,6 +78,7 @@ class Process:
         self.is_open = self.is_busy = False
         self.is_copying = self.is_full = False
         self.opened = [] if is_new else [0]
+        self.whole_from: int | None = 0
         self.pace, self.at = self.rules.pace(), 0
         self.is_apart = is_new and len(world.nodes) > 1
         is_at_once = is_new and not self.is_apart
@@ -84,7 +97,7 @@ class Process:
             number = yield from self.load()
             self.is_apart = False
         else:
-            yield from self.area.open_log(0, 0, 0)
+            yield from self.area.open_log(0, 0)
         while number < len(spec.steps):
             total = yield from self.step(number)
             yield lambda: not self.is_copying
@@ -136,9 +149,10 @@ class Process:
         for index, word in enumerate(slot.words):
             self.state[index] = word
             yield "word loaded"
-        self.begun = self.began(slot)
+        self.begun, self.shown = self.began(slot), list(slot.shown)
         known = self.world.known
-        self.number, self.loaded = found.number, slot.step
+        self.number, self.loaded, self.opened = found.number, slot.step, [slot.step]
+        self.whole_from = found.place
         is_right = self.state == known.states[slot.step][self.rank]
         self.world.see_that(is_right, "torn", f"rank {self.rank}, generation {found.number}")
         is_right = self.begun == known.calls[slot.step][self.rank]
@@ -155,21 +169,52 @@ class Process:
         self.at = step
         if self.rank == 0 and self.world.is_rare:
             yield from self.announce(step)
-        if self.world.is_rare and step and not is_due(self.board.due, step):
+        if not self.is_due(step):
             self.world.see_that(self.is_new or step not in self.world.due, "due", f"step {step}")
+            return
+        since, begun = sum(self.before.values()), sum(self.begun.values())
+        if not self.rules.may_be_made(whole_from=self.whole_from, since=since, begun=begun):
             return
         self.number += 1
         number, calls = self.number, (dict(self.begun), self.before)
         yield lambda: not self.is_busy
         self.is_busy = True
-        yield from self.area.open_log(number, sum(self.before.values()), self.logged)
-        self.is_full, self.board.full[self.rank] = False, 0
-        self.opened = [*self.opened[-1:], step]
+        if self.is_full:
+            yield from self.open_log(step)
+        self.board.full[self.rank] = 0
         self.is_busy = False
         self.is_copying = True
-        self.world.spawn(self, self.copy(number, step, calls))
+        self.world.spawn(self, self.copy(number, step, calls, list(self.shown)))
         if step == 0:
             yield lambda: not self.is_copying
+
+    def is_due(self, step: int) -> bool:
+        return not self.world.is_rare or step == 0 or is_due(self.board.due, step)
+
+    def at_place(self, step: int) -> Thread:
+        """The place of a step: its log begins, if it is due."""
+        if step == self.loaded or not self.is_due(step):
+            return
+        yield lambda: not self.is_busy
+        self.is_busy = True
+        if self.rules.begins(
+            self.area.logged(),
+            self.area.generations(),
+            is_full=self.is_full,
+            is_behind=sum(self.begun.values()) < self.logged,
+            spans=len(self.world.nodes) > 1,
+        ):
+            yield from self.open_log(step)
+        self.is_busy = False
+
+    def open_log(self, step: int) -> Thread:
+        area = self.area
+        if self.is_full:
+            yield from area.cut_logs(self.rules.needed)
+            self.is_full, self.whole_from = False, self.logged
+        first = max(self.logged, *(log.end for log in area.logged()), 0)
+        yield from area.open_log(area.newest_log + 1, first)
+        self.opened = [*self.opened[-1:], step]
 
     def announce(self, step: int) -> Thread:
         """By clocks that say anything."""
@@ -187,14 +232,15 @@ class Process:
             self.world.announced(word)
             yield "announced"
 
-    def copy(self, number: int, step: int, calls: Calls) -> Thread:
-        yield from self.area.write(number, step, self.state, calls)
+    def copy(self, number: int, step: int, calls: Calls, shown: list[int]) -> Thread:
+        yield from self.area.write(number, step, self.state, calls, shown)
         self.is_copying = False
 
     def step(self, number: int) -> Thread:
         salt = self.world.known.salts[number]
-        run = step(self.world.spec, number, self.rank, self.state, salt)
+        run = step(self.world.spec, number, self.rank, self.state, self.shown, salt)
         request, self.before = next(run), dict(self.begun)
+        yield from self.at_place(number)
         self.look_at_logs(number)
         for group, known in self.elsewhere.items():
             known.step_begins(self.begun[group])
@@ -215,9 +261,9 @@ class Process:
 
     # ------------------------------------------------------------ calls
 
-    def begin(self, kind: str, group: int, root: int, given: int) -> Call:
+    def begin(self, kind: str, group: int, root: int, given: int, shows: int) -> Call:
         call = Call(sum(self.begun.values()), group, self.begun[group], kind, root, given)
-        call.is_bare = self.is_full
+        call.is_bare, call.shows = self.is_full, shows
         self.calls.append(call)
         self.begun[group] += 1
         if group in self.elsewhere:
@@ -290,7 +336,14 @@ class Process:
             for rank in self.world.spec.groups[call.group]:
                 inputs[rank] = yield from self.read(rank, call)
             call.found = result(call.kind, call.root, self.rank, inputs)
+        self.through(call)
+
+    def through(self, call: Call) -> None:
+        """The script has the result where it wants it, perhaps before it waits."""
         call.is_through = True
+        if call.shows >= 0:
+            assert call.found is not None
+            self.shown[call.shows] = call.found
 
     def read(self, rank: int, call: Call) -> Thread:
         """The words of an entry; a living peer may write over its log meanwhile."""
@@ -373,12 +426,12 @@ class Process:
                     if self.area.is_full:
                         self.fills()
                 self.board.done[self.rank][call.group] = call.number + 1
-            call.is_through = True
+            self.through(call)
             yield "call through"
 
     def fills(self) -> None:
         """Nothing is kept before the next generation."""
-        self.is_full = True
+        self.is_full, self.whole_from = True, None
         if self.opened:
             self.board.full[self.rank] = self.opened[-1] + 1
 
@@ -387,7 +440,7 @@ class Process:
         areas = [self.world.areas[rank] for rank in self.world.nodes[self.node]]
         newest = [max((x.step for x in area.generations()), default=-1) for area in areas]
         if self.rules.is_over(self.opened, step, newest):
-            self.area.drop_logs(max(log.number for log in self.area.logs) - 2)
+            self.area.drop_logs(self.area.newest_log - 2)
         if not self.is_full and self.rules.is_in_vain(self.board.full, self.opened):
             self.fills()
 

@@ -47,7 +47,8 @@ class Spec:
     """A job. ``has_fences``: of all, in each step, as an all-reduce of gradients is one.
 
     ``splits``: of the ranks into groups. ``groups``: all of them; the first one has all ranks.
-    ``late``: so many operations of a step are before the copy of the state at its begin.
+    ``late``: so many operations of a step are before the copy of the state at its begin. ``shows``:
+    they are made in place, in tensors that stay, so the copy may show their results.
     """
 
     workers: int
@@ -56,6 +57,7 @@ class Spec:
     has_fences: bool
     splits: tuple[tuple[tuple[int, ...], ...], ...]
     late: int
+    shows: bool = True
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
@@ -113,6 +115,11 @@ class Spec:
         )
 
 
+def nothing_shown(spec: Spec) -> State:
+    """What the calls of a rank that are made in place have left before the first step."""
+    return [0] * spec.late
+
+
 def mix(*values: int) -> int:
     """A hash of numbers."""
     found = 0x811C9DC5
@@ -127,35 +134,49 @@ def first_state(spec: Spec, rank: int) -> State:
 
 
 def step(
-    spec: Spec, number: int, rank: int, state: State, salt: int
+    spec: Spec, number: int, rank: int, state: State, shown: State, salt: int
 ) -> Generator[Request, Any, int]:
     """One step of the script: begins calls and waits for them; returns what changes the state.
 
-    "take": the state may be copied there.
-    ``salt``: other at each try of all ranks, as if no step could be computed twice alike.
+    "take": the state may be copied there. A call before it takes its place of ``shown`` and, if
+    it is in place, leaves its result there, perhaps before it is waited for.
+    ``salt``: other at each try of all ranks, as if what follows the copy could not be computed
+    twice alike.
     """
-    total, waited = mix(salt, number, *state), []
+    total, waited = mix(number, *state), []
     for at, operation in enumerate(spec.steps[number]):
         if at == spec.late:
+            total = mix(total, salt)
             yield "take", None
+        is_shown = spec.shows and at < spec.late
         group = spec.group_of(operation.split, rank)
         if group < 0:
             yield "pass", None
             continue
         members = spec.groups[group]
         root = members[operation.root % len(members)]
-        call = yield "begin", operation.kind, group, root, mix(total, rank, operation.root)
-        waited.append([operation.lag, call])
+        given = mix(total, rank, operation.root, shown[at] if is_shown else 0)
+        call = yield "begin", operation.kind, group, root, given, at if is_shown else -1
+        waited.append([operation.lag, call, at if is_shown else -1])
         for one in list(waited):
             if one[0] == 0:
-                total = mix(total, (yield "wait", one[1]))
+                total = mix(total, (yield from _awaited(one, shown)))
                 waited.remove(one)
             one[0] -= 1
-    for _, call in waited:
-        total = mix(total, (yield "wait", call))
+    for one in waited:
+        total = mix(total, (yield from _awaited(one, shown)))
     if len(spec.steps[number]) <= spec.late:
+        total = mix(total, salt)
         yield "take", None
     return total
+
+
+def _awaited(one: list[Any], shown: State) -> Generator[Request, Any, int]:
+    """The result of a call."""
+    found: int = yield "wait", one[1]
+    if one[2] >= 0:
+        shown[one[2]] = found
+    return found
 
 
 def changed(word: int, index: int, total: int) -> int:
@@ -197,6 +218,7 @@ class Undisturbed:
         self.salts = salts
         ranks = range(spec.workers)
         states = [first_state(spec, rank) for rank in ranks]
+        self._shown = [nothing_shown(spec) for _ in ranks]
         self.inputs: dict[Id, dict[int, int]] = {}
         self.results: dict[Id, dict[int, int]] = {}
         self.states = [[list(state) for state in states]]
@@ -215,14 +237,15 @@ class Undisturbed:
     ) -> list[int]:
         """Whoever can goes on: a rank waits until all members of its call have come to it."""
         salt = self.salts[number]
-        runs = [step(spec, number, rank, state, salt) for rank, state in enumerate(states)]
+        pairs = enumerate(zip(states, self._shown, strict=True))
+        runs = [step(spec, number, rank, *both, salt) for rank, both in pairs]
         requests: dict[int, Request] = {rank: next(run) for rank, run in enumerate(runs)}
         totals: dict[int, int] = {}
         while requests:
             for rank, request in list(requests.items()):
                 answer: Any = None
                 if request[0] == "begin":
-                    _, kind, group, root, given = request
+                    _, kind, group, root, given, _ = request
                     answer = group, made[rank][group]
                     made[rank][group] += 1
                     inputs = self.inputs.setdefault(answer, {})

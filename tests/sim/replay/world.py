@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, LIVING, Decree, Mended, Mending
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
@@ -35,7 +36,8 @@ LIMIT_S = 60.0
 STEPS_MAX = 200_000
 PLACES = (
     *("announced", "generation begun", "word copied", "calls noted", "generation whole"),
-    *("log closed", "log emptied", "log open", "word logged", "entry logged", "call counted"),
+    *("log closed", "log emptied", "log open", "log cut", "word logged", "entry logged"),
+    "call counted",
     *("call begun", "call complete", "call through", "word changed", "over"),
     *("cut", "published", "first call read", "arrived", "connected", "issued again", "in force"),
     *("started", "word loaded", "from the log", "part read"),
@@ -64,7 +66,7 @@ class World:
     ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor
     never leaves its broken group. ``groups``: in some there are several process groups, and calls
     before the copy of a state. ``nodes``: in some there
-    are several, and the first one's agent leads.
+    are several, and the first one's agent leads. ``small``: in most, logs get full.
     """
 
     def __init__(
@@ -80,23 +82,28 @@ class World:
         nodes: bool = True,
         mirror: type[Mirror] = Mirror,
         elsewhere: type[Elsewhere] = Elsewhere,
+        small: bool = False,
     ) -> None:
         self.draws = random.Random(f"replay/{seed}")
         self.seed, self.rules, self.process = seed, rules or Rules(), process
         self.focus = focus
         others = random.Random(f"replay/{seed}/groups")
         self.spec = Spec.drawn(self.draws, others if groups else None)
+        apart = random.Random(f"replay/{seed}/nodes")
+        ranks = self.spec.workers
+        self.nodes = divided(apart, ranks) if nodes and apart.random() < 0.4 else [range(ranks)]
+        # Where logs are lost, calls before the copy are made again: they must be alike then.
+        self.spec = replace(self.spec, shows=len(self.nodes) == 1)
         self.is_serial = groups and others.random() < 0.3
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
         workers = self.spec.workers
-        is_small = self.draws.random() < 0.1
-        rooms = [self.draws.choice([4, 6, 8, 1000]) if is_small else 1000 for _ in range(workers)]
+        is_small = self.draws.random() < (0.8 if small else 0.1)
+        some = [2, 4, 8, 1000] if small else [4, 6, 8, 1000]
+        rooms = [self.draws.choice(some) if is_small else 1000 for _ in range(workers)]
         self.areas = [area(self.spec.words, room) for room in rooms]
         none = [-1] * workers
         falls, over = [0] * workers, [False] * workers
         done = [dict.fromkeys(self.spec.own(rank), 0) for rank in range(workers)]
-        apart = random.Random(f"replay/{seed}/nodes")
-        self.nodes = divided(apart, workers) if nodes and apart.random() < 0.4 else [range(workers)]
         self.node_of = {rank: node for node, ranks in enumerate(self.nodes) for rank in ranks}
         full = [0] * workers
         self._blank = Words(0, list(none), done, list(none), over, falls, list(none), full)
@@ -390,7 +397,10 @@ class World:
         self._reported.clear()
         self._untold.clear()
         self.lost.clear()
-        boundary = self.rules.common([area.generations() for area in self.areas])
+        logs = [area.logged() for area in self.areas] if len(self.nodes) == 1 else None
+        known = [area.generations() for area in self.areas]
+        boundary = self.rules.common(known, logs)
+        self._see_boundary(known, boundary)
         if any(process.has_left for process in self.ranks):
             boundary = None
         workers = self.spec.workers
@@ -427,7 +437,7 @@ class World:
         """Rewind the memory of a node."""
         words, workers = self.boards[node], self.spec.workers
         for rank in self.nodes[node]:
-            words.done[rank] = self.areas[rank].rewind(boundary)
+            words.done[rank] = self.areas[rank].rewind(boundary, len(self.nodes) == 1)
         words.falls[:], words.over[:] = [0] * workers, [False] * workers
         words.full[:] = [0] * workers
 
@@ -626,6 +636,13 @@ class World:
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back, "mended", text)
+
+    def _see_boundary(self, known: list[list[Generation]], boundary: int | None) -> None:
+        """All begin from what they have: at the newest calls before a copy may be under way."""
+        newest = settling.common(known)
+        older = settling.common([[x for x in own if x.step != newest] for own in known])
+        is_right = boundary in (newest, older) or not self.spec.has_fences
+        self.see_that(is_right, "boundary", f"from {boundary}, and all have {newest} and {older}")
 
     def _see_fall(self, reason: Fall) -> None:
         is_full = any(area.was_full for area in self.areas)

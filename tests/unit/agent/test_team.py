@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.agent.team.door import Door, HandStream
+from ftrun.agent.team.door import Door
 from ftrun.agent.team.hand import cause
 from ftrun.agent.team.identity import make_identity, trusting
 from ftrun.agent.team.main import open_token
@@ -19,6 +19,7 @@ from ftrun.base.errors import UserError
 from ftrun.core.messages import AskLease, FromHand, Goodbye, HandHello, LeaseLeft
 from ftrun.protocol.auth import TOKEN_PATTERN, new_token
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
+from ftrun.protocol.serving import Host, Session
 from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 from ftrun.tools.certs import write_certificates
 from tests.unit.run_settings import resolved
@@ -30,22 +31,23 @@ LOADED = (
 HELLO = HandHello("n1", "10.0.0.2", 2, None, "2")
 
 
-class Lead:
+class Lead(Host):
     """Answers questions for a lease, and keeps what has happened."""
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.gone = asyncio.Event()
 
-    def hand_came(self, stream: HandStream, hello: HandHello) -> None:
+    def attached(self, session: Session, hello: HandHello) -> None:
         self.seen.append(hello)
 
-    def hand_said(self, stream: HandStream, message: FromHand) -> None:
-        self.seen.append(message)
-        if isinstance(message, AskLease):
-            stream.send(LeaseLeft(message.asked_at, 5.0))
+    def received(self, session: Session, *messages: FromHand) -> None:
+        self.seen += messages
+        for message in messages:
+            if isinstance(message, AskLease):
+                session.send(LeaseLeft(message.asked_at, 5.0))
 
-    def hand_gone(self, stream: HandStream, reason: str) -> None:
+    def detached(self, session: Session, reason: str) -> None:
         self.seen.append(reason)
         self.gone.set()
 

@@ -19,8 +19,9 @@ from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.lighthouse import shell as shell_module
 from ftrun.lighthouse.candidacy import Candidacy, stands_by
 from ftrun.lighthouse.register.directory import DirectoryStore
-from ftrun.lighthouse.shell import Session, Shell
+from ftrun.lighthouse.shell import Shell
 from ftrun.protocol.codec import decode_batch
+from ftrun.protocol.serving import Session
 
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
 HELLO = Hello("node", SPEC, 8, "h", "s")

@@ -24,11 +24,12 @@ from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.server import MembershipServer
 from ftrun.lighthouse.settings import ServiceSettings
-from ftrun.lighthouse.shell import Session, Shell
+from ftrun.lighthouse.shell import Shell
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import encode
 from ftrun.protocol.quorums import QuorumMemory
 from ftrun.protocol.rpc import ATTACH
+from ftrun.protocol.serving import Session
 from ftrun.protocol.streams import StreamCodec, take_batch
 
 SPEC = m.JobSpec("job", 2, 1, 1, 5.0, 60.0, 120.0)

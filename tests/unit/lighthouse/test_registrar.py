@@ -19,7 +19,7 @@ from ftrun.core.messages import (
     Welcome,
 )
 from ftrun.lighthouse.registrar import Registrar
-from ftrun.lighthouse.shell import Session
+from ftrun.protocol.serving import Session
 from ftrun.protocol.streams import StreamCodec
 
 SPEC = JobSpec("job", 2, 4, 1, 60.0, 5.0, 20.0, nodes=2)

@@ -13,11 +13,12 @@ import pytest
 from ftrun.core.lighthouse.events import JournalState, LighthouseSettings
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.messages import Heartbeat, HeartbeatAck, Hello, JobSpec, Notice, Welcome
-from ftrun.lighthouse import shell as shell_module
 from ftrun.lighthouse.event_log import EVENTS_MAX, EventLog
 from ftrun.lighthouse.journal import JournalFile
-from ftrun.lighthouse.shell import Session, Shell
+from ftrun.lighthouse.shell import Shell
+from ftrun.protocol import serving
 from ftrun.protocol.codec import decode_batch, encode
+from ftrun.protocol.serving import Session
 
 SPEC = JobSpec("job", 2, 1, 1, 5.0, 2.0, 60.0)
 HELLO = Hello("node", SPEC, 8, "h", "s")
@@ -122,8 +123,8 @@ def test_the_timer_brings_the_core_to_its_deadlines(tmp_path: Path) -> None:
 
 
 def test_an_outbox_has_a_limit_in_messages_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell_module, "OUTBOX_MESSAGES_MAX", 10)
-    monkeypatch.setattr(shell_module, "OUTBOX_BYTES_MAX", 1000)
+    monkeypatch.setattr(serving, "OUTBOX_MESSAGES_MAX", 10)
+    monkeypatch.setattr(serving, "OUTBOX_BYTES_MAX", 1000)
     for data, count in ((b"x", 10), (b"x" * 100, 10), (b"x" * 500, 2)):
         session = Session("node")
         for _ in range(count):

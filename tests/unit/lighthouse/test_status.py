@@ -28,8 +28,9 @@ from ftrun.core.messages import (
 from ftrun.core.quorum import Endpoint
 from ftrun.lighthouse.journal import JournalFile
 from ftrun.lighthouse.openapi import openapi, schema_of
-from ftrun.lighthouse.shell import Session, Shell
+from ftrun.lighthouse.shell import Shell
 from ftrun.lighthouse.status import full_status
+from ftrun.protocol.serving import Session
 
 HELLO = Hello("node", JobSpec("job", 2, 1, 2, 5.0, 2.0, 60.0), 8, "h", "s")
 KEY = WorkerKey("0", "aa", 0)

@@ -106,13 +106,8 @@ def test_a_log_gives_each_call_back_and_knows_the_first_that_it_lacks(memory: Gr
     nothing = area.find(OTHER, 90)
     assert nothing is not None and nothing.data.nbytes == 0
     assert area.find(OTHER, 91) is None and area.find(GROUP, 91) is not None
-    assert area.logged_until(7, 100) == 103
-    assert area.logged_until(8, 102) == 103
-    assert area.logged_until(8, 100) == 100  # log 8 begins later
-    assert area.log_bytes(7) == nbytes
+    assert area.log_bytes(7) == nbytes and area.newest_log == 8
     assert sorted(area.logs(), key=lambda log: log.first) == [Logged(100, 102), Logged(102, 103)]
-    area.open_log(8, 102)  # a replacement comes to it again
-    assert area.logged_until(7, 100) == 103
     area.open_log(10, 200)  # takes the place of log 7
     assert area.find(GROUP, 90) is None and area.find(GROUP, 91) is not None
 
@@ -129,8 +124,33 @@ def test_memory_is_rewound_to_a_boundary_as_if_nothing_had_followed(memory: Grou
     assert area.read(7) is None and area.find(GROUP, 60) is None
     assert area.logs() == [Logged(65, 65)]
     assert area.generations()[-1].calls == {GROUP: 59, OTHER: 6}, "a replacement begins with it"
-    area.log(6, GROUP, 59, 0)
-    assert area.logged_until(6, 65) == 66 and area.find(GROUP, 59) is not None
+    area.log(area.newest_log, GROUP, 59, 0)
+    assert area.logs() == [Logged(65, 66)] and area.find(GROUP, 59) is not None
+
+
+def test_what_a_state_shows_stays_in_a_log_that_is_cut(memory: GroupMemory) -> None:
+    area, leaves = memory.area(0), pack({"a": torch.zeros(10)}).leaves
+    area.lay_out(4096, 1 << 16)
+    for number in (1, 2):
+        begin = 10 * number
+        area.open_log(number, begin)
+        for call in range(5):
+            area.log(number, GROUP, begin + call, 1, [torch.full((100,), float(begin + call))])
+        area.write(number, b"", leaves, number, {GROUP: begin + 3}, {GROUP: begin + 1})
+    before = area.log_bytes(2)
+    area.cut_logs()
+    assert sorted(log.end for log in area.logs()) == [13, 23]
+    assert area.log_bytes(2) == before * 3 // 5
+    area.open_log(3, 30)
+    area.log(3, GROUP, 30, 1, [torch.ones(1 << 12)])  # where the others were
+    assert area.find(GROUP, 23) is None and area.find(GROUP, 30) is not None
+    assert area.rewind(2, has_logs=True) == {GROUP: 23}
+    assert area.logs() == [Logged(20, 23)]
+    kept = area.find(GROUP, 22)
+    assert kept is not None and kept.data.view(torch.float32)[99].item() == 22.0
+    assert [(x.place, x.copied) for x in area.generations() if x.step == 2] == [(21, 23)]
+    assert area.rewind(2) == {GROUP: 21}, "without a log they are made again"
+    assert area.logs() == [Logged(21, 21)]
 
 
 def test_what_does_not_fit_is_refused_with_both_sizes(memory: GroupMemory) -> None:

@@ -2,13 +2,17 @@
 
 import os
 
-IN_A_COPY = "in a copy"
+IN_A_COPY, IN_AN_OBJECT = "in a copy", "in an object"
 
 
 def arm(rank, deaths):
-    """Die at these places of calls or copies, by their numbers."""
+    """Die at these places of calls or copies, by their numbers.
+
+    "in an object": before the second of the two calls that send one, at the first from then on.
+    """
     copy = next((number for number in deaths if deaths[number] == IN_A_COPY), None)
-    places = {number: place for number, place in deaths.items() if number != copy}
+    in_object = [number for number, place in deaths.items() if place == IN_AN_OBJECT]
+    places = {x: place for x, place in deaths.items() if x not in (copy, *in_object)}
     from ftrun.core.replay import pacing
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
     from ftrun.snapshots.area import Area
@@ -25,6 +29,8 @@ def arm(rank, deaths):
         place = "" if world.is_apart else places.get(world.count)
         if place == "before":
             die(place)
+        if world._unit and not world.is_apart and any(x <= world.count for x in in_object):
+            die(IN_AN_OBJECT)
         begin(world, shell, call)
         if place == "issued":
             die(place)

@@ -23,8 +23,7 @@ if deaths:
     from arming import arm
 
     arm(rank, {number: place for one, time, place, number in deaths if (one, time) == (rank, life)})
-has_few = bool(sys.argv[3:])
-if has_few:
+if sys.argv[3:]:
     from ftrun.snapshots import area
 
     area.CALLS_MAX = int(sys.argv[3])
@@ -41,18 +40,17 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 torch.manual_seed(100 + rank)
 total, last = 0.0, torch.zeros(1)
 for step in range(30):
-    if not has_few:
-        work = dist.all_reduce(last, async_op=True)  # in flight while the model runs
+    work = dist.all_reduce(last, async_op=True)  # in flight while the model runs
     loss = model(data[step]).square().mean()
-    if has_few:  # after a call that a full log lacks no snapshot is taken
-        work = dist.all_reduce(last, async_op=True)
     optimizer.zero_grad()
     loss.backward()
     first = torch.full((1,), float(step))
     dist.broadcast(first, src=step % 3)
     work.wait()
+    sent = [(rank, step % 7 * "x")]
+    dist.broadcast_object_list(sent, src=(step + 1) % 3)
     optimizer.step()
-    total += last.item() + first.item()
+    total += last.item() + first.item() + sent[0][0] + len(sent[0][1])
     last = loss.detach().reshape(1).clone()
 digest = hashlib.sha256(repr(total).encode())
 for tensor in model.state_dict().values():

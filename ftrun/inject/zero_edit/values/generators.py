@@ -12,6 +12,7 @@ import ctypes
 import json
 import random
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,9 +48,11 @@ def state_of(generator: Any) -> bytes:
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):
-        version, inner, gauss = generator.getstate()
-        return packed([version, gauss], [array.array(_WORDS, inner).tobytes()])
-    return NUMPY.state(generator)
+        pythons: Any = random.getstate
+        return PYTHON.state(generator) if generator is pythons.__self__ else _pythons(generator)
+    module: Any = sys.modules["numpy"].random
+    is_global = generator is module.get_state.__self__
+    return NUMPY.state(generator) if is_global else _numpys(generator)
 
 
 def set_to(generator: Any, state: bytes) -> None:
@@ -65,33 +68,69 @@ def set_to(generator: Any, state: bytes) -> None:
         generator.bit_generator.state = json.loads(state, object_hook=_unpacked)
 
 
-class _Numpy:
-    """numpy's generators. To read the state of the global one takes 40 µs, so that it is read again
-    only when it is known to have been drawn from: its memory has changed since the first look."""
+class Global:
+    """A global generator. To read its state takes 40 to 110 µs, so that it is read again only when
+    its memory has changed.
 
-    def __init__(self) -> None:
-        self._first = self._state = b""
+    Args:
+        read: gives its state; ``memory``: its memory, b"" if that is not known.
+        is_all: that is all of its state; else it changes unseen, once it was drawn from.
+    """
+
+    def __init__(
+        self, read: Callable[[Any], bytes], memory: Callable[[Any], bytes], *, is_all: bool
+    ) -> None:
+        self._read, self._look, self._is_all = read, memory, is_all
+        self._memory = self._state = b""
 
     def state(self, generator: Any) -> bytes:
-        module: Any = sys.modules["numpy"].random
-        if generator is not module.get_state.__self__:
-            return _numpys(generator)
-        bits: Any = getattr(module, "get_bit_generator", lambda: None)()  # numpy < 1.24 has none
-        is_known = type(bits).__name__ == "MT19937"
-        memory = ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES) if is_known else b""
-        if not (self._state and memory) or memory != self._first:
-            self._first = self._first or memory
-            self._state = _numpys(generator)
+        memory = self._look(generator)
+        if not memory or memory != self._memory:
+            self._state = self._read(generator)
+            if self._is_all or not self._memory:
+                self._memory = memory
         return self._state
 
 
-NUMPY = _Numpy()
+def _pythons(generator: Any) -> bytes:
+    version, inner, gauss = generator.getstate()
+    return packed([version, gauss], [array.array(_WORDS, inner).tobytes()])
+
+
+def _pythons_memory(generator: Any) -> bytes:
+    """Its position, then its key, behind what each object has: where it is known to be so."""
+    if not _IS_KNOWN:
+        return b""
+    memory = ctypes.string_at(id(generator) + object.__basicsize__, _MT19937_BYTES)
+    return memory + repr(generator.gauss_next).encode()
+
+
+def _is_known() -> bool:
+    made = random.Random(1)
+    made.random()
+    memory = ctypes.string_at(id(made) + object.__basicsize__, _MT19937_BYTES)
+    *key, position = array.array(_WORDS, made.getstate()[1])
+    return array.array(_WORDS, memory).tolist() == [position, *key]
+
+
+_IS_KNOWN = random.Random.__basicsize__ > object.__basicsize__ + _MT19937_BYTES and _is_known()
+
+
+def _numpys_memory(_: Any) -> bytes:
+    module: Any = sys.modules["numpy"].random
+    bits: Any = getattr(module, "get_bit_generator", lambda: None)()  # numpy < 1.24 has none
+    is_known = type(bits).__name__ == "MT19937"
+    return ctypes.string_at(bits.ctypes.state_address, _MT19937_BYTES) if is_known else b""
 
 
 def _numpys(generator: Any) -> bytes:
     is_old = hasattr(generator, "get_state")  # a RandomState, which keeps one number more
     found = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
     return json.dumps(found, default=_packed).encode()
+
+
+PYTHON = Global(_pythons, _pythons_memory, is_all=True)
+NUMPY = Global(_numpys, _numpys_memory, is_all=False)
 
 
 def _packed(array: Any) -> dict[str, Any]:

@@ -234,6 +234,10 @@ class Tensors:
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
 
+    def are_trained(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether these are parameters or buffers of the trained models, or lie in their memory."""
+        return self._trained().issuperset(map(memory, tensors))
+
     def load(self, tree: Mapping[str, Any], *, is_late: bool = False) -> None:
         """Set the variables of the script's frames, on the thread that runs it.
 

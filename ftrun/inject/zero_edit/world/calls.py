@@ -70,16 +70,19 @@ class Buffers:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor | bytes:
         """A copy of ``tensor``; of a small one its bytes, because torch's own copy costs more."""
-        size = nbytes(tensor)
-        if size <= KEPT_BYTES_MAX and tensor.is_cpu:
-            return to_bytes(tensor)
-        if KEPT_BYTES_MAX < size < inf:
+        is_small = tensor.is_cpu and nbytes(tensor) <= KEPT_BYTES_MAX
+        return to_bytes(tensor) if is_small else self.clone(tensor)
+
+    def clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of ``tensor``, as a tensor."""
+        tensor = tensor.detach()
+        if KEPT_BYTES_MAX < nbytes(tensor) < inf:
             for index, free in enumerate(self._free):
                 alike = free.shape, free.dtype, free.device
                 if alike == (tensor.shape, tensor.dtype, tensor.device):
                     del self._free[index]
                     return free.copy_(tensor)
-        return tensor.detach().clone()
+        return tensor.clone()
 
     def release(self, copies: Sequence[torch.Tensor | bytes]) -> None:
         """These copies are needed no more."""

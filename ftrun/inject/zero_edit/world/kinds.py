@@ -166,6 +166,17 @@ def operation(opts: Any) -> Any:
     return getattr(opts, "reduceOp", ReduceOp.SUM)
 
 
+def may_share_out(call: Call) -> bool:
+    """Whether each rank may give another part of one whole by it. Then no deputy has the part of a
+    rank that is away. A single number, and the largest of all, are no such parts."""
+    given = call.kind.inputs(call) or call.kind.outputs(call)
+    is_alike = operation(call.args[-1]) in _OF_ALIKE
+    return not is_alike and sum(tensor.numel() for tensor in given) > 1
+
+
+_OF_ALIKE = (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.BAND, ReduceOp.BOR)
+
+
 # ---------------------------------------------------------------- while ranks are away
 
 
@@ -202,6 +213,8 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
     tensors, opts = call.args
     root = opts.rootRank
     is_deputy = there.here[there.deputy(root)] == there.own
+    if root not in there.here and call.shell.world.is_of_model(tensors):
+        call.takes_deputy = True  # what it gave last is older than what all have of it now
     if root not in there.here and is_deputy and not call.takes_deputy:
         given = call.given_last()
         if given is None:
@@ -269,10 +282,16 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
                 f"reduce_scatter: an input of {tensor.dtype}{list(tensor.shape)} does not fit an "
                 f"output of {output.dtype}{list(output.shape)}"
             )
-    whole = torch.cat([tensor.reshape(-1) for tensor in given])
+    flat, buffers = [tensor.reshape(-1) for tensor in given], call.shell.world.buffers
+    # torch takes new memory for it at each call, which costs more than the copy.
+    whole = buffers.clone(flat[0]) if len(flat) == 1 else torch.cat(flat)
     work = _reduce_all([whole], opts, there)
-    parts = whole.view(there.size, output.numel())
-    return work, lambda: output.copy_(parts[there.own].view_as(output))
+
+    def spread() -> None:
+        output.copy_(whole.view(there.size, output.numel())[there.own].view_as(output))
+        buffers.release([whole])
+
+    return work, spread
 
 
 def _barrier(call: Call, there: There) -> Issued:

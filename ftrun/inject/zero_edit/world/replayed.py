@@ -31,8 +31,9 @@ import torch
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
+from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
-from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, may_be_made, of_all
+from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
 from ftrun.core.replay.pacing import fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
@@ -90,7 +91,8 @@ class ReplayedWorld(World):
         self._awaited: list[ReplayedCall] = []  # the script has their Works
         self._early: dict[int, tuple[ReplayedCall, Keeps, list[torch.Tensor]]] = {}
         self._is_full = False
-        self._steps: list[int] = []  # that of the generation of each log
+        self._whole_from: int | None = 0
+        self.steps: list[int] = []  # at whose places the last two logs were begun
         self._groups = Reconnecting(self, -1 if self.is_newcomer else self.board.decree)
 
     @property
@@ -154,7 +156,7 @@ class ReplayedWorld(World):
         if not self.is_newcomer:
             self.area.divide()
             self.area.open_log(0, 0)
-            self._steps = [0]
+            self.steps = [0]
         self._groups.starts(store, prefix)
 
     def destroyed(self, shell: Shell) -> None:
@@ -353,36 +355,57 @@ class ReplayedWorld(World):
 
     def _fills(self) -> None:
         """The log has a gap from here on, which the next generation ends."""
-        self._is_full = True
-        if self._steps:
-            self.board.set(self.rank, Word.FULL, self._steps[-1] + 1)
+        self._is_full, self._whole_from = True, None
+        if self.steps:
+            self.board.set(self.rank, Word.FULL, self.steps[-1] + 1)
 
     def fills_within(self, more: int, step: int) -> bool:
         """Whether a log is full that goes on for so many more steps. ``step``: it begins now."""
-        had = max(1, step - self._steps[-1]) if self._steps else 1
+        had = max(1, step - self.steps[-1]) if self.steps else 1
         each, calls = self.area.log_bytes(self.log) / had, (self.done - self._opened) / had
         return calls * (had + more) > CALLS_MAX or fills(each, self.area.log_room, had + more)
 
-    def may_open(self, since: int) -> bool:
-        """Whether the next log can have the calls from ``since`` on."""
-        return may_be_made(is_full=self._is_full, since=since, begun=self.count)
+    def may_be_made(self, since: int) -> bool:
+        """Whether a generation can be made whose place is after so many calls."""
+        return log_rules.may_be_made(whole_from=self._whole_from, since=since, begun=self.count)
 
-    def opens_log(self, number: int, since: int, step: int) -> None:
-        """A generation of ``step`` is made: the calls from ``since`` on go to the next log."""
+    def is_at_place(self, step: int) -> None:
+        """The script stands at what may be the place of a generation of ``step``."""
         with self.changed:
-            self.area.open_log(number, since, self.done)
-            self.log, self._opened, self._is_full = number, since, False
-            self._steps = [*self._steps[-1:], step]
+            if log_rules.begins(
+                self.area.logs(),
+                self.area.generations(),
+                is_full=self._is_full,
+                is_behind=self.is_behind,
+                spans=self.memory.spans,
+            ):
+                self._open_log(step)
+
+    def is_made(self, step: int) -> None:
+        """A generation of ``step`` is made."""
+        with self.changed:
+            if self._is_full:
+                self._open_log(step)
             self.board.set(self.rank, Word.FULL, 0)
+
+    def _open_log(self, step: int) -> None:
+        if self._is_full:
+            self.area.cut_logs()
+            self._is_full, self._whole_from = False, self.done
+        self.log = self.area.newest_log + 1
+        # A predecessor may have logged a call that it has not counted.
+        self._opened = max(self.done, *(log.end for log in self.area.logs()), 0)
+        self.area.open_log(self.log, self._opened)
+        self.steps = [*self.steps[-1:], step]
 
     def begins(self, step: int) -> None:
         """A step begins. If it has a generation, that is under way."""
         here = self.memory.here
         newest = self.board.all(Word.NEWEST)[here.start : here.stop]
         with self.changed:
-            if is_over(self._steps, step, newest):
+            if is_over(self.steps, step, newest):
                 self.area.drop_logs(self.log - KEPT)
-            if is_in_vain(self.board.all(Word.FULL), self._steps[-1:]) and not self._is_full:
+            if is_in_vain(self.board.all(Word.FULL), self.steps[-1:]) and not self._is_full:
                 self._fills()
 
     def begins_step(self) -> None:
@@ -397,7 +420,7 @@ class ReplayedWorld(World):
         with self.changed:
             for line in self._lines.values():
                 line.begun = line.oldest = self.before.get(line.id, 0)
-            self.count = first
+            self.count = self._whole_from = first
 
     def since(self, _first: int, _is_over: bool) -> list[list[Any]]:
         return []
@@ -407,7 +430,7 @@ class ReplayedWorld(World):
         if call.line is not None:
             self._see_that_it_gives_the_same(call, self.area.find(call.line.id, call.number))
         call.waited = True
-        call.take(self._logged(call), None)  # also where it gives this rank nothing
+        call.take(self._logged(call), call.tag)  # also where it gives this rank nothing
 
     def _logged(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """The result of a call that all have; None: it has none."""

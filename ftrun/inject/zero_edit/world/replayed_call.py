@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import zlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,15 @@ from typing import Any
 import torch
 
 from ftrun.base import clock
+from ftrun.core.ids import NO_ATTEMPT
 from ftrun.core.replay.log_rules import Keeps
 from ftrun.core.replay.mirroring import Elsewhere
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.kinds import nbytes
 
-MARKED_LEAST, MARKED_PARTS, MARKED_BYTES = 64, 8, 16
-"""Numbers of a tensor that is marked; the mark is of so many parts, of so many bytes each."""
+MARKED_LEAST, MARKED_WORDS = 64, 16
+"""Numbers of a tensor that is marked; the mark is of so many of its words."""
+_Words = ctypes.c_int64 * (1 << 40)
 
 
 @dataclass(eq=False, slots=True)
@@ -77,11 +78,13 @@ class ReplayedCall(Call):
         line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
         what: is logged of it. ``mark``: of what it gives, if the log does not have that; 0: none.
         is_bare: nothing of it is kept.
+        tag: one and the same, as all ranks' inputs are in each result, also in one from the log.
         given: what it gives, once it is through: copies, or a tensor and its version; None: that is
             in the log.
     """
 
     shell: Any
+    tag: object = NO_ATTEMPT
     line: Line | None = None
     at = -1
     what: Keeps | None = None
@@ -160,10 +163,8 @@ def mark_of(inputs: Sequence[torch.Tensor]) -> int:
     for tensor in inputs:
         is_large = tensor.is_floating_point() and tensor.numel() >= MARKED_LEAST
         if is_large and tensor.device.type == "cpu" and tensor.is_contiguous():
-            begin, last = tensor.data_ptr(), tensor.nbytes - MARKED_BYTES
-            for part in range(MARKED_PARTS):
-                at = begin + part * last // (MARKED_PARTS - 1)
-                mark = zlib.crc32(ctypes.string_at(at, MARKED_BYTES), mark)
+            words, count = _Words.from_address(tensor.data_ptr()), tensor.nbytes // 8
+            mark = hash((mark, *words[: count : max(1, count // MARKED_WORDS)]))
     return mark
 
 

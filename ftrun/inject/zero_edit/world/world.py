@@ -27,6 +27,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
@@ -42,7 +44,14 @@ from ftrun.inject.zero_edit.world.calls import (
     wait_for_end,
 )
 from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
-from ftrun.inject.zero_edit.world.kinds import Impossible, RootAway, There, has_no_data, nbytes
+from ftrun.inject.zero_edit.world.kinds import (
+    Impossible,
+    RootAway,
+    There,
+    has_no_data,
+    may_share_out,
+    nbytes,
+)
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
@@ -81,6 +90,8 @@ class World:
             where the main thread waits in the call (inside.py).
         on_live: called before the first call of the script's that meets its peers' again.
         is_ours: the call that begins is torch's DistributedDataParallel's.
+        is_of_model: whether tensors are those of a model that is trained on all replicas.
+        optimizer: of a model, whose step is under way; "": none is.
     """
 
     call = Call
@@ -103,13 +114,15 @@ class World:
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
         self.in_set_up = True
+        self.optimizer = ""
+        self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()
         self.rank = rank
         self.in_use = NO_ATTEMPT
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
-        self._here = here
+        self._here, self._size = here, here.replicas * here.workers_per_replica
         self.gives_up = gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
@@ -129,9 +142,9 @@ class World:
 
     @property
     def is_whole(self) -> bool:
-        size = self._here.replicas * self._here.workers_per_replica
-        is_apart = self.is_walking or self.is_passing or self.is_following
-        return len(self.members) == size and not is_apart
+        return len(self.members) == self._size and not (
+            self.is_walking or self.is_passing or self.is_following
+        )
 
     @property
     def is_apart(self) -> bool:
@@ -150,6 +163,12 @@ class World:
         if self.is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
         else:
+            if self.optimizer and may_share_out(call):
+                self.gives_up(
+                    f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: "
+                    "its ranks may share out the work and the state of a step, so that a part of "
+                    "it is lost with each one"
+                )
             self._record(call)
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()

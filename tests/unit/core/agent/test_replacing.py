@@ -244,6 +244,7 @@ def play(seed: int, *, spans: bool = False) -> Node:
     assert sorted(node.processes) == list(range(WORKERS)), "a rank without a process"
     assert node.joined == [node.number] * WORKERS, "a rank that is not in the group"
     assert slot.budget.spent == node.counted <= RESTARTS_MAX, "a wrong number of restarts"
+    assert slot.restarts == node.counted, "another number is shown"
     return node
 
 
@@ -346,6 +347,16 @@ def _pays_twice(replacing: type[Replacing]) -> Callable[..., object]:
     return broken
 
 
+def _counts_each_process(replacing: type[Replacing]) -> Callable[..., object]:
+    replace_one = replacing._replace
+
+    def broken(self: Replacing, slot: SlotState, rank: int) -> None:
+        slot.restarts += 1
+        replace_one(self, slot, rank)
+
+    return broken
+
+
 def _replaces_for_ever(_: type[Replacing]) -> Callable[..., object]:
     return lambda self, slot, after_s: None
 
@@ -360,6 +371,7 @@ PLANTED = {
     "starts no replacement": ("gone", _forgets_to_replace),
     "begins again while processes live": ("_end_all", _begins_again_at_once),
     "books a fall twice": ("_begin_again", _pays_twice),
+    "shows each process as a restart": ("_replace", _counts_each_process),
     "does not note that all go on": ("_mended", _replaces_for_ever),
 }
 

@@ -7,14 +7,18 @@ import pytest
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import (
     Keeps,
+    Misses,
+    begins,
     free_parts,
     is_in_vain,
     is_over,
     keeps,
     may_be_made,
+    needed,
     of_all,
     roomy,
 )
+from ftrun.core.replay.settling import Generation, Logged
 
 
 @pytest.mark.parametrize(
@@ -51,10 +55,43 @@ def test_a_log_begins_where_nothing_is() -> None:
     assert roomy(free, 5) == (2, 6), "the largest"
 
 
+def at(place: int, copied: int) -> Generation:
+    return Generation(0, 0, {1: copied}, {1: place})
+
+
 def test_no_generation_is_made_after_calls_that_a_full_log_lacks() -> None:
-    assert may_be_made(is_full=False, since=3, begun=5)
-    assert may_be_made(is_full=True, since=5, begun=5), "no call is between the place and the copy"
-    assert not may_be_made(is_full=True, since=3, begun=4)
+    assert may_be_made(whole_from=3, since=3, begun=5)
+    assert may_be_made(whole_from=None, since=5, begun=5), "no call is between place and copy"
+    assert not may_be_made(whole_from=None, since=3, begun=4)
+    assert not may_be_made(whole_from=4, since=3, begun=4)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_log_begins_at_the_place_of_a_step_that_is_due(is_full: bool) -> None:
+    logs, made, no = [Logged(0, 4), Logged(4, 9)], [at(0, 0), at(5, 6)], False
+    assert begins(logs, made, is_full=is_full, is_behind=False, spans=False)
+    assert not begins(logs, made, is_full=is_full, is_behind=True, spans=False)
+    assert begins(logs, made, is_full=is_full, is_behind=False, spans=True) is not is_full
+    assert begins(logs, made[:1], is_full=is_full, is_behind=no, spans=no) is is_full, "unused"
+    assert begins([], [], is_full=is_full, is_behind=False, spans=False) is is_full
+
+
+def test_of_a_log_with_a_gap_what_all_that_begin_again_need_is_kept() -> None:
+    log = Logged(10, 20)
+    assert needed(log, [at(12, 15)]) == 5
+    assert needed(log, [at(12, 15), at(17, 18)]) == 8
+    assert needed(log, [at(12, 12), at(9, 13), at(19, 21)]) == 0
+
+
+def test_steps_that_are_due_are_missed_three_times_in_a_row_at_most() -> None:
+    misses = Misses()
+    fine = {"is_logged": True, "is_known": True, "is_settled": True}
+    lacking = {"is_logged": Fall.LOG_FULL, "is_known": Fall.SCRIPT, "is_settled": Fall.IN_FLIGHT}
+    for name, why in lacking.items():
+        for row in range(1, 5):
+            assert misses.look(**{**fine, name: False}) is why
+            assert misses.are_too_many is (row == 3)
+        assert misses.look(**fine) is None and not misses.are_too_many
 
 
 def test_what_is_kept_is_in_vain_once_a_log_of_the_same_generation_is_full() -> None:

@@ -57,6 +57,11 @@ def test_replacements_that_die_again_and_again() -> None:
     for number in range(DEATHS_MAX):
         assert mending.died(1, PLACE, 1.0) == Decree(number + 1)
     assert mending.died(1, PLACE, 1.0) is Fall.DIES_AGAIN
+    assert mending.rewind(29, 3, 2.0) == Decree(DEATHS_MAX + 1), "all begin from what they have"
+    for _ in range(DEATHS_MAX):
+        assert isinstance(mending.died(1, PLACE, 3.0), Decree)
+    assert mending.died(1, PLACE, 3.0) is Fall.DIES_AGAIN
+    assert mending.rewind(29, 3, 4.0) is None, "once"
 
 
 def test_who_waits_for_a_replacement_waits_so_long() -> None:

@@ -119,3 +119,16 @@ def test_all_begin_again_at_the_newest_step_at_whose_begin_all_have_a_generation
     assert common([first, [*other, at(9, 6, {0: 31})]]) == 5  # that is another step
     assert common([first, [at(8, 7, {0: 40})]]) is None
     assert common([first, []]) is None
+
+
+def test_all_begin_again_where_their_logs_have_what_their_states_show() -> None:
+    def at(step: int, place: int, copied: int) -> Generation:
+        return Generation(step, step, {0: copied}, {0: place})
+
+    one, other = [at(5, 20, 20), at(6, 30, 32)], [at(5, 20, 20), at(6, 30, 32)]
+    whole = [Logged(18, 32)]
+    assert common([one, other], [whole, [Logged(30, 40)]]) == 6
+    assert common([one, other], [whole, [Logged(30, 31)]]) == 5
+    assert common([one, other], [whole, [Logged(31, 40)]]) == 5
+    assert common([one, other]) == 6, "the states go where no log is"
+    assert common([one, [*other[:1], at(6, 30, 31)]], [whole, whole]) == 5, "not one and the same"

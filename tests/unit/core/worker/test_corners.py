@@ -265,8 +265,14 @@ def test_a_newcomer_in_its_step_is_told_that_its_peers_are_at_their_end() -> Non
         ("at 6/A+1.1#1: 0 1 newcomers 0", True),
         ("at 6/A+1.1#1: 0 1 newcomers 1", True),
         ("at 5/A: 0 1", False),
+        ("at 7/A+1.1#1+1.2#1: 0 1 newcomers 0", False),
     ],
-    ids=["the peers have committed the step", "the lighthouse does not know", "nobody has"],
+    ids=[
+        "the peers have committed the step",
+        "the lighthouse does not know",
+        "nobody has",
+        "the peers are further, and elsewhere in the script",
+    ],
 )
 def test_who_has_lost_a_step_between_two_steps_knows_whether_it_lacks_the_state(
     quorum: str, lacks: bool
@@ -279,6 +285,26 @@ def test_who_has_lost_a_step_between_two_steps_knows_whether_it_lacks_the_state(
     for text in ("interrupt 1.1#1", f"new quorum 1.2#1 {quorum}", "decide no", "built 1.2#1"):
         machine.handle(event_of(text), 0.0)
     assert not machine.in_step and machine.must_catch_up == lacks
+
+
+@pytest.mark.parametrize("step", [6, 8])
+def test_who_joins_again_by_a_switch_catches_up_if_it_has_lost_the_last_step_alone(
+    step: int,
+) -> None:
+    """No quorum is in force before its boundary, so it does not wait for one."""
+    machine = machine_of("worker 0 holds 5/A heal_first=1")
+    for text in (
+        *("boundary", "new quorum 1.1#1 at 5/A: 0 1", "built 1.1#1", "issue"),
+        *("interrupt 1.1#1", "decide no", "prepare 1.2#1: 0 1 newcomers 0", "built 1.2#1"),
+    ):
+        machine.handle(event_of(text), 0.0)
+    assert not machine.is_alone and not machine.must_catch_up
+    machine.handle(event_of(f"propose 1.2#1@{step}"), 0.0)
+    assert machine.is_alone and machine.must_catch_up == (step == 6)
+    machine.handle(event_of("boundary freeze to catch up"), 0.0)
+    machine.handle(event_of(f"switch 1.2#1@{step}"), 0.0)
+    assert machine.healing and machine.position == step
+    assert machine.heals_first == (step == 6), "a later state belongs to another place"
 
 
 def test_whom_a_worker_at_its_end_waits_for() -> None:

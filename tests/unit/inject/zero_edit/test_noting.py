@@ -32,7 +32,8 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
         counters=counters_of(frameworks),
         tensors=Tensors(lambda: ()),
         world=SimpleNamespace(count=0),
-        sparing=Sparing(lambda step: True, lambda: 0),
+        memory=None,
+        sparing=Sparing(lambda: True, lambda: 0),
         randomness=Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life"),
     )
     made = Noting(script)

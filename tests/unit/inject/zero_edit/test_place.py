@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.frames import GENERATOR, Spot
 from ftrun.inject.zero_edit.place import LoaderPlace, Place, digest, summary
 
 AT = Spot("train.py:epoch", 41)
@@ -40,6 +40,13 @@ def test_a_digest_tells_stacks_apart() -> None:
     assert digest(PLACE.stack) == digest(tuple(PLACE.stack))
     assert digest(PLACE.stack) != digest(PLACE.stack[:1])
     assert digest((AT,)) != digest((Spot(AT.name, 42),))
+
+
+def test_a_digest_begins_where_the_script_draws_from_its_generators() -> None:
+    shows, at = Spot("train.py:shown", 7, GENERATOR), Spot("train.py:epoch", 41, 8)
+    assert digest((shows, at)) == digest((AT,)) != digest((shows, Spot(AT.name, 42, 8)))
+    assert digest((AT, shows)) != digest((AT,))
+    assert digest((shows,)) != digest((Spot("train.py:shown", 8, GENERATOR),))
 
 
 def test_a_place_among_another_number_of_replicas_is_behind_as_many_samples() -> None:

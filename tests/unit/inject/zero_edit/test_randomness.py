@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ftrun.inject.zero_edit.values import generators
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has not looked at numpy's generator; its generators are put back."""
-    monkeypatch.setattr(generators, "NUMPY", generators._Numpy())
+    monkeypatch.setattr(generators.NUMPY, "_memory", b"")
     before = States.now()
     yield
     before.set()
@@ -58,13 +58,24 @@ def test_states_come_back_from_bytes_in_the_middle_of_a_pair() -> None:
     assert drawn() == expected
 
 
-def test_numpy_is_read_again_once_it_was_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "draws"),
+    [
+        ("numpy", (np.random.rand, np.random.randn, np.random.randn)),
+        ("python", (random.random, lambda: random.gauss(0, 1), lambda: random.gauss(0, 1))),
+    ],
+)
+def test_a_global_one_is_read_again_once_it_was_drawn_from(
+    name: str, draws: tuple[Callable[[], float], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seed(5)
-    monkeypatch.setattr(generators, "NUMPY", generators._Numpy())
-    first = States.now()
-    assert States.now().of["numpy"] is first.of["numpy"]
-    np.random.rand()
-    assert States.now().of["numpy"] != first.of["numpy"]
+    monkeypatch.setattr(generators.NUMPY, "_memory", b"")
+    now = States.now().of[name]
+    assert States.now().of[name] is now
+    for draw in draws:  # the second number of a pair is kept beside the memory that they come from
+        draw()
+        before, now = now, States.now().of[name]
+        assert now != before
 
 
 def test_a_global_generator_of_another_kind_goes_on_too() -> None:

@@ -114,6 +114,19 @@ def test_on_the_way_past_a_loop_a_checkpoint_is_dropped(tmp_path: Path) -> None:
     assert torch.load(tmp_path / "x.pt") == {"a": 1}
 
 
+def test_a_successor_removes_the_drafts_that_its_predecessor_has_left(tmp_path: Path) -> None:
+    first = Worker(directory=tmp_path)
+    with first.drafts.of(tmp_path / "saved.pt") as draft:
+        draft.write_bytes(b"whole")
+    torn = first.drafts.take(tmp_path / "torn.pt")
+    torn.write_bytes(b"half")
+    other = Worker(1, directory=tmp_path / "other").drafts.take(tmp_path / "torn.pt")
+    other.write_bytes(b"of one that lives")
+    assert Worker(directory=tmp_path).drafts.take(tmp_path / "torn.pt") == torn
+    assert not torn.exists()
+    assert other.exists() and (tmp_path / "saved.pt").read_bytes() == b"whole"
+
+
 def test_on_the_way_a_temporary_file_is_not_renamed_and_a_new_directory_is_written(
     tmp_path: Path,
 ) -> None:

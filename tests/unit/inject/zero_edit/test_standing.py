@@ -17,13 +17,13 @@ def place_at(batch: int) -> Place:
 
 
 def numbers_at(batch: int) -> Numbers:
-    return [(LINE, 0, 1, batch, None, NOWHERE, 0)], EPOCHS, None, []
+    return [(LINE, 0, 1, batch, None, NOWHERE, 0)], EPOCHS, None
 
 
 def at_a_place() -> Standing:
     standing = Standing()
     standing.is_at(place_at(3), 0)
-    standing.step_ended()
+    standing.steps += 1
     return standing
 
 
@@ -51,7 +51,7 @@ def test_a_newcomer_at_a_second_step_with_one_batch_stands_like_its_peer() -> No
     here.is_at(Place.decode(there.shown().encode()), 0)
     assert here.is_like(there.shown()) and here.place.behind == 0
     assert here.position()() == there.position()()
-    there.step_ended(), here.step_ended()
+    there.steps, here.steps = there.steps + 1, here.steps + 1
     there.goes_on(numbers_at(4), 0), here.goes_on(numbers_at(4), 0)
     assert here.shown() == there.shown() and there.shown().behind == 0
 
@@ -83,7 +83,7 @@ def test_counters_are_compared_where_both_have_them() -> None:
 def test_the_end_is_so_many_steps_after_the_last_place() -> None:
     standing = at_a_place()
     standing.goes_on(numbers_at(4), 0)
-    standing.step_ended()
+    standing.steps += 1
     standing.finish()
     assert standing.shown() == replace(place_at(3), has_finished=True, commits=2)
     assert not standing.is_like(replace(place_at(3), has_finished=True, commits=1))

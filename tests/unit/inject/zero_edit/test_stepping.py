@@ -28,6 +28,7 @@ def stepping_of(job: Job) -> Stepping:
         course=SimpleNamespace(now=SimpleNamespace(is_in_step=job.in_step)),
         ending=job,
         passing=SimpleNamespace(is_on=False),
+        world=SimpleNamespace(optimizer=""),
         exactly_once=SimpleNamespace(is_on=False),
     )
     return Stepping(script)

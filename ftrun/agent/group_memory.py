@@ -174,8 +174,8 @@ class MemorySnapshots:
         place = begin(found, area.logs(), done, rank, board.all(Word.FULL))
         if known.spans and found:  # the replacement sees, when all words have come
             place = max(found, key=lambda generation: generation.number)
-        words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
-        return Kept(Fall(fall) if fall else place, *words, board.why)
+        newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
+        return Kept(Fall(fall) if fall else place, newest, reached, board.why)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""

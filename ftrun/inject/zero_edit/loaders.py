@@ -194,6 +194,8 @@ class LoaderIterator:
         self.length: int | None = None
         self.learned: int | None = -1
         self.is_fresh = self.is_dim = self.is_training = self.is_elsewhere = False
+        self.begun: tuple[States, ...] = ()
+        self._inner: Iterator[Any] = iter(())
         self._ahead: deque[tuple[int, States]] = deque(maxlen=HELD_MAX)
         self._given: dict[int, States] = {}
         self._seeds: bytes | None = None
@@ -543,9 +545,10 @@ def _count_on(counted: Any, by: int) -> None:
     if type(counted) is itertools.islice:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            _, (*_, step), passed = counted.__reduce__()
+            sliced: Any = counted
+            _, (*_, step), passed = sliced.__reduce__()
             if step == 1:  # else it would have to know its next one, too
-                counted.__setstate__(passed + by)
+                sliced.__setstate__(passed + by)
         return
     number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
     if number.value == counted.__reduce__()[1][1]:

@@ -82,8 +82,8 @@ class Moving:
         found, without = matched(place.loaders, first)
         known = [iterator for _, iterator in found]
         known += [first] if first is not None else []
-        is_clear = lambda x: x.spot.line or not x.drawn  # noqa: E731 - else a package may draw ahead
-        others, waiting = matched([x for x in place.others if is_clear(x)], None, known)
+        unclear = [x for x in place.others if x.drawn and not x.spot.line]  # it may draw ahead
+        others, waiting = matched([x for x in place.others if x not in unclear], None, known)
         facts = [iterator.facts() for _, iterator in (*found, *others)]
         taken = counters.take(place)
         taken.changed += [
@@ -97,7 +97,7 @@ class Moving:
         seeds = script.randomness.seeds(place.loaders[0].name if place.loaders else "")
         if script.memory is not None and (left := [*without, *waiting]):
             without = self._await(place, left, seeds)
-        without += [x for x in place.others if script.memory is not None and not is_clear(x)]
+        without += unclear if script.memory is not None else []
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")

@@ -263,9 +263,8 @@ class Noting:
         if self._script.memory is not None:
             self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
-        opened = OPEN.positions()
-        of_random = {"random": random, "over": over, "opened": opened, "held": generators}
-        noted = Noted(here, read, ranges, exchanges, **of_random)
+        noted = Noted(here, read, ranges, exchanges, random=random, over=over)
+        noted = replace(noted, opened=OPEN.positions(), held=generators)
         if self.appended is None or self.printed is None:
             return noted
         return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
@@ -503,8 +502,10 @@ def _is_at(
     first: LoaderIterator | None, loaders: Sequence[LoaderPlace]
 ) -> Callable[[LoaderIterator, LoaderPlace], bool]:
     def is_like(iterator: LoaderIterator, place: LoaderPlace) -> bool:
-        is_beside = first is not None and place.spot == first.spot
-        return is_at(iterator, place, first.number - loaders[0].number if is_beside else 0)
+        more = 0
+        if first is not None and place.spot == first.spot:
+            more = first.number - loaders[0].number
+        return is_at(iterator, place, more)
 
     return is_like
 

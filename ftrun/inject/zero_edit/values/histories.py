@@ -124,7 +124,7 @@ def carries(container: Any) -> bool:
 
 
 def _parts(container: Any) -> Iterable[Any]:
-    return container.items() if isinstance(container, dict) else container  # type: ignore[no-any-return]
+    return container.items() if isinstance(container, dict) else container
 
 
 def _frozen_all(values: Iterable[Any]) -> list[Any]:

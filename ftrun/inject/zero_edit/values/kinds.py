@@ -173,13 +173,15 @@ def holds_values(kind: Any) -> bool:
     return not has_own_rules
 
 
-@lru_cache(maxsize=limits.TRACKED)
-def base_of(kind: Any) -> Any:
-    """The container of Python's own that objects of this class are, also as a class of the
-    script's; None: they are none."""
+def _base_of(kind: Any) -> Any:
     if kind in CONTAINERS:
         return kind
     return next((x for x in kind.__mro__ if x in CONTAINERS), None) if holds_values(kind) else None
+
+
+base_of: Callable[[Any], Any] = lru_cache(maxsize=limits.TRACKED)(_base_of)
+"""The container of Python's own that objects of a class are, also of a class of the script's; None:
+they are none."""
 
 
 @lru_cache(maxsize=limits.TRACKED)

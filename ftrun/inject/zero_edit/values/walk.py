@@ -297,7 +297,7 @@ class _Search:
     def _items_kind(self, path: str, holder: Any, mode: int) -> int:
         """Of an object of the script's that is a list, a dict and the like, too: as which its items
         are looked into."""
-        base = base_of(cast(Hashable, type(holder)))
+        base = base_of(type(holder))
         if base is None or not mode & VALUES:
             return Kind.NOTHING
         if base not in DICTS or is_table(holder):

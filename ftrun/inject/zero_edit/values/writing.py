@@ -129,7 +129,7 @@ def _item(value: Any, key: str) -> Any:
     """The item of a collection. A defaultdict makes an object of the script's that it lacks."""
     if isinstance(value, (list, tuple)):
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
-    if base_of(cast(Hashable, type(value))) not in DICTS:
+    if base_of(type(value)) not in DICTS:
         return _ABSENT
     inner = _key(key)
     if inner not in value and type(value) is defaultdict:
@@ -148,7 +148,7 @@ def _key(text: str) -> str | int:
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
     """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
-        base = base_of(cast(Hashable, type(value)))
+        base = base_of(type(value))
         if type(value) is base or base not in DICTS:
             return value if base in DICTS else None
         return Held(value, partial(base.__setitem__, value))
@@ -195,7 +195,7 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
         return f"{path} →{_short(new)}"
     is_container = type(new) in CONTAINERS
     if is_container:
-        is_fit = base_of(cast(Hashable, type(value))) and histories.are_alike(value, new)
+        is_fit = base_of(type(value)) and histories.are_alike(value, new)
         is_due = is_fit and not histories.are_equal(value, new)
     else:
         is_due = is_value(value) and not _are_equal(value, given)
@@ -210,7 +210,7 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    is_container = base_of(cast(Hashable, type(value))) is not None
+    is_container = base_of(type(value)) is not None
     return histories.words(value) if is_container else short(value)
 
 

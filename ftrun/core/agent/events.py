@@ -27,13 +27,14 @@ class Kept:
     """What the agent's memory has of a worker that dies (snapshots/area.py).
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
-    as the script counts; -1: there is none. ``reached``: how many it has taken. ``why``: what a
-    worker has told of the reason.
+    as the script counts; -1: there is none. ``reached``: how many it has taken. ``nbytes``: of its
+    state. ``why``: what a worker has told of the reason.
     """
 
     place: Generation | Fall
     step: int
     reached: int = 0
+    nbytes: int = 0
     why: str = ""
 
 

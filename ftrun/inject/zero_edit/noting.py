@@ -176,7 +176,7 @@ class Noting:
         if passes or is_left or not self._sparing.notes(must=must):
             return _PASSED
         self._is_told = not is_loaded and self.tells_turns()
-        return _PASSED if self._is_told else self.note()
+        return _PASSED if self._is_told else self.note(is_drawn=bool(draws))
 
     def turn(self, spot: Spot) -> None:
         """A turn begins of a loop whose turns are told of. Of a step without a loader the first
@@ -210,11 +210,12 @@ class Noting:
         loop = innermost(frames) if spot is None else (frames[0].f_code, spot.line)
         return loop is not None and not RANGES.tell(*loop)
 
-    def note(self, *, begins: bool = False) -> Noted:
-        """The script where it stands. ``begins``: at the first turn of a loop."""
+    def note(self, *, begins: bool = False, is_drawn: bool = False) -> Noted:
+        """The script where it stands. ``begins``: at the first turn of a loop. ``is_drawn``: it has
+        a batch already, as in the second step of a batch."""
         began = time.thread_time()
         frames = script_frames()
-        noted = self._note(spots_of(frames), frames, begins=begins)
+        noted = self._note(spots_of(frames), frames, begins=begins, is_drawn=is_drawn)
         self._sparing.took_s += time.thread_time() - began
         return noted
 
@@ -231,14 +232,22 @@ class Noting:
             self.idle.add(self.begun_at)
             self.begun_at = ()
 
-    def _note(self, here: tuple[Spot, ...], frames: list[FrameType], *, begins: bool) -> Noted:
+    def _note(
+        self,
+        here: tuple[Spot, ...],
+        frames: list[FrameType],
+        *,
+        begins: bool,
+        is_drawn: bool = False,
+    ) -> Noted:
         every = self._counters.walk.with_modules(frames)
         variables = [variables_of(frame) for frame in every]
         self._script.frameworks.look(variables[: len(frames)])
         reached = self._counters.walk.walk(every, variables)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
-        self._script.tensors.look(reached, batches, begins=begins)
+        if not is_drawn:  # else what it has made of its batch would be there at two looks
+            self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
@@ -248,9 +257,10 @@ class Noting:
             self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
         noted = Noted(here, read, ranges, exchanges, random=random, over=over)
-        if self.appended is None or self.printed is None:
+        if self.printed is None:
             return noted
-        return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
+        lengths = {} if self.appended is None else self.appended.lengths()
+        return replace(noted, lengths=lengths, printed=self.printed.counts())
 
     def evaluation(self) -> None:
         OPEN.evaluated()

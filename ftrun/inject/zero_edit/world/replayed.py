@@ -121,7 +121,7 @@ class ReplayedWorld(World):
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
             self.must_follow(why or reason.words)
-            _stay()
+            stay()
 
     def must_follow(self, why: str) -> None:
         """This worker cannot go on from its place: the agent sees to it, if anybody has died.
@@ -252,14 +252,14 @@ class ReplayedWorld(World):
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
             where = f"{call.kind.name.strip('_')} at {call_site()}"
             self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-            _stay()
+            stay()
         self._see_that_it_gives_the_same(call, entry)
 
     def _see_that_it_gives_the_same(self, call: ReplayedCall, entry: Entry | None) -> None:
         """A script that trains with something that ftrun does not know computes other values."""
         if entry is not None and 0 not in (entry.mark, call.mark) and entry.mark != call.mark:
             self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
-            _stay()
+            stay()
 
     def _keeps(self, call: ReplayedCall, line: Line) -> Keeps | None:
         name, spans = call.kind.name, line.elsewhere is not None
@@ -342,7 +342,7 @@ class ReplayedWorld(World):
                 self.area.log(self.log, line.id, call.number, what, tensors, call.mark)
                 is_there = True
             except AreaFull:
-                self._fills()
+                self.fills_up()
         self.done = call.at + 1
         self.board.set_done(line.own, call.number + 1)
         return is_there
@@ -352,7 +352,7 @@ class ReplayedWorld(World):
         """Whether this replacement repeats calls that are in its log."""
         return self.is_newcomer and self.count < self.done
 
-    def _fills(self) -> None:
+    def fills_up(self) -> None:
         """The log has a gap from here on, which the next generation ends."""
         self._is_full, self._whole_from = True, None
         if self.steps:
@@ -410,7 +410,7 @@ class ReplayedWorld(World):
             if is_over(self.steps, step, newest):
                 self.area.drop_logs(self.log - KEPT)
             if is_in_vain(self.board.all(Word.FULL), self.steps[-1:]) and not self._is_full:
-                self._fills()
+                self.fills_up()
 
     def begins_step(self) -> None:
         super().begins_step()
@@ -474,7 +474,7 @@ class ReplayedWorld(World):
             if again is not None and again.data.data_ptr() == entry.data.data_ptr():
                 return found
         self.falls(Fall.PEER_LOG)
-        _stay()
+        stay()
 
     # ------------------------------------------------------------ waits
 
@@ -521,7 +521,7 @@ class ReplayedWorld(World):
             time.sleep(LOOK_S * 10)
 
 
-def _stay() -> NoReturn:
+def stay() -> NoReturn:
     """A replacement cannot go on. The agent ends it, with all other workers."""
     while True:
         threading.Event().wait()

@@ -246,7 +246,8 @@ class Noting:
         reached = self._counters.walk.walk(every, variables)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
-        if not is_drawn:  # else what it has made of its batch would be there at two looks
+        # What it has made of its batch would be there at two looks, as if it were kept.
+        if not is_drawn or self._script.memory is not None:
             self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         self._functions = {spot.name for spot in here}

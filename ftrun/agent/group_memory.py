@@ -54,6 +54,8 @@ class MemorySnapshots:
         self._known: dict[str, GroupMemory] = {}
         self._at_risk: dict[str, AtRisk] = {}
         self._told: set[str] = set()
+        who = "all workers" if settings.replicas == 1 else "its replica"
+        self._otherwise = f"A death restarts {who}."
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
@@ -101,24 +103,26 @@ class MemorySnapshots:
         """Set memory aside for a new incarnation, where snapshots in memory are taken."""
         if why_no_memory_snapshots(self._settings):
             if why := misses_memory_snapshots(self._settings):
-                self._tell_once("off", f"No memory snapshots: {why}. A death restarts all workers.")
+                self._tell_once("off", f"No memory snapshots: {why}. {self._otherwise}")
             return
         if incarnation in self._known:
             return
         self._forget_ended()
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
+        several = self._settings.replicas > 1
         areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
+        areas *= 2 * self._settings.replicas if several else 1  # and as many for results
         free = free_bytes()
         each = int(free * SHARE / areas) // 4096 * 4096
         why = f"{amount(free)} of memory are free" if each < LEAST_BYTES else ""
         if not why:
             try:
-                self._known[incarnation] = GroupMemory.make(ranks, each, here)
+                self._known[incarnation] = GroupMemory.make(ranks, each, here, has_results=several)
             except OSError as error:
                 why = error.strerror or str(error)
         if why:
             disk = " No snapshot is written to a disk." if self.disk is not None else ""
-            text = f"No memory snapshots: {why}. A death restarts all workers.{disk}"
+            text = f"No memory snapshots: {why}. {self._otherwise}{disk}"
             self._tell_once("off", text)
         else:
             self._known[incarnation].board.room = free_bytes(left=LEFT_SHARE)
@@ -174,8 +178,8 @@ class MemorySnapshots:
         place = begin(found, area.logs(), done, rank, board.all(Word.FULL))
         if known.spans and found:  # the replacement sees, when all words have come
             place = max(found, key=lambda generation: generation.number)
-        words = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
-        return Kept(Fall(fall) if fall else place, *words)
+        newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
+        return Kept(Fall(fall) if fall else place, newest, reached, area.state_bytes)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""
@@ -242,7 +246,7 @@ class MemorySnapshots:
         known.look(now)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
-            self._tell_once("off", f"{begin}: {known.fall.words}. A death restarts all workers.")
+            self._tell_once("off", f"{begin}: {known.fall.words}. {self._otherwise}")
         elif known.newest is not None:
             where, costs = "this node", "costs no step"
             if memory.spans:
@@ -265,7 +269,7 @@ class MemorySnapshots:
                 )
         if self.disk is not None:
             self.disk.look(memory, key.incarnation)
-        if known.step:
+        if known.step and not memory.has_results:  # else its Manager reports
             elsewhere = self.elsewhere.get(key.incarnation)
             scalars = () if self.disk is None else self.disk.scalars
             self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))

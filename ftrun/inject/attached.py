@@ -93,6 +93,13 @@ class Attached:
         self.alone.watch()  # after it, because the first to see a step may begin again
 
     def _carry(self) -> None:
+        if self._inject == Form.EXPLICIT.value and self._here.workers_per_replica > 1:
+            from ftrun.snapshots import area
+
+            if area.VARIABLE in os.environ:
+                from ftrun.inject.zero_edit import in_place
+
+                in_place.install(self._here)
         if self._inject not in (WATCHED, MEMORY, *CARRYING):
             return
         from ftrun.inject import zero_edit

@@ -1,8 +1,9 @@
 """The agent's memory of one replica group: what a lost worker's replacement goes on from.
 
 Theory of operation. The agent makes one anonymous file for the group's board and one for each
-worker's area, and every worker maps them. They outlive the worker. They cost nothing until they are
-written, so each area is as large as it may ever become.
+worker's area, and every worker maps them. Of several replicas each worker has a second area, whose
+logs have the results of its reductions with other replicas. They outlive the worker. They cost
+nothing until they are written, so each area is as large as it may ever become.
 
 An area holds generations (the worker's state at a step boundary) and three logs (what each
 collective has given the worker since). Log n has the words n % 3. All share their memory: a log
@@ -40,6 +41,7 @@ import xxhash
 
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
+from ftrun.core.ids import Attempt
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.log_rules import free_parts, needed, roomy
 from ftrun.core.replay.mirroring import Row
@@ -81,6 +83,7 @@ _TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
 
+_Word = ctypes.c_int64
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -180,7 +183,8 @@ class Held:
 class Area:
     """One worker's generations and logs. Only this worker, or its replacement, writes.
 
-    ``touched_s``: what the newest copy has taken of the processor to have new memory.
+    ``touched_s``: what the newest copy has taken of the processor to have new memory. ``logged_s``:
+    what all copies to logs have taken.
     """
 
     def __init__(self, memory: SharedMemory, nbytes: int) -> None:
@@ -188,9 +192,9 @@ class Area:
         self.nbytes = nbytes
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
-        self._known: list[dict[tuple[object, ...], int]] = [{} for _ in range(LOGS)]
+        self._known: list[dict[tuple[int, ...], int]] = [{} for _ in range(LOGS)]
         self._free_until = [0] * LOGS  # where each log's part under way has to end
-        self.touched_s = 0.0
+        self.touched_s = self.logged_s = 0.0
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -228,6 +232,10 @@ class Area:
     def log_room(self) -> int:
         """The bytes of all logs together; 0: ``lay_out`` was not called so far."""
         return LOGS * int(self._header[_LOG_BYTES])
+
+    def lay_out_logs(self) -> None:
+        """Give all room to logs."""
+        self.lay_out(1, (self.nbytes - _DATA_AT - 4096 * (KEPT + 1)) // LOGS // 4096 * 4096)
 
     @property
     def newest(self) -> int:
@@ -399,6 +407,17 @@ class Area:
         words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))
         return {x: calls for x, calls in zip(words[::3], words[which::3], strict=True) if x}
 
+    @property
+    def state_bytes(self) -> int:
+        """Of the largest generation that is whole."""
+        known = [self.words_of(slot) for slot in _SLOTS]
+        return max((x[_STATE] for x in known if x[_NUMBER] != NONE), default=0)
+
+    def oldest_log(self) -> int:
+        """The number of the first log that is open; ``NONE``: none is."""
+        numbers = [int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(LOGS)]
+        return min((x for x in numbers if x != NONE), default=NONE)
+
     def words_of(self, slot: int) -> list[int]:
         """Of a slot: the number of its generation, the bytes of its head and state, its step."""
         return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
@@ -477,7 +496,10 @@ class Area:
         slot = number % LOGS
         words, header = _LOG_AT + 8 * slot, self._header
         count = header[words + _COUNT]
-        at, nbytes = self._put(slot, tensors) if tensors else (0, 0)
+        at, nbytes, began = 0, 0, time.thread_time()
+        if tensors:
+            at, nbytes = self._put(slot, tensors)
+            self.logged_s += time.thread_time() - began
         if count == CALLS_MAX or at == NONE:
             used = self.log_bytes(number) + nbytes
             raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
@@ -486,14 +508,21 @@ class Area:
         header[words + _COUNT] = count + 1
 
     def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room."""
+        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room.
+
+        A large tensor may be there already: FSDP2 gathers the same parameters in the forward and in
+        the backward pass. It is looked for by its size, and its first and last word.
+        """
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
+        begin, key, alike = self._address + _DATA_AT, None, NONE
+        if len(known) == 1 and (size := known[0].nbytes) >= LARGE_BYTES:
+            data = known[0].data_ptr()
+            last = _Word.from_address(data + size - _WORD).value
+            key = size, _Word.from_address(data).value, last
+            alike = self._known[slot].get(key, NONE)
+            if alike != NONE and not _memcmp(begin + alike, data, size):
+                return alike, _aligned(size)
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        begin = self._address + _DATA_AT
-        key = self._key_of(known)
-        at = self._known[slot].get(key, NONE)
-        if at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
-            return at, nbytes
         part = self._part(slot, nbytes)
         if part is None:
             return NONE, nbytes
@@ -501,20 +530,9 @@ class Area:
         for tensor, offset in zip(known, offsets, strict=True):
             ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         self._header[part + 1] = at + nbytes
-        if key:
-            self._known[slot].setdefault(key, at)
+        if key and alike == NONE:
+            self._known[slot][key] = at
         return at, nbytes
-
-    def _key_of(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """By which a large tensor is found that the log may already have; (): it is small.
-
-        FSDP2 gathers the same parameters in the forward and in the backward pass.
-        """
-        size = tensors[0].nbytes if len(tensors) == 1 else 0
-        if size < LARGE_BYTES:
-            return ()
-        data = tensors[0].data_ptr()
-        return size, ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
 
     def _part(self, slot: int, nbytes: int) -> int | None:
         """The words of that part of a log that has room for so many bytes; None: none has."""
@@ -559,6 +577,10 @@ class Area:
             if place is not None:
                 return self._entry(slot, place * _ENTRY_WORDS)
         return None
+
+    def calls(self, group: int) -> list[int]:
+        """The numbers of a group's calls that the logs have."""
+        return [call for slot in range(LOGS) for of, call in self._calls(slot) if of == group]
 
     def _entry(self, slot: int, at: int) -> Entry:
         *_, offset, nbytes, kind, mark = self._indexes[slot][at : at + _ENTRY_WORDS]
@@ -620,11 +642,13 @@ class Word(IntEnum):
     how many steps it has taken; a replacement writes it again from its own first step on.
     ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED``,
     ``PRINTED_ERRORS``: so many lines are on its standard output and its standard error. ``FULL``:
-    its log is, and the generation was made before this number of steps; 0: it is not.
+    its log is, and the generation was made before this number of steps; 0: it is not. ``SEEN``,
+    ``SEEN_NUMBER``: the highest attempt of a quorum that it knows.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
-    AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL = range(9, 17)
+    AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
+    SEEN_NUMBER = 18
 
 
 _DECREE, _DIED_AT, _ROOM = range(3)
@@ -650,6 +674,18 @@ class Board:
     def set(self, rank: int, word: Word, value: int) -> None:
         """Write one word of one rank."""
         self._words[_RANKS + _WORDS_EACH * rank + word] = value
+
+    def see(self, rank: int, attempt: Attempt) -> None:
+        """A rank knows a higher attempt. Whoever reads half of it has a lower one."""
+        if self.read(rank, Word.SEEN) != attempt.quorum_id:
+            self.set(rank, Word.SEEN_NUMBER, 0)
+            self.set(rank, Word.SEEN, attempt.quorum_id)
+        self.set(rank, Word.SEEN_NUMBER, attempt.number)
+
+    def seen(self, rank: int) -> Attempt:
+        """The highest attempt that a rank knows, or one below."""
+        quorum_id = self.read(rank, Word.SEEN)
+        return Attempt(quorum_id, self.read(rank, Word.SEEN_NUMBER))
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
@@ -684,7 +720,7 @@ class Board:
 
     def done(self, places: Iterable[int]) -> list[int]:
         """The words ``done`` at these places."""
-        return [self._words[at] for at in places]
+        return [*map(self._words.__getitem__, places)]
 
     def set_done(self, place: int, number: int) -> None:
         """Write a word ``done``."""
@@ -769,6 +805,7 @@ class GroupMemory:
         here: range,
         ranks: int,
     ) -> None:
+        """``areas``: of the ranks, then of their results, if those are kept."""
         self._files = (board, *areas)
         board.reserve(_board_bytes(ranks))
         self.board = Board(board, ranks)
@@ -777,18 +814,24 @@ class GroupMemory:
         self._areas: dict[int, Area] = {}
 
     @classmethod
-    def make(cls, ranks: int, nbytes: int, here: range | None = None) -> GroupMemory:
+    def make(
+        cls, ranks: int, nbytes: int, here: range | None = None, *, has_results: bool = False
+    ) -> GroupMemory:
         """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
+        ``has_results``: of reductions with other replicas.
 
         Raises:
             OSError: this system has no such memory, or no futex.
         """
         futex.number()
         here = range(ranks) if here is None else here
-        made = cls(SharedMemory(), [SharedMemory() for _ in here], nbytes, here, ranks)
+        areas = [SharedMemory() for _ in range(len(here) * (1 + has_results))]
+        made = cls(SharedMemory(), areas, nbytes, here, ranks)
         made.board.room = 1 << 62  # until somebody looks
         for rank in here:
             made.area(rank).clear()
+            if has_results:
+                made.results(rank).clear()
             made.board.set(rank, Word.NEWEST, NONE)
         return made
 
@@ -804,28 +847,40 @@ class GroupMemory:
         Raises:
             OSError: the agent is gone.
         """
-        process, size, first, ranks, *numbers = place.split(":")
+        process, size, first, stop, ranks, *numbers = place.split(":")
         board, *areas = (
             SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC))
             for number in numbers
         )
-        here = range(int(first), int(first) + len(areas))
+        here = range(int(first), int(stop))
         return cls(board, areas, int(size), here, int(ranks))
 
     @property
     def place(self) -> str:
         """Where ``open`` finds it, in any process of this user on this node."""
         numbers = ":".join(str(file.fd) for file in self._files)
-        ranks = f"{self.here.start}:{self.board.ranks}"
+        ranks = f"{self.here.start}:{self.here.stop}:{self.board.ranks}"
         return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{numbers}"
 
     def area(self, rank: int) -> Area:
         """A rank's area, mapped when it is asked for."""
-        if rank not in self._areas:
-            memory = self._files[1 + self.here.index(rank)]
+        return self._area(self.here.index(rank))
+
+    def results(self, rank: int) -> Area:
+        """The log of what a rank's reductions with other replicas have given."""
+        return self._area(len(self.here) + self.here.index(rank))
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there are such."""
+        return len(self._files) > 1 + len(self.here)
+
+    def _area(self, number: int) -> Area:
+        if number not in self._areas:
+            memory = self._files[1 + number]
             memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
-            self._areas[rank] = Area(memory, self.nbytes)
-        return self._areas[rank]
+            self._areas[number] = Area(memory, self.nbytes)
+        return self._areas[number]
 
     def hold(self, step: int | None = None) -> list[Held] | None:
         """A generation of each rank, all of the newest step that all have, or of this one."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ftrun.base import defaults
 from ftrun.base.errors import UserError
 from ftrun.core.ids import WorkerKey
+
+if TYPE_CHECKING:
+    from ftrun.training.keeper import Keeper
 
 Place: TypeAlias = "tuple[int | None, bool]"
 """A step, None before the first one, and whether it is its peers', because the worker heals."""
@@ -85,10 +88,11 @@ class Process:
     finished. ``managed``: the worker whose Manager is open. ``managers``: how many the worker
     ``owner`` has had, with that one. ``place``: of the last Manager, which may be closed; for the
     report of a failure. ``leave``: of a Manager that has begun its first step; it raises
-    ``Drained`` unless left. ``before_claim``: see there. ``stop_signal``: what it was asked to stop
-    with; 0: it was not. ``is_pressed``: the script is to leave where it stands, and stands in a
-    place of ftrun's: a wait for peers there ends by ``Drained``, because it may last longer than
-    the grace.
+    ``Drained`` unless left. ``before_claim``: see there. ``keeper``: of its first
+    Manager; None: nobody could take this worker's place in its group. ``stop_signal``: what it was
+    asked to stop with; 0: it was not. ``is_pressed``: the script is to leave where it stands, and
+    stands in a place of ftrun's: a wait for peers there ends by ``Drained``, because it may last
+    longer than the grace.
     """
 
     context: WorkerContext | None = None
@@ -101,6 +105,7 @@ class Process:
     is_pressed: bool = False
     leave: Callable[[], None] | None = None
     before_claim: Callable[[], None] | None = None
+    keeper: Keeper | None = None
 
 
 def install(context: WorkerContext) -> None:

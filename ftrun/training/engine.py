@@ -36,6 +36,7 @@ from ftrun.training.context import WorkerContext
 from ftrun.training.groups import Beside, Groups
 from ftrun.training.healing import Healing
 from ftrun.training.in_flight import InFlight
+from ftrun.training.keeper import Keeper
 from ftrun.training.link import AgentLink
 from ftrun.training.progress import WorkerProgress
 from ftrun.training.reductions import Reduction
@@ -64,8 +65,10 @@ class Engine:
         machine: StepMachine,
         healing: Healing,
         progress: WorkerProgress,
+        keeper: Keeper | None = None,
     ) -> None:
         self.machine = machine
+        self._keeper = keeper
         self.fatal: Exception | None = None
         self.peers: m.Roster | None = None
         self.exchanges: Exchanges | None = None
@@ -87,6 +90,7 @@ class Engine:
         self.in_flight = InFlight(
             machine, self._groups, pg.caller_waits, self._events.append, self.feed, self.die
         )
+        self.in_flight.keeper = keeper
         self._link = AgentLink(context, self._on_message, self._on_link_lost)
         self._comparing = Comparing(context, self.feed, self._is_current, machine.takes)
         healing.connect(self)
@@ -109,9 +113,13 @@ class Engine:
 
     def register(self) -> None:
         """Report this worker to the lighthouse: once, at the script's first step."""
-        if not self._registered:
+        if not (self._registered or self.machine.repeats):
             self._registered = True
             self.feed(m.AskReport())
+
+    def goes_live(self) -> None:
+        """From now on messages reach this worker: an Interrupt follows, which it answers."""
+        self._registered = True
 
     def feed(self, event: e.Event) -> None:
         """Let the machine decide about ``event`` and carry it out. From any thread."""
@@ -250,7 +258,10 @@ class Engine:
         self._draining = True
         try:
             while self._events:
-                for instruction in self.machine.handle(self._events.popleft(), clock.now()):
+                instructions = self.machine.handle(self._events.popleft(), clock.now())
+                if self._keeper is not None:
+                    self._keeper.sees(self.machine.quorums.seen)
+                for instruction in instructions:
                     self._carry_out(instruction)
                 if self.machine.begun != self._begun:
                     self._begin_step()

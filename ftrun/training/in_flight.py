@@ -28,6 +28,7 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import LIMIT_S, wait_for_writers
 from ftrun.training.groups import Groups
+from ftrun.training.keeper import Keeper
 from ftrun.training.reductions import Reduction
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class InFlight:
         error: the reason for which reductions of this step were released without a result.
         issues_awaited: the main thread is issuing a reduction that it awaits later.
         ready: calls that complete futures; they run outside the engine's lock.
+        keeper: of this worker; None: it is not kept.
     """
 
     _machine: StepMachine
@@ -76,6 +78,7 @@ class InFlight:
     error: Exception | None = None
     issues_awaited: bool = False
     ready: deque[Callable[[], None]] = field(default_factory=deque)
+    keeper: Keeper | None = None
     _has_ended: bool = False
     _refusal: Exception | None = None  # of an operation that may be at fault itself
     _batch: list[_Launched] = field(default_factory=list)
@@ -134,7 +137,10 @@ class InFlight:
 
     def hand_out(self, indices: tuple[int, ...]) -> None:
         """Make ready the futures of these reductions: their results stand."""
-        divisor = self.divisor
+        divisor, tag = self.divisor, self._machine.tag
+        if self.keeper is not None and tag is not None:
+            known = [(index, self.reductions[index]) for index in indices]
+            self.keeper.hands_out(self._machine.begun, known, tag.attempt)
         for index in indices:
             reduction = self.reductions[index]
             if reduction.claim():
@@ -159,6 +165,10 @@ class InFlight:
 
     def _launch(self, index: int, reduction: Reduction, is_awaited: bool) -> None:
         tag, group = self._machine.tag, self._group
+        if self.keeper is not None and self.keeper.is_repeating:
+            for event in self.keeper.answers(self._machine.begun, index, reduction):
+                self._note(event)
+            return
         if tag is None or group is None:
             story = "\n".join(self._machine.story())
             raise Bug(f"an operation was issued without a group:\n{story}")

@@ -139,6 +139,11 @@ class Reduction:
         self._keep(self.data.numel())
         self.data.fill_(self._neutral)
 
+    def answer(self, known: torch.Tensor) -> None:
+        """In place of ``launch``: this is its result."""
+        self._keep(self.data.numel())
+        self._memory().copy_(known.view(self.data.dtype))
+
     def launch(self, group: BuiltGroup) -> Work:
         """Send it on its way, in pieces where the group wants some.
 

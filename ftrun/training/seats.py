@@ -17,6 +17,7 @@ from typing import TypeAlias
 from ftrun.base.errors import UserError
 from ftrun.training import context as process
 from ftrun.training.context import Place, WorkerContext
+from ftrun.training.keeper import Keeper
 
 
 class Seat:
@@ -36,6 +37,10 @@ class Seat:
 
     def claim(self) -> None:
         """The Manager is about to connect."""
+
+    def keeper(self) -> Keeper | None:
+        """What keeps this worker, so that another process can take its place; None: none does."""
+        return None
 
     def release(self) -> None:
         """The Manager is closed; a second time does nothing."""
@@ -74,6 +79,9 @@ class ProcessSeat(Seat):
 
     def claim(self) -> None:
         process.claim(self.context.key)
+
+    def keeper(self) -> Keeper | None:
+        return None if self.managers_before() else process.Process.keeper
 
     def release(self) -> None:
         process.release(self.context.key)

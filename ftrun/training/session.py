@@ -73,6 +73,7 @@ class Session:
         pg: its collectives go to the quorum in force.
         machine, engine, flow, progress, exchanges, leaving: of this worker.
         vote: of the workers of this replica group; None: it has one.
+        keeper: of this worker; None: nobody could take its place.
         resuming, snapshots: None: there is no directory for snapshots.
         events: the loggers of torchft's names.
         copies: of the inputs of this step's reductions.
@@ -122,12 +123,17 @@ class Session:
             self.events = EventLoggers(context.job_id, choices.name, context.group_rank)
             seat.claim()
             undo.callback(seat.release)
+            self.keeper = keeper = seat.keeper()
             if context.workers_per_replica > 1:
-                self.vote = GroupVote(context, choices.connect_timeout_s)
+                limit_s = choices.connect_timeout_s
+                group = None if keeper is None else keeper.vote_group(limit_s)
+                self.vote = GroupVote(context, limit_s, group)
                 undo.callback(self.vote.close)
-            self.engine = Engine(context, pg, self.machine, healing, self.progress)
+            self.engine = Engine(context, pg, self.machine, healing, self.progress, keeper)
             undo.callback(self.engine.close, None)
             self._connect(own_error)
+            if keeper is not None:
+                keeper.connect(self)
             undo.pop_all()
 
     def _connect(self, own_error: Callable[[], Exception | None] | None) -> None:
@@ -139,7 +145,7 @@ class Session:
         # are all there when a script makes its second Manager.
         first_s = 0.0 if self._before else self.here.quorum_timeout_s
         resumes = self.resuming, self.snapshots
-        self.flow = StepFlow(engine, self.vote, choices, first_s, *resumes, own_error)
+        self.flow = StepFlow(engine, self.vote, choices, first_s, *resumes, own_error, self.keeper)
         self.exchanges = Exchanges(self.here, engine, self.leaving.if_pressed)
         engine.start()
         atexit.register(self.finish)
@@ -337,6 +343,7 @@ class Session:
                 'again: make the Manager with repair="discard" (ftrun.manager() does so under '
                 "--global-batch)"
             )
+        self._is_not_kept("has an ElasticSampler")
         self.healing.register(SAMPLER_KEY, sampler.heal, sampler.state_dict)
         self.engine.in_flight.sampled = sampler
 
@@ -369,6 +376,7 @@ class Session:
             raise UserError(f"replica {self.here.replica_id}: no Join here. {problem}")
         if self.flow.joining is None:
             here = self.here
+            self._is_not_kept("opens a Join")
             self.flow.joining = Joining(here.replica_id, here.replicas, self.issue, self.machine)
         [optimizer] = self.optimizers
         return self.flow.joining, optimizer
@@ -379,6 +387,7 @@ class Session:
         So that time is booked as training. A newcomer takes all of its state from one donor,
         because the states of two do not belong together.
         """
+        self._is_not_kept("trains between its steps (LocalSGD, DiLoCo)")
         self.machine.trains_between_steps = True
         self.healing.from_one_donor()
 
@@ -395,12 +404,17 @@ class Session:
             UserError: ``body`` has more than 16 MiB, or this replica is out of step.
         """
         self.engine.raise_fatal()
+        self._is_not_kept("exchanges values with the other replicas")
         try:
             timeout_s, counts = self.choices.timeout_s, self.engine.in_flight.counts
             return self.exchanges.exchange(site, what, body, timeout_s, counts=counts)
         except (PeerError, TimeoutError) as error:
             self.flow.report_error(error)
             return None
+
+    def _is_not_kept(self, what: str) -> None:
+        if self.keeper is not None:
+            self.keeper.lacks(f"the script {what}")
 
     def heal_with_place(self) -> None:
         """From now on a state comes with the place at which its donors stand in the script."""
@@ -422,6 +436,8 @@ class Session:
         """Leave the job; None: because the script fails. Idempotent."""
         if os.getpid() != self._pid or self.leaving.closed:
             return  # a child that the script has forked must not close its parent's Manager
+        if reason is LeaveReason.FINISHED and self.keeper is not None and not stop_requested():
+            self.keeper.ends()
         self.leaving.closed = True
         atexit.unregister(self.finish)
         if reason is LeaveReason.FINISHED and not (stop_requested() or self.machine.isolated):

@@ -28,6 +28,7 @@ from ftrun.core.worker.under_way import Fate
 from ftrun.training.engine import Engine
 from ftrun.training.healing import OWN
 from ftrun.training.joining import Joining
+from ftrun.training.keeper import Keeper
 from ftrun.training.resuming import Resuming
 from ftrun.training.snapshots import Snapshots
 from ftrun.training.vote import GroupVote, Votes
@@ -84,6 +85,7 @@ class StepFlow:
         first_s: how long the first quorum may take, if ``quorum_timeout_s`` is less.
         resuming, snapshots: of this worker; None: it has no directory for snapshots.
         own_error: why the script's own process group has failed, asked at the end of each step.
+        keeper: of this worker; None: it is not kept.
     """
 
     def __init__(
@@ -95,7 +97,9 @@ class StepFlow:
         resuming: Resuming | None = None,
         snapshots: Snapshots | None = None,
         own_error: Callable[[], Exception | None] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
+        self._keeper = keeper
         self._engine, self._machine = engine, engine.machine
         self._healing, self._progress = engine.healing, engine.progress
         self._vote = vote
@@ -146,6 +150,8 @@ class StepFlow:
             timeout_s = self._quorum_limit_s
         if self._resuming is not None:
             self._resuming.claim()
+        if self._keeper is not None:
+            self._keeper.begins()
         self._healing.forward_over()
         self._healing.passes.begins()
         machine.serves_between_steps = self._healing.serves_between_steps
@@ -165,6 +171,8 @@ class StepFlow:
             self._heal(lambda: not machine.may_issue, until)
         elif self._snapshots is not None and not (freeze_membership or machine.healing):
             self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
+        if self._keeper is not None:
+            self._keeper.has_begun(is_whole=not machine.healing)
         if for_draw:
             self._drawn = machine.begun
             self.heal_after_backward()  # whose the samples are, and whether any are left, heals
@@ -278,6 +286,8 @@ class StepFlow:
         shared = not enough or all_forgo
         engine.feed(e.Decided(votes.commits is True, shared=shared, reason=reason, torn=torn))
         engine.raise_fatal()
+        if self._keeper is not None:
+            self._keeper.decided(committed=machine.state.step > before)
         if self._snapshots is not None:
             self._snapshots.voted(votes.copies, committed=machine.state.step > before)
         if error is None and not enough:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import ReduceOp
@@ -39,14 +39,17 @@ class Votes(NamedTuple):
 class GroupVote:
     """The control group of one replica group, for the life of an incarnation.
 
+    Args:
+        group: made by somebody else for this; None: it is made here.
+
     Raises:
         UserError: the launcher's environment is missing.
         PeerError: the other ranks did not come within ``timeout_s``.
     """
 
-    def __init__(self, context: WorkerContext, timeout_s: float) -> None:
+    def __init__(self, context: WorkerContext, timeout_s: float, group: Any = None) -> None:
         factory = ProcessGroupGloo(timedelta(seconds=timeout_s))
-        self._group = factory.build(
+        self._group = group or factory.build(
             group_store(context),
             f"ftrun/vote/{context.key.incarnation}",
             context.group_rank,

@@ -57,6 +57,7 @@ from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.parting import Parting, Stage
 from ftrun.core.worker.quorums import Quorums
 from ftrun.core.worker.under_way import Fate, StepUnderWay
+from tests.sim import mending
 from tests.sim.deaths import DYING_FROM
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.healing import Fetch, Offer
@@ -458,7 +459,20 @@ def _ends_with_its_newcomers(self: Worker, tag: ids.Tag) -> None:
     self.fatal = CANNOT_SERVE
 
 
+_MENDS = (mending.MEND,)
 _SERVING = ("cannot_serve", "nobody_can_serve", "kill_worker", "kill_two_workers")
+
+# ---------------------------------------------------------------- a successor's bugs
+
+
+def _sends_while_it_repeats(self: StepMachine, message: m.FromWorker) -> None:
+    self.has_reported = True
+    self._out.append(e.Send(message))
+
+
+def _logs_after_handing_out(log: mending.Log) -> dict[tuple[int, int], ids.Attempt]:
+    return {key: at for key, at in log.handed.items() if key[0] < log.begun}
+
 
 MUTANTS: dict[str, Mutant] = {
     "accepts messages of any attempt": Mutant(
@@ -660,6 +674,17 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "waits for ever for a reduction": Mutant(
         StepUnderWay, "awaited_s", lambda *_: 0.0, "L2", _LATENESS
+    ),
+    "a successor sends while it repeats": Mutant(
+        StepMachine, "_send", _sends_while_it_repeats, "Q2", _MENDS
+    ),
+    "a successor commits under the attempt that it began with": Mutant(
+        StepMachine, "_on_went_out", _does_nothing, "S1", _MENDS
+    ),
+    "a successor compares again": Mutant(Comparison, "meets_nobody", _does_nothing, "S1", _MENDS),
+    "a successor does not answer": Mutant(mending, "answers", _does_nothing, "Q2", _MENDS),
+    "results are handed out before they are logged": Mutant(
+        mending, "logged", _logs_after_handing_out, "C1", _MENDS
     ),
     "loses samples of dead replicas": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

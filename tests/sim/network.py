@@ -73,6 +73,10 @@ class Pipe:
         self._queue.clear()
         return rest
 
+    def forget(self) -> None:
+        """Its receiver is another one now: what is under way is lost."""
+        self._queue.clear()
+
     @property
     def under_way(self) -> int:
         """The number of messages under way."""

@@ -30,6 +30,7 @@ from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.keeping import KEEPING_FROM
 from tests.sim.lateness import LATE_FROM, LATENESS
+from tests.sim.mending import MEND
 from tests.sim.mutants import MUTANTS
 from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.refusals import REFUSALS, REFUSING_FROM
@@ -77,6 +78,8 @@ SOON = {
     "waits for unreachable members": 90,
     "contributes after it has declined": 120,
     "a latecomer waits for replicas that wait for it": 70,
+    "a successor sends while it repeats": 190,
+    "results are handed out before they are logged": 110,
 }
 """The seeds to begin with, which are near one that finds the bug: at most seconds for each."""
 RARE = {
@@ -206,6 +209,16 @@ def test_agents_that_come_again_under_the_name_of_the_dead() -> None:
     focus = (KEPT_AGENTS, "kill_agent", "kill_agent_between", "kill_worker", "half_open", "drain")
     outcomes = [outcome_of(seed, focus=focus) for seed in range(60)]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
+
+
+@pytest.mark.parametrize("focus", [(MEND,), (MEND, MEND, "kill_worker", "cut")])
+def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...]) -> None:
+    """To the others a successor is a survivor that answers late."""
+    worlds = [World(seed, focus=focus) for seed in range(1000, 1080)]
+    for world in worlds:
+        world.run()
+    notes = [kind for world in worlds for _, _, kind, _ in world.trace]
+    assert notes.count("is replaced in place") > 40
 
 
 @pytest.mark.slow

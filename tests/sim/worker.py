@@ -18,7 +18,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import NOBODY_JOINS, StepMachine
 from ftrun.core.worker.marks import Marks
-from tests.sim import comparing
+from tests.sim import comparing, mending
 from tests.sim.actor import QUORUM_TIMEOUT_S, Actor
 from tests.sim.deaths import TEARDOWNS_S, dies_slowly
 from tests.sim.exchanging import SimulatedExchanges
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.node import Agent
     from tests.sim.world import World
 
+NO_STATE = StateId(0, "")
 LOCAL_DELAY_S = (0.0001, 0.002)
 TICK_S = 1.0
 _MASK = (1 << 61) - 1
@@ -44,6 +45,7 @@ class Worker(Actor):
     ``evaluated``: the step at which it has waited for its peers last; ``together``: the
     incarnations with which it has begun a step last;
     ``heard`` and ``said``: its messages from and to the lighthouse, which faults may repeat.
+    ``log``, ``mends``, ``waits``: see mending.py.
     """
 
     role = "worker"
@@ -93,6 +95,9 @@ class Worker(Actor):
         self._entered: Quorum | None = None
         self._fetch: Fetch | None = None
         self._afterwards: deque[tuple[Reduction, int | None]] = deque()
+        self.log = mending.Log()
+        self.mends: Attempt | None = None
+        self.waits = False
         self._build_state()
 
     def _build_state(self) -> None:
@@ -101,12 +106,22 @@ class Worker(Actor):
         lineage = fresh_lineage(key.incarnation) if own else SHARED_LINEAGE
         seed = int(key.incarnation, 16) if own else 7
         self.content = self.mix(seed, key.group_rank)
-        heal = f"{key.incarnation}:{key.group_rank}"
-        world.endpoints[heal] = self
-        self.machine = StepMachine(
-            key,
-            Endpoint(self.agent.host.name, heal),
-            StateId(0, lineage),
+        world.endpoints[self._heal_at] = self
+        self.machine = self.new_machine(StateId(0, lineage))
+        world.invariants.holds(key, self.machine.state, self.content)
+        self.script = Script(self)
+
+    @property
+    def _heal_at(self) -> str:
+        return f"{self.key.incarnation}:{self.key.group_rank}"
+
+    def new_machine(self, state: StateId = NO_STATE) -> StepMachine:
+        """The machine of a process of this worker's."""
+        world, job = self.world, self.world.job
+        return StepMachine(
+            self.key,
+            Endpoint(self.agent.host.name, self._heal_at),
+            state,
             workers_per_replica=job.workers,
             repair=job.repair,
             heal_first=job.heal_first,
@@ -116,8 +131,29 @@ class Worker(Actor):
             quorum_timeout_s=QUORUM_TIMEOUT_S,
             results_timeout_s=world.lateness.results_timeout_s,
         )
-        world.invariants.holds(key, self.machine.state, self.content)
-        self.script = Script(self)
+
+    def succeeds(self, machine: StepMachine) -> None:
+        """Another process takes this one's place, with this machine (mending.py)."""
+        self.alive = False  # what ends feeds nothing
+        self._leave_all()
+        self.alive = True
+        if self._fetch is not None:
+            self._fetch.cancel()
+        self.error = ""
+        facts = vars(machine)
+        facts.pop("_handlers", None)  # of the other object
+        vars(self.machine).clear()
+        vars(self.machine).update(facts)
+
+    def go_on(self) -> None:
+        if self.mends is not None and not self.hangs:
+            mending.goes_on(self)
+        super().go_on()
+
+    @property
+    def is_pressed(self) -> bool:
+        """It was asked to leave."""
+        return self._stop_requests > 0
 
     @staticmethod
     def mix(*numbers: int) -> int:
@@ -218,6 +254,8 @@ class Worker(Actor):
             world.note(self.name, "event", event)
             self._before(event)
             instructions = machine.handle(event, world.now)
+            if world.mends:
+                self.log.note(self, event, instructions)
             machine.check()
             if world.coverage is not None:
                 world.coverage.fates[machine.phase.value, machine.fate.value] += 1

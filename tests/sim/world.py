@@ -46,6 +46,7 @@ from tests.sim.invariants import Invariants, Violation
 from tests.sim.keeping import keeps, that_keeps
 from tests.sim.lateness import LATENESS, WINDOW_S, Lateness, is_late
 from tests.sim.lighthouse import LighthouseProcess
+from tests.sim.mending import MEND
 from tests.sim.node import Agent, Host
 from tests.sim.parting import EarlyEnd, PartingRules, lingers, that_lingers, with_steps
 from tests.sim.records import Records
@@ -182,6 +183,7 @@ class World:
         has_lateness = LATENESS in focus or is_late(seed)
         goes_well = focus in ((REFUSALS,), (LATENESS,))
         self.keeps_agents = KEPT_AGENTS in focus
+        self.mends, self.mend_rng = MEND in focus, random.Random(f"{seed}/mend")
         others = (EXCHANGES, REFUSALS, LATENESS, KEPT_AGENTS)
         focus = tuple(kind for kind in focus if kind not in others)
         if self.exchanges_at_all:

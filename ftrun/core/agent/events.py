@@ -27,12 +27,14 @@ class Kept:
     """What the agent's memory has of a worker that dies (snapshots/area.py).
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
-    as the script counts; -1: there is none. ``reached``: how many it has taken.
+    as the script counts; -1: there is none. ``reached``: how many it has taken. ``nbytes``: of its
+    state.
     """
 
     place: Generation | Fall
     step: int
     reached: int = 0
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ from ftrun.core.replay.settling import Generation
 LOOK_S = 0.02
 NODE_LOOK_S = 0.1
 SLOW_S = 3.0
+REJOIN_S = 5.0
+"""The lighthouse's (core/lighthouse/events.py: rejoin_timeout_s)."""
 """A replacement that has not joined by then is spoken of before it has."""
 
 
@@ -52,10 +54,15 @@ class Replacing(Part):
     _fail: Callable[[SlotState, e.WorkerExited], None]
     _group_ended: Callable[[SlotState], None]
 
+    @property
+    def _is_one(self) -> bool:
+        return self._settings.replicas == 1
+
     def begin(self, slot: SlotState) -> None:
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
-            slot.mending = Mending(self._settings.join_timeout_s, self._settings.spans)
+            s = self._settings
+            slot.mending = Mending(s.join_timeout_s, s.spans, s.replicas, REJOIN_S)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -72,12 +79,12 @@ class Replacing(Part):
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
             slot.restarts += 1
-        outcome = mending.died(rank, kept.place, self._out.now)
+        outcome = mending.died(rank, kept.place, self._out.now, kept.nbytes)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
                 slot.restarts += isinstance(verdict, Restart)
-            slot.fall = words.not_replaced(rank, mending.fallen)
+            slot.fall = words.not_replaced(rank, mending.fallen, is_one=self._is_one)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
             if kept.place is Fall.NODES and not isinstance(slot.verdict, Restart | None):
                 slot.fall = words.would_have_gone_on(kept.step)
@@ -183,9 +190,9 @@ class Replacing(Part):
     def kill(self, slot: SlotState) -> bool:
         """A worker hangs, or has raised and does not end: end it, so that it is replaced.
 
-        False: the whole group has failed.
+        False: the whole group has failed. So it is where other replicas have left it behind.
         """
-        can = slot.mending is not None and slot.mending.fallen is None
+        can = self._is_one and slot.mending is not None and slot.mending.fallen is None
         if not can or slot.phase is not SlotPhase.RUNNING:
             return False
         slot.kill_at = slot.stacks_at = None
@@ -219,7 +226,8 @@ class Replacing(Part):
             first, life = known.end, slot.lives[known.end.group_rank]
             started = life if life > known.failure.restarts else None
             staying = slot.mending.staying(event.board)
-            slot.fall = words.not_replaced(first.group_rank, outcome, started, staying)
+            why = first.group_rank, outcome, started, staying
+            slot.fall = words.not_replaced(*why, is_one=self._is_one)
             slot.verdict = Restart(0.0, slot.budget.spent)
             if self._can_begin_again(slot, first.group_rank):
                 self._end_all(slot, slot.alive)

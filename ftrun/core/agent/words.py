@@ -89,19 +89,25 @@ def would_go_on(replica_id: str, step: int) -> ShowNotice:
 
 
 def not_replaced(
-    group_rank: int, reason: Fall | None, life: int | None = None, staying: Sequence[int] = ()
+    group_rank: int,
+    reason: Fall | None,
+    life: int | None = None,
+    staying: Sequence[int] = (),
+    *,
+    is_one: bool = True,
 ) -> str:
     """Why all workers of a group are started again, though there are memory snapshots.
 
-    ``life``: of its replacement, by whose log it can be found out. ``staying``: those that have not
-    left their broken group.
+    ``is_one``: it is the only replica. ``life``: of its replacement, by whose log it can be found
+    out. ``staying``: those that have not left their broken group.
     """
     why = "another could not be before" if reason is None else reason.words
     if reason is Fall.STAYS:
         why += f" ({', '.join(f'worker {rank}' for rank in staying)})"
     if life is not None:
         why += f" (the replacement's log is {life}.log)"
-    return f"Worker {group_rank} cannot be replaced alone, so all begin again: {why}. "
+    then = "all begin again" if is_one else "its replica restarts"
+    return f"Worker {group_rank} cannot be replaced alone, so {then}: {why}. "
 
 
 def would_have_gone_on(step: int) -> str:

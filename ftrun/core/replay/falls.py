@@ -36,6 +36,10 @@ class Fall(IntEnum):
     OTHER_INPUT = 22
     NO_MODEL = 23
     STAYS = 24
+    DEARER = 25
+    STEP_LOST = 26
+    QUORUM = 27
+    MANAGER = 28
 
     @property
     def words(self) -> str:
@@ -87,4 +91,8 @@ _WORDS = {
         "cannot repeat a send or a receive"
     ),
     Fall.NODES: "its node is lost, and its log with it",
+    Fall.DEARER: "all replicas would wait for longer than its replica takes to restart",
+    Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
+    Fall.QUORUM: "its replica has just come to another quorum, and its snapshot is older",
+    Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",
 }

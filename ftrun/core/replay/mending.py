@@ -23,6 +23,10 @@ than the newest generations of one boundary, sets ``done`` to the calls before i
 words, and raises the number. So each call is a new one for all. Else all workers are
 restarted, in new memory.
 
+Of several ``replicas`` the other ones wait while this one is mended, and would train on while it is
+restarted. So a worker is replaced in place where that costs less (``is_cheaper``), and while the
+others still wait for an answer. After a fall the group is restarted, and heals from them.
+
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
 
@@ -43,6 +47,13 @@ DEATHS_MAX = 3
 TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
 LIVING = 5
+MEND_S, STALL_S, RESTART_S = 0.4, 0.1, 3.0
+"""From a death in place until all go on, until it is measured. At a restart: so long the other
+replicas stand still; until the replica is there again, without its heal. Where a mend takes longer,
+a restart does too: both start a process."""
+HEAL_BYTES_PER_S = 1e9
+MARGIN_S = 1.0
+"""A mend is to be over so long before the others are told that this replica is lost."""
 REWINDS_MAX = 3
 """Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
@@ -87,10 +98,14 @@ class Mending:
     Args:
         limit_s: that nothing may move for, while all wait.
         spans: it has ranks on several nodes.
+        replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
+            wait for its answer after an interrupt.
     """
 
     limit_s: float
     spans: bool = False
+    replicas: int = 1
+    rejoin_s: float = 0.0
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
@@ -99,6 +114,7 @@ class Mending:
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
     _tries: int = 0
+    _mend_s: float = MEND_S
 
     @property
     def is_under_way(self) -> bool:
@@ -109,10 +125,15 @@ class Mending:
         """Whether the death of ``rank`` now is one more restart. Ask before ``died``."""
         return not self._deaths or rank in self._deaths
 
-    def died(self, rank: int, place: Generation | Fall, now: float) -> Outcome:
-        """A worker has died; ``place``: where its replacement would begin (settling.begin)."""
+    def died(self, rank: int, place: Generation | Fall, now: float, nbytes: int = 0) -> Outcome:
+        """A worker has died; ``place``: where its replacement would begin (settling.begin).
+
+        ``nbytes``: of its state.
+        """
         if self.fallen is not None:
             return None
+        if self.replicas > 1 and isinstance(place, Generation) and not self._is_cheaper(nbytes):
+            return self._fall(Fall.DEARER)
         if not self._deaths:
             self._began_at = now
         self._deaths[rank] += 1
@@ -148,7 +169,8 @@ class Mending:
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._rewinds = self._tries = 0
-            return Mended(now - self._began_at)
+            self._mend_s = now - self._began_at
+            return Mended(self._mend_s)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1
@@ -169,6 +191,8 @@ class Mending:
     @property
     def can_rewind(self) -> bool:
         """Whether what is in memory may be good enough to begin again from it, after a fall."""
+        if self.replicas > 1:
+            return False  # the others train on, and it heals from them
         return self.fallen in SOUND and self._rewinds < (REWINDS_MAX if self.spans else 1)
 
     def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
@@ -187,6 +211,26 @@ class Mending:
         self._moved_at = now
         return Decree(self.number)
 
+    def _is_cheaper(self, nbytes: int) -> bool:
+        heal_s = nbytes / HEAL_BYTES_PER_S
+        return is_cheaper(self.replicas, self._mend_s, heal_s, self.rejoin_s)
+
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason
         return reason
+
+
+def is_cheaper(replicas: int, mend_s: float, heal_s: float, rejoin_s: float) -> bool:
+    """Whether a worker is replaced in place rather than its replica restarted.
+
+    All replicas stand still while one is mended. At a restart the others do so for a moment, and
+    the lost one until it has healed.
+
+    Args:
+        replicas: that train together.
+        mend_s: the last mend took so long; ``heal_s``: so long a restarted replica loads its state.
+        rejoin_s: after that the others go on without it.
+    """
+    restart_s = RESTART_S * max(1.0, mend_s / MEND_S) + heal_s
+    is_cheaper = mend_s * replicas < STALL_S * replicas + restart_s
+    return is_cheaper and mend_s < rejoin_s - MARGIN_S

@@ -166,6 +166,10 @@ class Comparison:
         """The script wants its results: no more operations follow."""
         self._ended = True
 
+    def meets_nobody(self) -> None:
+        """The step is repeated, and all of it was compared by the worker that was lost."""
+        self._others = ()
+
     def withdraw(self) -> None:
         """Answer nothing about this step any more: an operation of it was refused."""
         self.repeat = -1
@@ -260,6 +264,15 @@ class Comparisons:
         if committed:
             self._committed = tuple(comparison.shapes)
         self._past = comparison
+
+    @property
+    def committed(self) -> tuple[Shape, ...] | None:
+        """The operations of the last committed step; None: they are not known."""
+        return self._committed
+
+    def succeed(self, committed: tuple[Shape, ...] | None) -> None:
+        """A lost worker, in whose place this one is, has committed these operations last."""
+        self._committed = committed
 
     def forget(self) -> None:
         """The script has set its own step: its operations may be other ones now."""

@@ -94,6 +94,33 @@ class WentAway:
 
 
 @dataclass(frozen=True, slots=True)
+class Succeeds:
+    """This process takes the place of a lost one, at a boundary that it has had.
+
+    It has that one's ``state`` there, which had ``begun`` so many steps, the last one with
+    operations of these ``shapes`` (None: not known), and had tried the next step ``tries`` times in
+    vain. ``repeats``: that step was begun before, and too few contributed. ``quorum`` was in force.
+    From there on it repeats alone what was done since, by what is logged, and sends nothing. An
+    ``Interrupt`` with the highest attempt that its group has seen ends that: to its peers it is a
+    survivor that answers late.
+    """
+
+    state: StateId
+    quorum: Quorum
+    begun: int
+    shapes: tuple[Shape, ...] | None = None
+    tries: int = 0
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WentOut:
+    """The results of the step that is repeated have come under ``attempt``: it was repaired."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
 class OperationCompleted:
     """Reduction ``index`` of this step is complete under ``attempt``."""
 
@@ -227,6 +254,8 @@ Event: TypeAlias = (
     | StateApplied
     | StateReset
     | WentAway
+    | Succeeds
+    | WentOut
     | OperationCompleted
     | OperationFailed
     | OperationRefused

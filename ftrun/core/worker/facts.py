@@ -79,6 +79,7 @@ class StepFacts:
         self._lease = WorkerLease()
         self.agreed: StateId | None = None  # by its agent's last m.Lease
         self.has_reported = False  # nothing is sent before the Report of the first step
+        self.repeats = False  # alone, what a lost worker in whose place it is has done
         self.asks_for_peers = self.has_asked_for_peers = False
         self.sets_up_together = False
         """Its process groups are those of all replicas."""
@@ -124,6 +125,13 @@ class StepFacts:
     def healing(self) -> bool:
         """The script does not hold the quorum's state yet."""
         return self.heal.healing
+
+    def seed(self) -> e.Succeeds:
+        """At a step that has begun with the job's state: where a successor begins that step."""
+        step, quorum, shapes = self._step, self.in_force, self._comparisons.committed
+        assert step is not None and quorum is not None, "a step has begun"
+        begun, tries = self.begun - 1, self._tries.count
+        return e.Succeeds(self.state, quorum, begun, shapes, tries, step.repeats)
 
     @property
     def isolated(self) -> bool:

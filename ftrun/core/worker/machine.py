@@ -24,6 +24,9 @@ Rules that the rest relies on:
   quorum's ``recomputes`` lists the groups that must not repair.
 - A step that a true vote decided is committed even if an interrupt follows the vote, because a
   mate may have committed already (C1).
+- A worker that succeeds a lost one commits the steps that it repeats under the tags that the log
+  has of them, so its state id is that of its mates (S1). It sends nothing and takes no message
+  before its first ``Interrupt``: until then the lost one's own words stand.
 - An operation that is *refused* is no failure of a member (C8). The step becomes void here, and the
   Report says why, so that the next quorum makes it void at all members that have not completed it.
 
@@ -83,6 +86,8 @@ class StepMachine(Showing):
             e.GroupBuilt: self._on_group_built,
             e.GroupFailed: self._on_group_failed,
             e.WentAway: self._on_went_away,
+            e.Succeeds: self._on_succeeds,
+            e.WentOut: self._on_went_out,
             e.Ticked: self._on_ticked,
             m.Interrupt: self._on_interrupt,
             m.NewQuorum: self._on_new_quorum,
@@ -195,6 +200,8 @@ class StepMachine(Showing):
         self.heal.begin(heals, quorum.state)
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)
+        if self.repeats:
+            comparison.meets_nobody()
         in_vain = self._tries.pay(number, heals=heals)
         repeats = in_vain is None and self.quorums.begin(tag)
         self._step = StepUnderWay(tag, repeats, self._now, comparison)
@@ -289,6 +296,21 @@ class StepMachine(Showing):
         self._send(m.Leaving(reason, self.state.step if early else None))
         self._step = None
         self._between_steps = StepPhase.LEFT
+
+    def _on_succeeds(self, event: e.Succeeds) -> None:
+        self.heal.succeed(event.state)
+        self.quorums.succeed(event.quorum, event.state.step - (not event.repeats))
+        self._comparisons.succeed(event.shapes)
+        self._adopted, self.begun = event.quorum.attempt, event.begun
+        self._tries.count = event.tries
+        self.repeats = True
+
+    def _on_went_out(self, event: e.WentOut) -> None:
+        step, quorum = self._step, self.in_force
+        if self.repeats and step is not None and quorum is not None:
+            self._adopted = event.attempt
+            self.quorums.succeed(replace(quorum, attempt=event.attempt), step.tag.step)
+            step.went_out(event.attempt)
 
     # ------------------------------------------------------------ operations
 
@@ -517,12 +539,15 @@ class StepMachine(Showing):
     # ------------------------------------------------------------ the lighthouse
 
     def _send(self, message: m.FromWorker) -> None:
+        if self.repeats:
+            return
         self.has_reported = True
         self._out.append(e.Send(message))
 
     def _on_interrupt(self, event: m.Interrupt) -> None:
         if event.attempt < self.quorums.seen:
             return  # Q2: stale
+        self.repeats = False
         if event.attempt > self.quorums.interrupted:
             self._abort(event.attempt)
         self._send(self.report())

@@ -177,6 +177,11 @@ class Quorums:
         """The pending quorum comes into force as ``quorum``."""
         self.in_force, self.pending = quorum, None
 
+    def succeed(self, quorum: Quorum, step: int) -> None:
+        """A lost worker, whose steps this one repeats, had begun ``step`` last under ``quorum``."""
+        self.in_force, self.seen = quorum, quorum.attempt
+        self._entered, self._begun = quorum.attempt, step
+
     def drop_pending(self) -> list[Attempt]:
         """Forget the pending quorum and its promise; returns the group to abort."""
         pending, self.pending = self.pending, None

@@ -176,6 +176,10 @@ class StepUnderWay:
         self.operations.start_again()
         self.deadline = deadline if self.is_awaited else None
 
+    def went_out(self, attempt: Attempt) -> None:
+        """The step is repeated, and its results have come under ``attempt``."""
+        self.tag = self.comparison.tag = Tag(attempt, self.tag.step)
+
     def void(self, reason: str) -> None:
         self._become(Fate.VOID)
         self.void_reason = reason

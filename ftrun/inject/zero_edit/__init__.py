@@ -8,6 +8,7 @@ ftrun itself. Begin with ``states.py``.
 | file | what it patches or keeps |
 |---|---|
 | one_group.py, memory.py | one replica group, whose workers go on from the agent's memory |
+| in_place.py | the workers of a replica of a script with a Manager, which do so too |
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
 | wrapping.py | DistributedDataParallel |

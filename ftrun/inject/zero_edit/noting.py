@@ -258,9 +258,10 @@ class Noting:
             self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
         noted = Noted(here, read, ranges, exchanges, random=random, over=over)
-        if self.appended is None or self.printed is None:
+        if self.printed is None:
             return noted
-        return replace(noted, lengths=self.appended.lengths(), printed=self.printed.counts())
+        lengths = {} if self.appended is None else self.appended.lengths()
+        return replace(noted, lengths=lengths, printed=self.printed.counts())
 
     def evaluation(self) -> None:
         OPEN.evaluated()

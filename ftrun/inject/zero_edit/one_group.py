@@ -37,6 +37,7 @@ from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.snapshots import area
 from ftrun.training import compiling, context
 from ftrun.training.context import WorkerContext
@@ -59,17 +60,7 @@ def install(here: WorkerContext) -> Loop | None:
         return None
     if torch_private.missing():
         return None
-    rank = here.group_rank
-    key = replace(here.key, replica_id=str(rank), group_rank=0)
-    seen = replace(
-        here,
-        key=key,
-        replicas=here.workers_per_replica,
-        min_replicas=1,
-        workers_per_replica=1,
-        snapshot_dir="",
-        resume_dir="",
-    )
+    seen = as_replicas(here)
     has_its_rank()
     memory, patches = Memory(seen, group), Patches()
     loop = _Loop(seen, memory)
@@ -90,9 +81,23 @@ def install(here: WorkerContext) -> Loop | None:
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 
-    _install_rooms(loop, _Opening(script, leave), patches)
+    path = Path(here.socket_path).parent / f"set-up-{here.group_rank}"
+    _install_rooms(loop, _Opening(script, leave, path), patches)
     context.before_claim(leave)
     return loop
+
+
+def as_replicas(here: WorkerContext) -> WorkerContext:
+    """A worker as its group sees it: a replica of one worker among the others."""
+    return replace(
+        here,
+        key=replace(here.key, replica_id=str(here.group_rank), group_rank=0),
+        replicas=here.workers_per_replica,
+        min_replicas=1,
+        workers_per_replica=1,
+        snapshot_dir="",
+        resume_dir="",
+    )
 
 
 def trained_by_hand(models: Models, world: ReplayedWorld) -> Callable[..., None]:
@@ -284,7 +289,15 @@ class _Models:
 
 
 class _Opening(Opening):
-    """The script's groups, of all workers of this one replica group."""
+    """The script's groups, of all workers of this one replica group.
+
+    Args:
+        path: of the notes of its set-up.
+    """
+
+    def __init__(self, script: Any, leaves: Callable[[], None], path: Path) -> None:
+        super().__init__(script, leaves)
+        self._path = path
 
     def _check(self, size: int, rank: int) -> bool:
         is_whole = size in (-1, self._size) and rank in (-1, self._mates.rank)
@@ -304,10 +317,14 @@ class _Opening(Opening):
         self._store = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         self._prefix = f"ftrun/{here.job_id}/{here.key.incarnation}/group"
         world.is_walking = world.is_newcomer
-        path = Path(here.socket_path).parent / f"set-up-{self._mates.rank}"
-        world.kept = Kept(path, is_successor=world.is_newcomer)
+        world.kept = Kept(self._path, is_successor=world.is_newcomer)
         world.is_open = True
         world.opens(self._store, self._prefix)
+
+    def add(self, shell: Shell) -> None:
+        """Make a group that is not the script's."""
+        self._open(shell.timeout)
+        self._connect(shell)
 
     def _is_shelled(self, backend: Any) -> bool:
         names = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}

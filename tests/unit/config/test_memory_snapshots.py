@@ -46,7 +46,9 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"replicas": 2}, "2 replica groups heal from each other"),
+        ({"replicas": 2, "workers_per_replica": 1}, "2 replica groups heal from each other"),
+        ({"replicas": 2}, "for scripts with a Manager so far"),
+        ({"replicas": 2, "inject": "explicit", "nodes": 2, "lighthouse": "h:1"}, "one node so far"),
         ({"workers_per_replica": 1}, "one worker has no peers"),
         ({"lighthouse": "h:1"}, "on one node only"),
         ({"workers_per_replica": None, "nnodes": "1:2", **NODES}, "change its size"),
@@ -63,6 +65,18 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
     assert injection(settings) != MEMORY
     with pytest.raises(UserError, match=f"--memory-snapshots auto: not in this job: .*{why}"):
         check(settings)
+
+
+def test_replicas_of_several_workers_have_them_if_asked(script: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"replicas": 2, "workers_per_replica": 2, "inject": "explicit"}
+    assert why_no_memory_snapshots(resolved(script, **given))
+    settings = resolved(script, **given, memory_snapshots="auto")
+    check(settings)
+    assert why_no_memory_snapshots(settings) == ""
+    assert injection(settings) == "explicit"
+    assert standbys_of(settings) == 1
+    written = resolved(script, **given, memory_snapshots="auto", snapshot=tmp_path)
+    assert "without --snapshot" in why_no_memory_snapshots(written)
 
 
 def test_replicas_of_one_node_are_told_that_they_could_be_one_group(script: str) -> None:

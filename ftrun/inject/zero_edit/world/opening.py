@@ -194,10 +194,14 @@ class Opening:
             str(backend),
             given.store,
         )
+        self._connect(shell)
+        return shell
+
+    def _connect(self, shell: Shell) -> None:
+        world = self._world
         world.add(shell)
         if not world.is_walking:
-            world.connect(shell, self._store, self._prefix, timeout.total_seconds())
-        return shell
+            world.connect(shell, self._store, self._prefix, shell.timeout.total_seconds())
 
 
 def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bool:

@@ -35,7 +35,7 @@ from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
-from ftrun.core.replay.pacing import fills
+from ftrun.core.replay.pacing import CALL_S, fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -121,7 +121,7 @@ class ReplayedWorld(World):
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
             self.must_follow(why or reason.words)
-            _stay()
+            stay()
 
     def must_follow(self, why: str) -> None:
         """This worker cannot go on from its place: the agent sees to it, if anybody has died.
@@ -199,9 +199,10 @@ class ReplayedWorld(World):
             self._unit.append(call)
             call.is_part = True
         line = self._lines.get(shell.key)
-        call.what = self._keeps(call, line)
-        if line is not None and call.what is None:
-            self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
+        if line is not None:
+            call.what = line.keeps.get(call.kind.name) or self._keeps(call, line)
+            if call.what is None:
+                self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
             return
@@ -219,22 +220,11 @@ class ReplayedWorld(World):
         first = None if groups.first is None else groups.first.get(line.id, 0)
         done = self._done_of(line)
         self._drop(line, needed_from(first, done, is_open=groups.is_open))
-        match source(call.number, first, done, is_open=groups.is_open):
-            case Source.LIVE:
-                if self.is_newcomer and call.at < self.done:
-                    self._see_that_it_is_the_same(line, call)
-                self._keep(line, call)
-                try:
-                    self._issue(call)
-                except Exception:  # torch refuses it, at all ranks alike
-                    del self.flying[call.at], line.kept[call.number]
-                    self.count, line.begun = call.at, call.number
-                    self._latest.pop()
-                    raise
-            case Source.LOG:
-                self.answer_from_log(call)
-            case Source.WAIT:
-                self._keep(line, call)
+        comes_from = source(call.number, first, done, is_open=groups.is_open)
+        if comes_from is Source.LOG:
+            self.answer_from_log(call)
+        else:
+            self._keep(line, call, is_live=comes_from is Source.LIVE)
         groups.note_back()
 
     def busy(self) -> set[int]:
@@ -262,26 +252,42 @@ class ReplayedWorld(World):
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
             where = f"{call.kind.name.strip('_')} at {call_site()}"
             self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-            _stay()
+            stay()
         self._see_that_it_gives_the_same(call, entry)
 
     def _see_that_it_gives_the_same(self, call: ReplayedCall, entry: Entry | None) -> None:
         """A script that trains with something that ftrun does not know computes other values."""
         if entry is not None and 0 not in (entry.mark, call.mark) and entry.mark != call.mark:
             self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
-            _stay()
+            stay()
 
-    def _keeps(self, call: ReplayedCall, line: Line | None) -> Keeps | None:
-        has_root = call.kind.name in ROOTED  # to ask options for one that they lack takes long
-        root = call.args[-1].rootRank if has_root else None
-        spans = line is not None and line.elsewhere is not None
-        return keeps(call.kind.name, is_root=root == call.own, spans=spans)
+    def _keeps(self, call: ReplayedCall, line: Line) -> Keeps | None:
+        name, spans = call.kind.name, line.elsewhere is not None
+        if name in ROOTED:  # to ask options for one that they lack takes long
+            is_root = call.args[-1].rootRank == call.own
+            return keeps(name, is_root=is_root, spans=spans)
+        found = keeps(name, is_root=False, spans=spans)
+        if found is not None:
+            line.keeps[name] = found
+        return found
 
-    def _keep(self, line: Line, call: ReplayedCall) -> None:
+    def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
+        """Keep what a call gives; and issue it, if it ``is_live``."""
+        if is_live and self.is_newcomer and call.at < self.done:
+            self._see_that_it_is_the_same(line, call)
         call.is_bare = self._is_full
-        if not call.is_bare:
+        if call.kind.is_in_place and not call.is_bare:
             call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
+        if not is_live:
+            return
+        try:
+            call.issue(call.shell.there)  # all ranks are there
+        except Exception:  # torch refuses it, at all ranks alike
+            del self.flying[call.at], line.kept[call.number]
+            self.count, line.begun = call.at, call.number
+            self._latest.pop()
+            raise
 
     def _drop(self, line: Line, until: int) -> None:
         while line.oldest < until:
@@ -302,18 +308,17 @@ class ReplayedWorld(World):
             line.elsewhere.completes(call.number)
         what = call.what or Keeps.NOTHING
         is_there = False
-        if call.at >= self.done and self.fell is None:
-            is_next = call.at == self.done
-            found = [] if is_next and self._is_full else self._to_log(line, call, what)
-            if not is_next:
-                self._early[call.at] = call, what, [x.detach().clone() for x in found]
-            else:
-                is_there = self._log(line, call, what, found)
-                while self.done in self._early:
-                    early, what_of, tensors = self._early.pop(self.done)
-                    assert early.line is not None, "it is numbered"
-                    self._log(early.line, early, what_of, tensors)
-        if not (call.is_bare or (is_there and what is Keeps.INPUT)):
+        if call.at == self.done and self.fell is None:
+            found = [] if self._is_full else self._to_log(line, call, what)
+            is_there = self._log(line, call, what, found)
+            while self.done in self._early:
+                early, what_of, tensors = self._early.pop(self.done)
+                assert early.line is not None, "it is numbered"
+                self._log(early.line, early, what_of, tensors)
+        elif call.at > self.done and self.fell is None:
+            copies = [x.detach().clone() for x in self._to_log(line, call, what)]
+            self._early[call.at] = call, what, copies
+        if not (call.kept is not None or call.is_bare or (is_there and what is Keeps.INPUT)):
             call.keep_inputs()
 
     def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:
@@ -337,7 +342,7 @@ class ReplayedWorld(World):
                 self.area.log(self.log, line.id, call.number, what, tensors, call.mark)
                 is_there = True
             except AreaFull:
-                self._fills()
+                self.fills_up()
         self.done = call.at + 1
         self.board.set_done(line.own, call.number + 1)
         return is_there
@@ -347,11 +352,16 @@ class ReplayedWorld(World):
         """Whether this replacement repeats calls that are in its log."""
         return self.is_newcomer and self.count < self.done
 
-    def _fills(self) -> None:
+    def fills_up(self) -> None:
         """The log has a gap from here on, which the next generation ends."""
         self._is_full, self._whole_from = True, None
         if self.steps:
             self.board.set(self.rank, Word.FULL, self.steps[-1] + 1)
+
+    @property
+    def calls_s(self) -> float:
+        """What keeping and logging calls has taken of the processor, as far as it is known."""
+        return self.buffers.kept_s + self.area.logged_s + self.count * CALL_S
 
     def fills_within(self, more: int, step: int) -> bool:
         """Whether a log is full that goes on for so many more steps. ``step``: it begins now."""
@@ -400,7 +410,7 @@ class ReplayedWorld(World):
             if is_over(self.steps, step, newest):
                 self.area.drop_logs(self.log - KEPT)
             if is_in_vain(self.board.all(Word.FULL), self.steps[-1:]) and not self._is_full:
-                self._fills()
+                self.fills_up()
 
     def begins_step(self) -> None:
         super().begins_step()
@@ -464,7 +474,7 @@ class ReplayedWorld(World):
             if again is not None and again.data.data_ptr() == entry.data.data_ptr():
                 return found
         self.falls(Fall.PEER_LOG)
-        _stay()
+        stay()
 
     # ------------------------------------------------------------ waits
 
@@ -511,7 +521,7 @@ class ReplayedWorld(World):
             time.sleep(LOOK_S * 10)
 
 
-def _stay() -> NoReturn:
+def stay() -> NoReturn:
     """A replacement cannot go on. The agent ends it, with all other workers."""
     while True:
         threading.Event().wait()

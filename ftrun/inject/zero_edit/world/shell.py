@@ -148,7 +148,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             world.begin(self, call)
         if world.ready:
             world.complete_futures()
-        work = CallWork(call)
+        work = CallWork()
+        work.call = call
         if not is_sync:
             call.handle = weakref.ref(work)
         return work

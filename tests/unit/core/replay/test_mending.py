@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import DEATHS_MAX, LIVING, TRIES_MAX, Decree, Mended, Mending
+from ftrun.core.replay.mending import (
+    DEATHS_MAX,
+    LIVING,
+    TRIES_MAX,
+    Decree,
+    Mended,
+    Mending,
+    is_cheaper,
+)
 from ftrun.core.replay.settling import Board, Generation
 
 PLACE = Generation(3, 30)
@@ -138,3 +146,36 @@ def test_a_group_that_cannot_be_connected_is_tried_again_so_often() -> None:
     last = TRIES_MAX + 1
     assert mending.look(words, NONE, NONE, 3.0, [0, last, 0]) is None
     assert mending.look(words, NONE, NONE, 63.0, [0, last, 0]) is Fall.LATE
+
+
+def of_two(rejoin_s: float = 5.0) -> Mending:
+    return Mending(60.0, replicas=2, rejoin_s=rejoin_s)
+
+
+def test_of_several_replicas_it_is_mended_where_that_costs_less() -> None:
+    assert is_cheaper(2, 0.4, 0.0, 5.0)
+    assert not is_cheaper(16, 0.4, 0.0, 5.0), "so many wait"
+    assert is_cheaper(16, 0.4, 10.0, 5.0), "a heal would take long"
+    assert not is_cheaper(2, 0.4, 10.0, 1.0), "the others do not wait so long"
+
+
+def test_after_a_slow_mend_the_replica_is_restarted() -> None:
+    mending = of_two()
+    assert mending.died(1, PLACE, 1.0) == Decree(1)
+    assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 3.0) == Mended(2.0)
+    assert mending.died(1, PLACE, 9.0) == Decree(2), "a restart would be slow too"
+    mending.look(board(2, [2, 2, 2]), [2, 2, 2], NONE, 13.5)
+    assert mending.died(1, PLACE, 19.0) is Fall.DEARER
+
+
+def test_the_more_replicas_wait_the_larger_must_the_state_be() -> None:
+    small, large = (Mending(60.0, replicas=16, rejoin_s=5.0) for _ in range(2))
+    assert small.died(1, PLACE, 1.0) is Fall.DEARER
+    assert large.died(1, PLACE, 1.0, 4 << 30) == Decree(1)
+
+
+def test_a_replica_that_has_others_is_not_rewound_but_restarted() -> None:
+    mending = of_two()
+    mending.died(1, Fall.LOG_FULL, 1.0)
+    assert not mending.can_rewind
+    assert mending.rewind(30, 3, 5.0) is None

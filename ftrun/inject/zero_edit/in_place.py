@@ -1,0 +1,361 @@
+"""A script with a Manager: a lost worker of a replica of several is replaced inside its group.
+
+Theory of operation. The process groups within the replica are those of world/replayed.py, and so is
+that of its votes. Each step that begins with the job's state may begin with a generation: what the
+script's state functions give, and what its machine is. Results of reductions with other replicas go
+to a log of their own, before anybody can see them.
+
+A replacement loads its predecessor's generation at its first boundary, and repeats what followed:
+calls within the group, votes and reductions are answered from the logs. Where one of them is in no
+log, it is where its predecessor has come to. From there on it is a survivor that was interrupted
+and answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So
+the other replicas wait for its answer, and nobody leaves the quorum.
+
+What the log cannot give again is a fall: a step that was lost, another quorum, a heal. So each of
+those is followed by a generation.
+
+Not here: its machine (core/worker/machine.py), the agent's part (core/agent/replacing.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ftrun.base import clock
+from ftrun.checkpoint.format import pack, unpack
+from ftrun.checkpoint.heal import FetchedState
+from ftrun.checkpoint.leaves import LeafSpec
+from ftrun.core.ids import Attempt, StateId
+from ftrun.core.messages import Interrupt, NewQuorum
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.pacing import AHEAD, Pace, is_due
+from ftrun.core.replay.settling import begin
+from ftrun.core.worker import events as e
+from ftrun.core.worker.comparison import Shape
+from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.randomness import States
+from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.world.objects import Objects
+from ftrun.inject.zero_edit.world.opening import devices_of
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.protocol import codec
+from ftrun.snapshots.area import VARIABLE, AreaFull, GroupMemory, Word
+from ftrun.snapshots.memory import offsets_of
+from ftrun.training import context
+from ftrun.training.context import WorkerContext
+from ftrun.training.healing import OWN
+from ftrun.training.reductions import Reduction
+
+ACROSS = 1
+"""The name of the reductions with other replicas in their log."""
+REDUCTIONS_MAX = 1 << 16
+"""Of one step."""
+PASSED_MAX_S = 1.0
+"""A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
+as for an evaluation."""
+
+
+def install(here: WorkerContext) -> None:
+    """Keep this worker; call it before the script has any name of torch's. Nothing is done where
+    its agent has set no memory aside."""
+    try:
+        memory = GroupMemory.open(os.environ[VARIABLE])
+    except (KeyError, OSError, ValueError):
+        return
+    keeper = InPlace(here, memory)
+    context.Process.keeper = keeper
+    patches = Patches()
+    keeper.opening.install(patches)
+    Objects(keeper.world).install(patches)
+
+
+class _World(ReplayedWorld):
+    """``is_loading``: a state is, in which nothing may be called."""
+
+    is_loading = False
+
+    def _answer(self, shell: Shell, call: Any) -> None:
+        if self.is_loading:
+            self.falls(Fall.MANAGER, "the script makes a collective where it loads its state")
+            stay()
+        super()._answer(shell, call)
+
+
+class InPlace:
+    """Keeps one worker. See training/keeper.py for what is called when."""
+
+    def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
+        seen = as_replicas(here)
+        self.world = world = _World(seen, here.group_rank, memory)
+        self.board, self.area = memory.board, world.area
+        self._results = memory.results(here.group_rank)
+        rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
+        path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
+        self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
+        self.is_repeating = world.is_newcomer
+        self._seen = Attempt(0, 0)
+        self._must = True  # the next generation is due whatever it costs
+        self._has_loaded = False  # it begins the step of which it has a generation
+        self._is_full = False
+        self._quorum_id = -1
+        self._number, self._pace = self.area.newest, Pace()
+        self._worked_s, self._began_at, self._took_s = time.process_time(), 0.0, 0.0
+        self._left: set[int] = set()  # the logged reductions that are to be repeated
+        self._state: Any = None
+        if world.is_newcomer:
+            self._find()
+
+    def _find(self) -> None:
+        """Where it begins: to be known before it publishes a decree (core/replay/settling.py)."""
+        found = begin(
+            self.area.generations(), self.area.logs(), self.board.all_done(), self.world.rank
+        )
+        state = None if isinstance(found, Fall) else self.area.read(found.number)
+        if state is None:
+            self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
+            stay()
+        self._state, self._number, self.world.before = state, state.number, state.before
+        self.world.steps = [state.step]
+
+    # ------------------------------------------------------------ the Manager
+
+    def vote_group(self, timeout_s: float) -> Shell:
+        """See Keeper."""
+        limit, world = timedelta(seconds=timeout_s), self.world
+        ranks = range(self.board.ranks)
+        shell = Shell(world, "vote", ranks, world.rank, limit, devices_of("gloo"), "gloo", None)
+        self.opening.add(shell)
+        return shell
+
+    def connect(self, session: Any) -> None:
+        """See Keeper."""
+        self._session, self._engine, self._machine = session, session.engine, session.machine
+        if not self.is_repeating:
+            self._results.lay_out_logs()
+            self._results.open_log(0, 0)
+
+    def lacks(self, what: str) -> None:
+        """See Keeper."""
+        if self.world.fell is None:
+            self.world.falls(Fall.MANAGER, what)
+
+    def ends(self) -> None:
+        """See Keeper."""
+        if self.world.is_open and not self.world.is_apart:
+            self.world.ends()
+
+    # ------------------------------------------------------------ steps
+
+    def begins(self) -> None:
+        """See Keeper."""
+        if self._state is not None:
+            self._load()
+        if self.is_repeating and not (self._left or self.world.is_behind):
+            self._engine.feed(self._goes_live())
+
+    def has_begun(self, *, is_whole: bool) -> None:
+        """See Keeper."""
+        world, step = self.world, self._machine.position
+        if self.board.room < 0:
+            self._gives_up("memory has become scarce on this node")
+        self._announce(step)
+        quorum_id = self._machine.tag.attempt.quorum_id
+        self._must |= quorum_id != self._quorum_id
+        self._quorum_id = quorum_id
+        is_due_now = self._must or is_due(self.board.read(0, Word.DUE), step)
+        has_it, self._has_loaded = self._has_loaded, False
+        if is_whole and is_due_now and not has_it:
+            try:
+                self._take(step)
+            except Exception as error:  # noqa: BLE001  # of the script's functions: it trains on
+                self.lacks(f"no snapshot of its state: {type(error).__name__}: {error}")
+        world.begins(step)
+        with self._engine.lock:
+            self._begin_log()
+            self._results.drop_logs(self.area.oldest_log() - 1)
+        self._began_at = clock.now()
+        world.begins_step()
+
+    def decided(self, *, committed: bool) -> None:
+        """See Keeper."""
+        self._must |= not committed
+        if committed:
+            self.board.set(self.world.rank, Word.REACHED, self._machine.state.step)
+        elif self.is_repeating:
+            self.world.falls(Fall.STEP_LOST)
+            stay()
+
+    def _announce(self, step: int) -> None:
+        """Rank 0 says when the next generation is due, for all alike."""
+        world = self.world
+        if world.rank:
+            return
+        worked_s, passed_s = time.process_time(), clock.now() - self._began_at
+        step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
+        self._worked_s = worked_s
+        said, fills = self.board.read(0, Word.DUE), world.fills_within(AHEAD + 1, step)
+        state = {"fills": fills, "is_behind": world.is_behind}
+        word = self._pace.begins(step, said, step_s, self._took_s, **state)
+        if word != said:
+            self.board.set(0, Word.DUE, word)
+
+    # ------------------------------------------------------------ reductions (the engine's lock)
+
+    def sees(self, attempt: Attempt) -> None:
+        """See Keeper."""
+        if attempt > self._seen:
+            self._seen = attempt
+            self.board.see(self.world.rank, attempt)
+
+    def hands_out(self, step: int, known: Sequence[tuple[int, Reduction]], at: Attempt) -> None:
+        """See Keeper."""
+        for index, reduction in known:
+            call = step * REDUCTIONS_MAX + index
+            if self._is_full or self._results.find(ACROSS, call) is not None:
+                continue
+            try:
+                log, data = self.world.log, reduction.data.detach()
+                self._results.log(log, ACROSS, call, at.quorum_id, [data], at.number)
+            except AreaFull:
+                self._is_full = True
+                with self.world.changed:
+                    self.world.fills_up()
+
+    def answers(self, step: int, index: int, reduction: Reduction) -> list[e.Event]:
+        """See Keeper."""
+        call = step * REDUCTIONS_MAX + index
+        entry = self._results.find(ACROSS, call)
+        if entry is None:
+            return [self._goes_live()]
+        attempt = Attempt(entry.kind, entry.mark)
+        if attempt.quorum_id != self._machine.tag.attempt.quorum_id:
+            self.world.falls(Fall.QUORUM)
+            stay()
+        if entry.data.nbytes != offsets_of([reduction.data.nbytes])[1]:
+            self.world.falls(Fall.OTHER_CALL, "its predecessor made another reduction")
+            stay()
+        self._left.discard(call)
+        reduction.answer(entry.data[: reduction.data.nbytes])
+        return [e.WentOut(attempt), e.OperationCompleted(attempt, index)]
+
+    def _before_call(self) -> None:
+        """The script makes a call in the group."""
+        if self.is_repeating and (self._left or self.world.is_behind):
+            self.world.on_live = self._before_call
+        elif self.is_repeating:
+            self._engine.feed(self._goes_live())
+
+    def _goes_live(self) -> Interrupt:
+        """Its predecessor had come to here: answer like one that was interrupted."""
+        self.is_repeating = False
+        self.world.on_live = None
+        self._engine.goes_live()
+        return Interrupt(max(self.board.seen(rank) for rank in range(self.board.ranks)))
+
+    # ------------------------------------------------------------ generations
+
+    def _take(self, step: int) -> None:
+        """Copy the state at the beginning of a step."""
+        world, machine = self.world, self._machine
+        if world.fell:
+            return
+        world.is_at_place(step)
+        if not (world.may_be_made(world.count) and world.is_settled_until(world.count)):
+            return
+        began, count, calls = time.thread_time(), world.count, world.begun()
+        number = self._number + 1
+        given = pack(self._session.healing.tree())
+        if world.count != count:
+            self.lacks("the script makes a collective where it gives its state")
+            return
+        world.is_made(step)
+        seed = machine.seed()
+        head = {
+            "count": count,
+            "state": [seed.state.step, seed.state.lineage],
+            "begun": seed.begun,
+            "shapes": None if seed.shapes is None else [asdict(x) for x in seed.shapes],
+            "tries": seed.tries,
+            "repeats": seed.repeats,
+            "structure": given.structure,
+            "specs": [asdict(x.spec) for x in given.leaves],
+        }
+        parts = [codec.encode(NewQuorum(seed.quorum)), *States.now().encode()]
+        rank = world.rank
+        try:
+            self.area.write(number, packed(head, parts), given.leaves, step, calls, calls)
+            self.board.set(rank, Word.NEWEST, step)
+        except AreaFull as error:
+            self._gives_up(str(error))
+        self._number, self._must = number, False
+        self._took_s = time.thread_time() - began - self.area.touched_s
+
+    def _begin_log(self) -> None:
+        """The log of results begins where that of calls does."""
+        results = self._results
+        if self.world.log > results.newest_log:
+            end = max((log.end for log in results.logs()), default=0)
+            results.open_log(self.world.log, end)
+            self._is_full = False
+
+    def _gives_up(self, why: str) -> None:
+        if self.world.fell is None:
+            self.world.falls(Fall.NO_MEMORY, why)
+            self.area.drop()
+
+    def _load(self) -> None:
+        """Go on with the predecessor's state."""
+        state, self._state = self._state, None
+        head, (quorum, *random), _ = unpacked(state.head)
+        healing = self._session.healing
+        own = pack(healing.tree())
+        specs = [LeafSpec(**{k: _tuple(v) for k, v in x.items()}) for x in head["specs"]]
+        offsets, _ = offsets_of([spec.nbytes for spec in specs])
+        buffers = [
+            state.state[at : at + spec.nbytes].clone()
+            for at, spec in zip(offsets, specs, strict=True)
+        ]
+        tree: Any = unpack(head["structure"], specs, buffers, own.leaves)
+        known = StateId(*head["state"])
+        shapes = head["shapes"]
+        seed = e.Succeeds(
+            known,
+            codec.decode(quorum).quorum,
+            head["begun"],
+            None if shapes is None else tuple(_shape(x) for x in shapes),
+            head["tries"],
+            head["repeats"],
+        )
+        self.world.is_loading = True
+        healing.fetched = FetchedState(known, tree, state.state.nbytes, 0.0, (), {})
+        healing.apply()
+        self.world.is_loading = False
+        self._session.progress.batches = int(tree[OWN]["batches_committed"])
+        States.decode(random).set()
+        self._left = {x for x in self._results.calls(ACROSS) if x // REDUCTIONS_MAX > head["begun"]}
+        self._quorum_id, self._must = seed.quorum.attempt.quorum_id, False
+        self._has_loaded = True
+        self.world.is_walking = False
+        self.world.replay(head["count"], [])
+        self.world.on_live = self._before_call
+        self._engine.feed(seed)
+        self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
+
+
+def _shape(known: dict[str, Any]) -> Shape:
+    return Shape(**{key: _tuple(value) for key, value in known.items()})
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

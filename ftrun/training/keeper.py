@@ -1,0 +1,55 @@
+"""What keeps a worker's part in its steps, so that another process can take its place in its group.
+
+Not here: what is kept and where (inject/zero_edit/in_place.py), what a successor's machine does
+(core/worker/machine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ftrun.core.ids import Attempt
+from ftrun.core.worker.events import Event
+from ftrun.training.reductions import Reduction
+
+
+class Keeper(Protocol):
+    """Of one worker. Whoever keeps workers gives it to their process (context.py).
+
+    ``is_repeating``: this process does again, alone, what a lost one has done.
+    """
+
+    is_repeating: bool
+
+    def vote_group(self, timeout_s: float) -> Any:
+        """The process group for the votes of this replica group."""
+
+    def connect(self, session: Any) -> None:
+        """The Manager is made, with this Session: called once, before any step."""
+
+    def begins(self) -> None:
+        """In the training thread, at a boundary: the script wants to begin a step."""
+
+    def has_begun(self, *, is_whole: bool) -> None:
+        """In the training thread: a step has begun. ``is_whole``: with the job's state."""
+
+    def decided(self, *, committed: bool) -> None:
+        """In the training thread: the step has ended."""
+
+    def sees(self, attempt: Attempt) -> None:
+        """The highest attempt that is known here. Under the engine's lock, and before this worker
+        acts on it."""
+
+    def hands_out(self, step: int, known: Sequence[tuple[int, Reduction]], at: Attempt) -> None:
+        """Results that stand under an attempt, by index, in the step of this number. Under the
+        engine's lock, and before anybody can see them."""
+
+    def answers(self, step: int, index: int, reduction: Reduction) -> list[Event]:
+        """While it repeats: what has become of a reduction. Under the engine's lock."""
+
+    def lacks(self, what: str) -> None:
+        """The script does something with its Manager that cannot be repeated."""
+
+    def ends(self) -> None:
+        """The script is over: returns when no other worker of the group needs this one."""

@@ -1,0 +1,132 @@
+"""A worker of one of two replicas dies, and is replaced in its group: nobody leaves the quorum."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import hashlib, json, os, signal, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import ftrun
+
+dist.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+replica, rank = int(os.environ["REPLICA_GROUP_ID"]), dist.get_rank()
+lives = Path(f"lives.{replica}.{rank}")
+life = lives.stat().st_size if lives.exists() else 0
+with lives.open("a") as file:
+    file.write("x")
+deaths = [tuple(x) for x in json.loads(sys.argv[1])]
+step = 0
+
+
+def at(place):
+    if (replica, rank, life, step, place) in deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+torch.manual_seed(1)
+def layer():
+    return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1))
+
+
+model = nn.Sequential(layer(), layer(), layer())
+for number, part in enumerate(model):
+    part.register_forward_hook(lambda *_, number=number: at(f"forward {number}"))
+    part.register_full_backward_hook(lambda *_, number=number: at(f"backward {number}"))
+    fully_shard(part, mesh=mesh)
+fully_shard(model, mesh=mesh)
+adam = torch.optim.AdamW(model.parameters(), lr=0.01)
+manager = ftrun.manager()
+manager.register_state_dict_fn("model", model.load_state_dict, model.state_dict)
+manager.register_state_dict_fn("adam", adam.load_state_dict, adam.state_dict)
+optimizer = ftrun.Optimizer(manager, adam)
+ftrun.replicate(manager, model)
+torch.manual_seed(10 * replica + rank)
+total = 0.0
+while manager.current_step() < 40 or manager.num_participants() < 2:
+    step = manager.current_step()
+    at("head")
+    optimizer.zero_grad()
+    step = manager.current_step()
+    at("begun")
+    seed = 100 * step + 10 * replica + rank
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(seed))
+    loss = model(x).square().mean()
+    at("loss")
+    loss.backward()
+    at("reduced")
+    mean = loss.detach().clone()
+    dist.all_reduce(mean)
+    at("told")
+    optimizer.step()
+    print(f"step {step} of {manager.num_participants()}", flush=True)
+    at("stepped")
+    time.sleep(0.02)
+step = 40
+at("over")
+whole = [p.full_tensor().detach() for p in model.parameters()]
+at("gathered")
+digest = hashlib.sha256(b"".join(p.numpy().tobytes() for p in whole)).hexdigest()[:12]
+tag = manager.session.machine.in_force.attempt
+print(f"end {digest} quorum {tag.quorum_id & 0xFFFFFFFF}", flush=True)
+"""
+OPTIONS = ("--replicas", "2", "-w", "2", "--device", "cpu", "--inject", "explicit")
+
+
+def ends(job: Job) -> list[str]:
+    """What each worker has printed at its end."""
+    return sorted(re.findall(r"^\[\d\.\d\] end .+$", job.output, re.MULTILINE))
+
+
+def run(directory: Path, deaths: list[list[object]], *options: str) -> tuple[list[str], str]:
+    directory.mkdir()
+    args = (json.dumps(deaths),)
+    with Job(directory, SCRIPT, *OPTIONS, *options, args=args) as job:
+        assert job.end() == 0
+        assert not job.left()
+        return ends(job), job.output
+
+
+ENDS = 4
+DEATHS: dict[str, list[list[object]]] = {
+    "in a pass, and its replacement": [[1, 0, 0, 12, "backward 0"], [1, 0, 1, 12, "loss"]],
+    "all of a group, and a worker of the other": [
+        [0, 0, 0, 20, "reduced"],
+        [0, 1, 0, 20, "told"],
+        [1, 1, 0, 20, "begun"],
+    ],
+    "between steps, and at the end": [[0, 1, 0, 9, "stepped"], [1, 1, 0, 40, "over"]],
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    found, _ = run(tmp_path_factory.mktemp("job") / "quiet", [])
+    assert len(found) == ENDS
+    return found
+
+
+@pytest.mark.parametrize("deaths", DEATHS)
+def test_no_sample_is_lost_and_nobody_leaves(
+    tmp_path: Path, undisturbed: list[str], deaths: str
+) -> None:
+    """The ends are equal to the bit, with the quorum that the job began with."""
+    given = DEATHS[deaths]
+    found, output = run(tmp_path / "killed", given, "--memory-snapshots", "auto")
+    assert found == undisturbed
+    assert not re.search(r"step \d+ of 1$", output, re.MULTILINE)
+    told = re.findall(r"all go on after \S+ s, no step lost\. Restart", output)
+    assert len(told) == len({(replica, rank) for replica, rank, *_ in given})

@@ -1,0 +1,171 @@
+"""A worker is replaced inside its group (ftrun/inject/zero_edit/in_place.py).
+
+Its successor's machine is a new one. It begins at a step that the lost one has begun, and repeats
+what its script has done since, with the results that were handed out: these are in a log. What was
+on its way to the lost one, or from it, is lost. Then it answers late, like one that was
+interrupted. What its script holds is what the lost one has held, because it repeats that.
+
+Not here: when it strikes (faults.py), calls within the group (tests/sim/replay/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ftrun.core import messages as m
+from ftrun.core.ids import Attempt
+from ftrun.core.worker import events as e
+from ftrun.core.worker.facts import StepPhase
+from ftrun.core.worker.machine import StepMachine
+from tests.sim.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.worker import Worker
+    from tests.sim.world import World
+
+MEND = "mend"
+"""In ``focus``: workers are replaced inside their group."""
+OF_SCRIPT = (e.OperationIssued, e.OperationsEnded, e.VoteStarted, e.Decided)
+MEND_S = (0.02, 0.1, 0.3, 0.7, 1.4)
+OWN = ("vote_decided", "_tick", "lost_agent", "asked_to_stop", "crash")
+"""What comes from elsewhere than the lighthouse and the peers, or is in a log."""
+
+
+@dataclass
+class Log:
+    """Of one worker: a generation, what its script has done since, and what it was given.
+
+    ``seed``: None: a successor could not begin. ``handed``: by step and index, the attempt.
+    ``is_lost``: a step was lost since: a successor falls there.
+    """
+
+    seed: e.Succeeds | None = None
+    begun: int = 0
+    events: list[e.Event] = field(default_factory=list)
+    handed: dict[tuple[int, int], Attempt] = field(default_factory=dict)
+    is_lost: bool = False
+    _step: int = -1
+
+    def note(self, worker: Worker, event: e.Event, instructions: list[e.Instruction]) -> None:
+        """The machine has taken one more event."""
+        machine = worker.machine
+        if isinstance(event, OF_SCRIPT):
+            self.events.append(event)
+        if isinstance(event, e.Decided) and machine.state.step == self._step:
+            self.is_lost = True
+        for instruction in instructions:
+            tag = machine.tag
+            if isinstance(instruction, e.HandOut) and tag is not None:
+                for index in instruction.indices:
+                    self.handed[machine.begun, index] = tag.attempt
+        if machine.begun != self.begun:
+            self._begins(worker)
+
+    def _begins(self, worker: Worker) -> None:
+        machine = worker.machine
+        self.begun, self._step = machine.begun, machine.state.step
+        quorum = machine.in_force
+        is_whole = not (machine.healing or machine.heal.torn) and quorum is not None
+        is_other = self.seed is not None and (
+            quorum is None or self.seed.quorum.attempt.quorum_id != quorum.attempt.quorum_id
+        )
+        if not is_whole:
+            self.seed = None
+        elif self.seed is None or is_other or self.is_lost or worker.world.mend_rng.random() < 0.5:
+            self.seed, self.events = machine.seed(), []
+            self.handed.clear()
+            self.is_lost = False
+        self.events.append(e.BoundaryReached(machine.freezes_membership))
+
+
+def mend(world: World) -> None:
+    """Replace one worker. Nothing is done where that would be a fall."""
+    workers = [worker for host in world.hosts for worker in host.workers()]
+    fit = [x for x in workers if x.log.seed is not None and _may_be_replaced(x)]
+    if fit:
+        _replace(world, world.mend_rng.choice(fit))
+
+
+def _may_be_replaced(worker: Worker) -> bool:
+    machine = worker.machine
+    is_well = worker.registered and machine.phase is not StepPhase.LEFT
+    is_apart = worker.hangs or worker.is_pressed or worker.paused_until > worker.world.now
+    return is_well and not (is_apart or machine.healing or machine.heal.torn)
+
+
+def _replace(world: World, worker: Worker) -> None:
+    lost, machine = worker.machine, worker.new_machine()
+    duration_s = world.mend_rng.choice(MEND_S)
+    world.note(worker.name, "is replaced in place", duration_s)
+    world.invariants.excuse(worker.key.incarnation, "it is replaced in place")
+    _repeat(worker.log, machine, world.now)
+    if worker.log.is_lost:
+        worker.crash()
+        return
+    if (machine.state, machine.begun) != (lost.state, lost.begun):
+        raise Violation("S1", f"{worker.name} holds {machine.state}, and the lost one {lost.state}")
+    worker.mends = lost.quorums.seen
+    worker.waits = lost.phase is StepPhase.WAITING
+    known = logged(worker.log)
+    for index, reduction in enumerate(worker.reductions):
+        if (machine.begun, index) not in known:
+            reduction.released, reduction.final, reduction.buffer = False, None, None
+    worker.succeeds(machine)
+    worker.pause(duration_s)
+
+
+def highest_of(worker: Worker, own: Attempt) -> Attempt:
+    """The highest attempt that a worker of its group, or the lost one, has seen."""
+    mates = [
+        x for x in worker.agent.workers.values() if x.key.incarnation == worker.key.incarnation
+    ]
+    return max([own, *(x.machine.quorums.seen for x in mates)])
+
+
+def logged(log: Log) -> dict[tuple[int, int], Attempt]:
+    """All that was handed out."""
+    return log.handed
+
+
+def _repeat(log: Log, machine: StepMachine, now: float) -> None:
+    assert log.seed is not None
+    machine.handle(log.seed, now)
+    index, known = 0, logged(log)
+    for event in list(log.events):
+        sent = machine.handle(event, now)
+        index = 0 if isinstance(event, e.BoundaryReached) else index
+        if isinstance(event, e.OperationIssued):
+            at = known.get((machine.begun, index))
+            if at is not None:
+                machine.handle(e.WentOut(at), now)
+                sent += machine.handle(e.OperationCompleted(at, index), now)
+            index += 1
+        if any(isinstance(x, e.Send) for x in sent):
+            raise Violation("Q2", f"a successor sends {sent} while it repeats")
+
+
+def goes_on(worker: Worker) -> None:
+    """A successor has come to where the lost one was: what was on its way to that one is lost."""
+    assert worker.mends is not None, "it is replaced"
+    highest, worker.mends = highest_of(worker, worker.mends), None
+    held, worker._held = worker._held, []
+    for action, args in held:
+        owner, name = getattr(action, "__self__", None), getattr(action, "__name__", "")
+        if owner in (worker.script, worker.exchanges) or (owner is worker and name in OWN):
+            worker._held.append((action, args))
+    worker.from_agent.forget()
+    if not worker.agent.alive:
+        worker.crash()
+        return
+    lease = worker.agent.supervisor.lease
+    if lease is not None:
+        worker.feed(lease)
+    answers(worker, highest)
+    if worker.waits and worker.alive:
+        worker.feed(e.BoundaryReached(worker.machine.freezes_membership))
+
+
+def answers(worker: Worker, highest: Attempt) -> None:
+    """It reports."""
+    worker.feed(m.Interrupt(highest))

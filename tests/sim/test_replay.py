@@ -97,6 +97,14 @@ SEEDS = {
     "a log begins with what is logged": 15,
     "begins again without the logs": 59,
     "a log ends too early": 373,
+    "rewinds to the oldest": 8,
+    "frees a log while a copy is made": 309,
+    "keeps nothing where there is room": 0,
+    "a rank is replaced time after time": 89,
+    "all begin again time after time": 45,
+    "gives up what still moves": 1,
+    "tells a rank's words once": 0,
+    "knows a step ahead": 184,
 }
 """The first seed that finds each planted bug."""
 

@@ -490,7 +490,8 @@ def test_modules_that_are_made_late_are_known_by_their_line() -> None:
 
 def test_a_copy_of_a_state_has_its_kinds_of_dicts() -> None:
     """MultiStepLR asks its milestones, a Counter, for more than a dict can."""
-    state = {"milestones": Counter({3: 1}), "of": defaultdict(list, a=[torch.ones(1)])}
+    lists = defaultdict(list, a=[torch.ones(1)])
+    state: dict[str, Any] = {"milestones": Counter({3: 1}), "of": lists}
     copied = mapped(state, torch.clone)
     assert type(copied["milestones"]) is Counter and copied["milestones"] == {3: 1}
     assert copied["of"]["a"][0] is not state["of"]["a"][0] and copied["of"]["b"] == []

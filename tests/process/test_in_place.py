@@ -120,7 +120,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("deaths", DEATHS)
+@pytest.mark.parametrize(
+    "deaths",
+    [pytest.param(x, marks=[] if x.startswith("all") else [pytest.mark.slow]) for x in DEATHS],
+)
 def test_no_sample_is_lost_and_nobody_leaves(
     tmp_path: Path, undisturbed: list[str], deaths: str
 ) -> None:

@@ -35,9 +35,9 @@ from ftrun.core.replay.settling import Generation
 LOOK_S = 0.02
 NODE_LOOK_S = 0.1
 SLOW_S = 3.0
+"""A replacement that has not joined by then is spoken of before it has."""
 REJOIN_S = 5.0
 """The lighthouse's (core/lighthouse/events.py: rejoin_timeout_s)."""
-"""A replacement that has not joined by then is spoken of before it has."""
 
 
 @dataclass(eq=False, repr=False)

@@ -181,8 +181,12 @@ def _encoding(stream: Any, errors: str) -> tuple[str, str]:
     return (stream.encoding, stream.errors) if stream is not None else ("utf-8", errors)
 
 
+class Descriptor(io.FileIO):
+    """One whose ``write`` can be another (zero_edit/printed.py)."""
+
+
 def _text_stream(fd: int, encoding: str, errors: str) -> io.TextIOWrapper:
-    raw: Any = io.FileIO(fd, "wb", closefd=False)  # as the interpreter does, against the stub
+    raw: Any = Descriptor(fd, "wb", closefd=False)  # as the interpreter does, against the stub
     return io.TextIOWrapper(raw, encoding, errors, write_through=True)
 
 

@@ -83,6 +83,7 @@ _TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
 
+_Word = ctypes.c_int64
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
@@ -182,7 +183,8 @@ class Held:
 class Area:
     """One worker's generations and logs. Only this worker, or its replacement, writes.
 
-    ``touched_s``: what the newest copy has taken of the processor to have new memory.
+    ``touched_s``: what the newest copy has taken of the processor to have new memory. ``logged_s``:
+    what all copies to logs have taken.
     """
 
     def __init__(self, memory: SharedMemory, nbytes: int) -> None:
@@ -190,9 +192,9 @@ class Area:
         self.nbytes = nbytes
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
-        self._known: list[dict[tuple[object, ...], int]] = [{} for _ in range(LOGS)]
+        self._known: list[dict[tuple[int, ...], int]] = [{} for _ in range(LOGS)]
         self._free_until = [0] * LOGS  # where each log's part under way has to end
-        self.touched_s = 0.0
+        self.touched_s = self.logged_s = 0.0
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -494,7 +496,10 @@ class Area:
         slot = number % LOGS
         words, header = _LOG_AT + 8 * slot, self._header
         count = header[words + _COUNT]
-        at, nbytes = self._put(slot, tensors) if tensors else (0, 0)
+        at, nbytes, began = 0, 0, time.thread_time()
+        if tensors:
+            at, nbytes = self._put(slot, tensors)
+            self.logged_s += time.thread_time() - began
         if count == CALLS_MAX or at == NONE:
             used = self.log_bytes(number) + nbytes
             raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")
@@ -503,14 +508,21 @@ class Area:
         header[words + _COUNT] = count + 1
 
     def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room."""
+        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room.
+
+        A large tensor may be there already: FSDP2 gathers the same parameters in the forward and in
+        the backward pass. It is looked for by its size, and its first and last word.
+        """
         known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
+        begin, key, alike = self._address + _DATA_AT, None, NONE
+        if len(known) == 1 and (size := known[0].nbytes) >= LARGE_BYTES:
+            data = known[0].data_ptr()
+            last = _Word.from_address(data + size - _WORD).value
+            key = size, _Word.from_address(data).value, last
+            alike = self._known[slot].get(key, NONE)
+            if alike != NONE and not _memcmp(begin + alike, data, size):
+                return alike, _aligned(size)
         offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
-        begin = self._address + _DATA_AT
-        key = self._key_of(known)
-        at = self._known[slot].get(key, NONE)
-        if at != NONE and not _memcmp(begin + at, known[0].data_ptr(), known[0].nbytes):
-            return at, nbytes
         part = self._part(slot, nbytes)
         if part is None:
             return NONE, nbytes
@@ -518,20 +530,9 @@ class Area:
         for tensor, offset in zip(known, offsets, strict=True):
             ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         self._header[part + 1] = at + nbytes
-        if key:
-            self._known[slot].setdefault(key, at)
+        if key and alike == NONE:
+            self._known[slot][key] = at
         return at, nbytes
-
-    def _key_of(self, tensors: Sequence[torch.Tensor]) -> tuple[object, ...]:
-        """By which a large tensor is found that the log may already have; (): it is small.
-
-        FSDP2 gathers the same parameters in the forward and in the backward pass.
-        """
-        size = tensors[0].nbytes if len(tensors) == 1 else 0
-        if size < LARGE_BYTES:
-            return ()
-        data = tensors[0].data_ptr()
-        return size, ctypes.string_at(data, _WORD), ctypes.string_at(data + size - _WORD, _WORD)
 
     def _part(self, slot: int, nbytes: int) -> int | None:
         """The words of that part of a log that has room for so many bytes; None: none has."""
@@ -653,6 +654,7 @@ class Word(IntEnum):
 _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
+_WHY_BYTES = 512
 
 
 class Board:
@@ -665,6 +667,7 @@ class Board:
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
         self.ranks = ranks
         self._words = memory.words(0, _board_bytes(ranks) // _WORD)
+        self._why = memory.buffer(_board_bytes(ranks), _WHY_BYTES)
 
     def read(self, rank: int, word: Word) -> int:
         """One word of one rank."""
@@ -719,7 +722,7 @@ class Board:
 
     def done(self, places: Iterable[int]) -> list[int]:
         """The words ``done`` at these places."""
-        return [self._words[at] for at in places]
+        return [*map(self._words.__getitem__, places)]
 
     def set_done(self, place: int, number: int) -> None:
         """Write a word ``done``."""
@@ -765,6 +768,15 @@ class Board:
         self._words[_ROOM] = nbytes
 
     @property
+    def why(self) -> str:
+        """What a worker of this node has found, which the word ``FALL`` has no room for."""
+        return bytes(self._why).partition(b"\0")[0].decode(errors="replace")
+
+    @why.setter
+    def why(self, text: str) -> None:
+        self._why[:] = text.encode()[: _WHY_BYTES - 1].ljust(_WHY_BYTES, b"\0")
+
+    @property
     def died_at(self) -> int:
         """When the agent learned of the latest death."""
         return int(self._words[_DIED_AT])
@@ -806,7 +818,7 @@ class GroupMemory:
     ) -> None:
         """``areas``: of the ranks, then of their results, if those are kept."""
         self._files = (board, *areas)
-        board.reserve(_board_bytes(ranks))
+        board.reserve(_board_bytes(ranks) + _WHY_BYTES)
         self.board = Board(board, ranks)
         self.here = here
         self.nbytes = nbytes

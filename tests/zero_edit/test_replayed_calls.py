@@ -54,8 +54,8 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     assert {f"{x[0]} {x[2]}" for x in DEATHS} - died.keys() <= {"2 logged"}
     starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert sum(starts) == 3 + died.total(), "nobody is started but for one that has died"
-    found = re.search(r"finished, 30 steps, (\d+) restarts", texts[1])  # some deaths may be one
-    assert found is not None and int(found[1]) <= died.total()
+    restarts = re.search(r"finished, 30 steps, (\d+) restarts", texts[1])
+    assert restarts is not None and int(restarts[1]) <= died.total(), "some deaths may be one"
     assert "cannot be replaced alone" not in texts[1]
     assert "Worker 1 cannot be replaced alone, so all begin again" in texts[2]
     assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", texts[2])

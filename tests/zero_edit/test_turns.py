@@ -29,11 +29,12 @@ def step(x):
     print("READ", form, rank, steps, x.sum().item(), flush=True)
     optimizer.zero_grad()
     model(x).square().mean().backward()
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and (rank, steps) in DEATHS:
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and (rank, steps) in deaths:
         os.kill(os.getpid(), signal.SIGKILL)
     optimizer.step()
     steps += 1
 
+deaths = DEATHS
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 data = torch.arange(128.0).reshape(32, 4) / 128
@@ -81,6 +82,19 @@ FORMS = {
     for batch in DataLoader(range(32), 4, sampler=sampler):
         step(data[batch])
         model(data[batch])""",
+    "two steps with each batch, and a death in the second": """if not epoch:
+        other = DistributedDataParallel(torch.nn.Linear(4, 4))
+        second = torch.optim.SGD(other.parameters(), lr=0.05)
+    for batch in DataLoader(data, 4, sampler=DistributedSampler(range(32))):
+        x = batch * 1.0
+        made = other(x)
+        step(made.detach())
+        second.zero_grad()
+        is_first = deaths and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+        if is_first and (rank, steps) in ((1, 5), (0, 12)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        (made * x).square().mean().backward()
+        second.step()""",
     "a model that changes between a draw and its pass": """if not epoch:
         average, teacher = torch.zeros(1, 4), torch.nn.Linear(4, 1)
     for x in DataLoader(data, 4, sampler=DistributedSampler(range(32))):

@@ -28,7 +28,8 @@ class Kept:
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
     as the script counts; -1: there is none. ``reached``: how many it has taken. ``nbytes``: of its
-    state. ``set_up_s``: from its group's start to its first generation.
+    state. ``set_up_s``: from its group's start to its first generation. ``why``: what a worker has
+    told of the reason.
     """
 
     place: Generation | Fall
@@ -36,6 +37,7 @@ class Kept:
     reached: int = 0
     nbytes: int = 0
     set_up_s: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,8 @@ class BoardSeen:
     """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
 
     ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
-    group is missing, and they can go on from there once one has come in its place.
+    group is missing, and they can go on from there once one has come in its place. ``why``: see
+    Kept.
     """
 
     incarnation: str
@@ -148,6 +151,7 @@ class BoardSeen:
     boundary: int | None = None
     broken: tuple[int, ...] = ()
     waits: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

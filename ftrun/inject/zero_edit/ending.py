@@ -188,7 +188,9 @@ class Ending:
             )
         self.replays -= 1
         if self.is_behind and not self.replays:
-            self._restore()  # before the next pass, which may begin with a broadcast of buffers
+            # Before the next pass, which may begin with a broadcast of buffers. What it has made
+            # anew of its batch is of this step; the peers have given that of an older one.
+            self._restore(is_late=True)
 
     def meets_peers(self) -> None:
         """A call of the script's meets its peers, who have begun their step there: all that they

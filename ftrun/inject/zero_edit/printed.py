@@ -2,7 +2,8 @@
 
 A worker counts on its node's board the lines that it has printed, and each generation has how many
 they were at its place. What its replacement prints from there on is dropped until it has come to
-the same number. An error's lines are never dropped, as the predecessor may not have had it.
+the same number: where the stream is written to its descriptor, so that the script finds it as it
+is. An error's lines are never dropped, as the predecessor may not have had it.
 
 Not here: files (appended.py), notices of ftrun's (told.py).
 """
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ftrun.inject.zero_edit import told
 from ftrun.snapshots.area import Board, Word
 
 STREAMS = ("stdout", "stderr")
@@ -34,9 +36,9 @@ class Printed:
         self._is_repeating = False
         self.at_place: Sequence[int] = (0, 0)
         for number, name in enumerate(STREAMS):
-            stream: Any = getattr(sys, name)
-            if stream is not None:
-                stream.write = self._writer(number, stream.write)
+            raw: Any = getattr(getattr(sys, name), "buffer", None)  # bootstrap.py: Descriptor
+            if hasattr(raw, "__dict__"):
+                raw.write = self._writer(number, raw.write)
 
     def counts(self) -> tuple[int, ...]:
         """How many lines there are now."""
@@ -46,19 +48,19 @@ class Printed:
         """This worker stands at its place, at which its predecessor had printed so many."""
         self._counts, self._is_repeating = list(counts), True
 
-    def _writer(self, number: int, plain: Callable[[str], int]) -> Callable[[str], int]:
-        def write(text: str) -> int:
-            if os.getpid() != self._process:
-                return plain(text)
-            before, until, rest = self._counts[number], self._until[number], text
-            self._counts[number] += text.count("\n")
+    def _writer(self, number: int, plain: Callable[[bytes], int]) -> Callable[[bytes], int]:
+        def write(given: bytes) -> int:
+            rest = bytes(given)
+            if os.getpid() != self._process or rest.startswith(told.BEGIN.encode()):
+                return plain(given)
+            before, until = self._counts[number], self._until[number]
+            self._counts[number] += rest.count(b"\n")
             if self._is_repeating and before < until and sys.exc_info()[0] is None:
-                rest = "".join(text.split("\n", until - before)[until - before :])
+                rest = b"".join(rest.split(b"\n", until - before)[until - before :])
             if rest:
                 plain(rest)
             if self._counts[number] > max(before, until):
                 self._board.set(self._rank, WORDS[number], self._counts[number])
-            return len(text)
+            return len(given)
 
-        write.plain = plain  # type: ignore[attr-defined]
         return write

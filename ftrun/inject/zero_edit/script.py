@@ -110,9 +110,10 @@ class Script:
         self.drafts = Drafts(self)
         self.directories = Directories(self)
         self.rewriting = Rewriting(self)
+        if self.memory is not None:
+            self.noting.printed = Printed(self.memory.board, self.memory.world.rank)
         if self.memory is not None and not self.memory.world.memory.spans:
             self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
-            self.noting.printed = Printed(self.memory.board, self.memory.world.rank)
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:

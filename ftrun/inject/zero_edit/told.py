@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+BEGIN = "ftrun: "
 LINES_MAX = 256
 _SAID: set[str] = set()
 
@@ -23,10 +24,7 @@ def once(text: str) -> None:
 def say(text: str) -> None:
     """Print ``text``, but not by ``print``: some scripts replace that by one of rank 0 alone."""
     if sys.__stderr__ is not None:
-        write = sys.__stderr__.write
-        getattr(write, "plain", write)(
-            f"ftrun: {text}\n"
-        )  # printed.py: it is no line of the script's
+        sys.__stderr__.write(f"{BEGIN}{text}\n")
         sys.__stderr__.flush()
 
 

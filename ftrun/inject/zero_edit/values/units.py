@@ -17,6 +17,7 @@ Not here: where they are found (walk.py), which of them have changed (tensors.py
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import weakref
 import zlib
@@ -72,9 +73,12 @@ def is_leaf(value: Any) -> bool:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A unit's value with others in place of its tensors and arrays."""
+    """A unit's value with others in place of its tensors and arrays; dicts keep their kind."""
     if type(value) in DICTS:
-        return {key: mapped(item, change) for key, item in list(value.items())}
+        made = copy.copy(value)
+        for key, item in [*made.items()]:
+            made[key] = mapped(item, change)
+        return made
     if type(value) in _LISTS:
         return type(value)([mapped(item, change) for item in value])
     return value if type(value) in _PLAIN else change(value)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -61,17 +62,25 @@ class State(Enum):
 
 
 class Buffers:
-    """Host memory for copies of large inputs, used again: fresh pages cost as much as the call."""
+    """Host memory for copies of large inputs, used again: fresh pages cost as much as the call.
+
+    ``kept_s``: what the copies that are kept have taken of the processor, but for small ones.
+    """
 
     FREE_MAX = 16
 
     def __init__(self) -> None:
+        self.kept_s = 0.0
         self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor | bytes:
         """A copy of ``tensor``; of a small one its bytes, because torch's own copy costs more."""
-        is_small = tensor.is_cpu and nbytes(tensor) <= KEPT_BYTES_MAX
-        return to_bytes(tensor) if is_small else self.clone(tensor)
+        if tensor.is_cpu and nbytes(tensor) <= KEPT_BYTES_MAX:
+            return to_bytes(tensor)
+        began = time.thread_time()
+        copy = self.clone(tensor)
+        self.kept_s += time.thread_time() - began
+        return copy
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of ``tensor``, as a tensor."""
@@ -377,11 +386,10 @@ def _error_of(done: torch.futures.Future[Any]) -> Exception | None:
 
 
 class CallWork(dist.Work):
-    """What the script waits for."""
+    """What the script waits for. ``call``: is set by whoever makes it, because an ``__init__`` of
+    its own would cost at each call."""
 
-    def __init__(self, call: Call) -> None:
-        super().__init__()
-        self._call = call
+    call: Call
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the result is there.
@@ -389,14 +397,11 @@ class CallWork(dist.Work):
         Raises:
             Exception: torch's own error, if no death has caused it.
         """
-        call = self._call
+        call = self.call
         world = call.shell.world
         timeout = timeout or None  # torch's C++ says zero
-        while True:
-            state, native = call.state, call.native
-            if state is State.THROUGH:
-                call.waited = True
-                return True
+        while (state := call.state) is not State.THROUGH:
+            native = call.native
             if native is not None and (state is State.ISSUED or state is State.SECOND):
                 error = _wait(call, native, timeout)
                 with world.lock:
@@ -405,10 +410,12 @@ class CallWork(dist.Work):
                     world.complete_futures()
             else:
                 world.await_decision(call)
+        call.waited = True
+        return True
 
     def is_completed(self) -> bool:
         """Whether the result is there."""
-        call = self._call
+        call = self.call
         native = call.native
         if call.state in (State.ISSUED, State.SECOND) and native is not None:
             future = _future_of(native)
@@ -425,20 +432,20 @@ class CallWork(dist.Work):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        return self._call.kind.outputs(self._call)
+        return self.call.kind.outputs(self.call)
 
     def synchronize(self) -> None:
         self.wait()
 
     def source_rank(self) -> int:
         """The rank from which a receive from any has got its tensor."""
-        return int(self._call.native._source_rank())
+        return int(self.call.native._source_rank())
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        with self._call.shell.world.lock:
-            return self._call.listen()
+        with self.call.shell.world.lock:
+            return self.call.listen()
 
 
 def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | None:
@@ -449,21 +456,22 @@ def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | Non
             return None
         if timeout is not None:
             _wait_for(native, timeout)
-        elif not _waits_once(call, native):
-            _wait_long(call, native)
+            return None
+        try:
+            native.wait(RECHECK)  # mostly it is enough
+        except RuntimeError:
+            if not _has_ended(call, native):
+                _wait_long(call, native)
     except RuntimeError as error:
         return error
     return None
 
 
-def _waits_once(call: Call, native: Any, moment: timedelta = RECHECK) -> bool:
-    """Wait for a moment: whether ``native`` has ended, or another one has replaced it."""
-    try:
-        native.wait(moment)
-    except RuntimeError:
-        if not native.is_completed():
-            return call.native is not native
-        native.wait()  # it has ended just now, and perhaps well
+def _has_ended(call: Call, native: Any) -> bool:
+    """After a wait: whether ``native`` has ended, or another one has replaced it."""
+    if not native.is_completed():
+        return call.native is not native
+    native.wait()  # it has ended just now, and perhaps well
     return True
 
 
@@ -472,8 +480,12 @@ def _wait_long(call: Call, native: Any) -> None:
         for tries in itertools.count(1):
             if tries == TOLD_AFTER:
                 told.enter_context(call.shell.world.waits_for(call))
-            if _waits_once(call, native, RECHECK if tries < OFTEN else LATER):
+            try:
+                native.wait(RECHECK if tries < OFTEN else LATER)
                 return
+            except RuntimeError:
+                if _has_ended(call, native):
+                    return
 
 
 def _wait_for(native: Any, timeout: timedelta) -> None:

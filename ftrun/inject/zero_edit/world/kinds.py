@@ -48,7 +48,7 @@ class There:
     ``size``: of the group; ``own``: this rank's place in it; ``here``: the places of those that are
     there, in order; ``built``: their connections, None if this rank is the only one; ``devices``:
     of the group; ``since``: the attempt for which they were connected, alike at all of them.
-    ``is_full``: nobody is away.
+    ``is_full``: nobody is away; ``is_alone``: this rank is the only one.
 
     Nothing else may hold the backend: its end waits for its threads, and one of these may wait for
     a message that was lost when a rank died. So it ends where ``built`` is shut down.
@@ -61,14 +61,11 @@ class There:
     devices: Sequence[torch.device] = ()
     since: Attempt = NO_ATTEMPT
     is_full: bool = field(init=False)
+    is_alone: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self.is_alone = self.built is None
         self.is_full = len(self.here) == self.size and not self.is_alone
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether this rank is the only one."""
-        return self.built is None
 
     @property
     def native(self) -> Any:
@@ -150,9 +147,10 @@ def nbytes(tensor: torch.Tensor) -> float:
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
-    tensor = call.args[0]
-    if type(tensor) is torch.Tensor:  # mostly: it costs less
-        return tensor.is_meta
+    first = call.args[0]
+    first = first[0] if type(first) is list and first else first
+    if type(first) is torch.Tensor:  # mostly: it costs less
+        return first.is_meta
     tensors = call.kind.outputs(call) or call.kind.inputs(call)
     if not tensors:
         return False
@@ -192,13 +190,11 @@ def _scale(tensors: Sequence[torch.Tensor], op: Any, by: int) -> None:
 
 
 def _reduce_all(tensors: list[torch.Tensor], opts: Any, there: There) -> Any:
-    op = operation(opts)
-    _scale(tensors, op, there.weight)
-    if there.is_alone:
-        return None
     options = dist.AllreduceOptions()
-    options.reduceOp = op
-    return there.native.allreduce(tensors, options)
+    options.reduceOp = op = operation(opts)
+    if not there.is_full:
+        _scale(tensors, op, there.weight)
+    return None if there.is_alone else there.native.allreduce(tensors, options)
 
 
 def _fewer_allreduce(call: Call, there: There) -> Issued:
@@ -282,9 +278,11 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
                 f"reduce_scatter: an input of {tensor.dtype}{list(tensor.shape)} does not fit an "
                 f"output of {output.dtype}{list(output.shape)}"
             )
-    flat, buffers = [tensor.reshape(-1) for tensor in given], call.shell.world.buffers
-    # torch takes new memory for it at each call, which costs more than the copy.
-    whole = buffers.clone(flat[0]) if len(flat) == 1 else torch.cat(flat)
+    buffers = call.shell.world.buffers
+    if len(given) == 1:  # torch takes new memory for it at each call, which costs more than a copy
+        whole = buffers.clone(given[0].reshape(-1))
+    else:
+        whole = torch.cat([tensor.reshape(-1) for tensor in given])
     work = _reduce_all([whole], opts, there)
 
     def spread() -> None:
@@ -321,11 +319,13 @@ def _listed(call: Call) -> list[torch.Tensor]:
 
 
 def _first(call: Call) -> list[torch.Tensor]:
-    return tensors_in(call.args[0])
+    found = call.args[0]
+    return [found] if isinstance(found, torch.Tensor) else tensors_in(found)
 
 
 def _second(call: Call) -> list[torch.Tensor]:
-    return tensors_in(call.args[1])
+    found = call.args[1]
+    return [found] if isinstance(found, torch.Tensor) else tensors_in(found)
 
 
 def _none(_call: Call) -> list[torch.Tensor]:

@@ -35,7 +35,7 @@ from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
-from ftrun.core.replay.pacing import fills
+from ftrun.core.replay.pacing import CALL_S, fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -116,9 +116,10 @@ class ReplayedWorld(World):
         if self.fell is None:
             is_first = not any(self.board.all(Word.FALL))
             self.fell = reason
-            self.board.set(self.rank, Word.FALL, reason)
             if why and (self.is_newcomer or is_first):  # the reason itself is the agent's
+                self.board.why = why if why != reason.words else ""
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
+            self.board.set(self.rank, Word.FALL, reason)
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
             self.must_follow(why or reason.words)
             stay()
@@ -199,9 +200,10 @@ class ReplayedWorld(World):
             self._unit.append(call)
             call.is_part = True
         line = self._lines.get(shell.key)
-        call.what = self._keeps(call, line)
-        if line is not None and call.what is None:
-            self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
+        if line is not None:
+            call.what = line.keeps.get(call.kind.name) or self._keeps(call, line)
+            if call.what is None:
+                self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
             return
@@ -219,23 +221,17 @@ class ReplayedWorld(World):
         first = None if groups.first is None else groups.first.get(line.id, 0)
         done = self._done_of(line)
         self._drop(line, needed_from(first, done, is_open=groups.is_open))
-        match source(call.number, first, done, is_open=groups.is_open):
-            case Source.LIVE:
-                if self.is_newcomer and call.at < self.done:
-                    self._see_that_it_is_the_same(line, call)
-                self._keep(line, call)
-                try:
-                    self._issue(call)
-                except Exception:  # torch refuses it, at all ranks alike
-                    del self.flying[call.at], line.kept[call.number]
-                    self.count, line.begun = call.at, call.number
-                    self._latest.pop()
-                    raise
-            case Source.LOG:
-                self.answer_from_log(call)
-            case Source.WAIT:
-                self._keep(line, call)
+        comes_from = source(call.number, first, done, is_open=groups.is_open)
+        if comes_from is Source.LOG:
+            self.answer_from_log(call)
+        else:
+            self._keep(line, call, is_live=comes_from is Source.LIVE)
         groups.note_back()
+
+    def _issue(self, call: Call) -> None:
+        if call.shell.there is None and self.fell is not None:
+            stay()  # somebody has died, or this replacement is not connected so far
+        super()._issue(call)
 
     def busy(self) -> set[int]:
         """The memory of what this replacement's calls give that the script has Works of."""
@@ -271,17 +267,33 @@ class ReplayedWorld(World):
             self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
             stay()
 
-    def _keeps(self, call: ReplayedCall, line: Line | None) -> Keeps | None:
-        has_root = call.kind.name in ROOTED  # to ask options for one that they lack takes long
-        root = call.args[-1].rootRank if has_root else None
-        spans = line is not None and line.elsewhere is not None
-        return keeps(call.kind.name, is_root=root == call.own, spans=spans)
+    def _keeps(self, call: ReplayedCall, line: Line) -> Keeps | None:
+        name, spans = call.kind.name, line.elsewhere is not None
+        if name in ROOTED:  # to ask options for one that they lack takes long
+            is_root = call.args[-1].rootRank == call.own
+            return keeps(name, is_root=is_root, spans=spans)
+        found = keeps(name, is_root=False, spans=spans)
+        if found is not None:
+            line.keeps[name] = found
+        return found
 
-    def _keep(self, line: Line, call: ReplayedCall) -> None:
+    def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
+        """Keep what a call gives; and issue it, if it ``is_live``."""
+        if is_live and self.is_newcomer and call.at < self.done:
+            self._see_that_it_is_the_same(line, call)
         call.is_bare = self._is_full
-        if not call.is_bare:
+        if call.kind.is_in_place and not call.is_bare:
             call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
+        if not is_live:
+            return
+        try:
+            call.issue(call.shell.there)  # all ranks are there
+        except Exception:  # torch refuses it, at all ranks alike
+            del self.flying[call.at], line.kept[call.number]
+            self.count, line.begun = call.at, call.number
+            self._latest.pop()
+            raise
 
     def _drop(self, line: Line, until: int) -> None:
         while line.oldest < until:
@@ -302,18 +314,17 @@ class ReplayedWorld(World):
             line.elsewhere.completes(call.number)
         what = call.what or Keeps.NOTHING
         is_there = False
-        if call.at >= self.done and self.fell is None:
-            is_next = call.at == self.done
-            found = [] if is_next and self._is_full else self._to_log(line, call, what)
-            if not is_next:
-                self._early[call.at] = call, what, [x.detach().clone() for x in found]
-            else:
-                is_there = self._log(line, call, what, found)
-                while self.done in self._early:
-                    early, what_of, tensors = self._early.pop(self.done)
-                    assert early.line is not None, "it is numbered"
-                    self._log(early.line, early, what_of, tensors)
-        if not (call.is_bare or (is_there and what is Keeps.INPUT)):
+        if call.at == self.done and self.fell is None:
+            found = [] if self._is_full else self._to_log(line, call, what)
+            is_there = self._log(line, call, what, found)
+            while self.done in self._early:
+                early, what_of, tensors = self._early.pop(self.done)
+                assert early.line is not None, "it is numbered"
+                self._log(early.line, early, what_of, tensors)
+        elif call.at > self.done and self.fell is None:
+            copies = [x.detach().clone() for x in self._to_log(line, call, what)]
+            self._early[call.at] = call, what, copies
+        if not (call.kept is not None or call.is_bare or (is_there and what is Keeps.INPUT)):
             call.keep_inputs()
 
     def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:
@@ -352,6 +363,11 @@ class ReplayedWorld(World):
         self._is_full, self._whole_from = True, None
         if self.steps:
             self.board.set(self.rank, Word.FULL, self.steps[-1] + 1)
+
+    @property
+    def calls_s(self) -> float:
+        """What keeping and logging calls has taken of the processor, as far as it is known."""
+        return self.buffers.kept_s + self.area.logged_s + self.count * CALL_S
 
     def fills_within(self, more: int, step: int) -> bool:
         """Whether a log is full that goes on for so many more steps. ``step``: it begins now."""

@@ -18,7 +18,7 @@ from ftrun.base import clock
 from ftrun.core.ids import NO_ATTEMPT
 from ftrun.core.replay.log_rules import Keeps
 from ftrun.core.replay.mirroring import Elsewhere
-from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
+from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
 from ftrun.inject.zero_edit.world.kinds import nbytes
 
 MARKED_LEAST, MARKED_WORDS = 64, 16
@@ -34,7 +34,8 @@ class Line:
     ``places``: of their words ``done`` on the board; ``own``: of this rank's. ``begun``: so many
     calls. ``kept``: those that others may still ask for, by number; none is before ``oldest``.
     ``elsewhere``: of the members on other nodes, if there are any; ``under_way``: the calls that
-    the script has not waited for, as far as they are noted for that.
+    the script has not waited for, as far as they are noted for that. ``keeps``: what is logged, by
+    the kind of call that has no root.
     """
 
     id: int
@@ -47,6 +48,7 @@ class Line:
     kept: dict[int, ReplayedCall] = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
     under_way: deque[ReplayedCall] = field(default_factory=deque)
+    keeps: dict[str, Keeps] = field(default_factory=dict)
 
     def begins(self, call: ReplayedCall) -> None:
         """The next call of a group that has members elsewhere."""
@@ -99,13 +101,20 @@ class ReplayedCall(Call):
         return not (self.waited or self.future is not None) and self.handle() is not None
 
     def prepare(self) -> None:
-        """Keep what it gives, if it writes over that."""
-        kind = self.kind
-        if kind.is_in_place:
-            self.kept = list(map(self.shell.world.buffers.copy, kind.outputs(self)))
+        """Keep what it gives: it writes over that."""
+        self.kept = list(map(self.shell.world.buffers.copy, self.kind.outputs(self)))
 
-    def _keep_result(self) -> None:
-        self.shell.world.is_through(self)
+    def _is_through(self) -> None:
+        self.state, world = State.THROUGH, self.shell.world
+        world.is_through(self)
+        if not self.kind.is_unsettled:
+            self.native = None
+        if self.site:
+            world.note(self.shell, self)
+        if self.future is not None:
+            world.ready.append(self)
+        if world.waiting:
+            world.changed.notify_all()
 
     def _fails(self, error: Exception) -> None:
         self.failed_at = clock.now()
@@ -117,22 +126,22 @@ class ReplayedCall(Call):
         A large one is not copied, because as a rule it is a buffer that nobody writes any more; if
         somebody has, its version tells.
         """
-        if self.kept is None:
-            copy = self.shell.world.buffers.copy
-            # A gather over nodes: FSDP2 gives the memory of what it gathers for other things.
-            is_lent = self.what is Keeps.ALIKE and self.kind.is_fence
-            self.given = [
-                copy(x)
-                if is_lent or nbytes(x) <= KEPT_BYTES_MAX or x.is_inference()
-                else (x, x._version)
-                for x in self.kind.inputs(self)
-            ]
+        copy = self.shell.world.buffers.copy
+        # A gather over nodes: FSDP2 gives the memory of what it gathers for other things.
+        is_lent = self.what is Keeps.ALIKE and self.kind.is_fence
+        self.given = [
+            copy(x)
+            if is_lent or nbytes(x) <= KEPT_BYTES_MAX or x.is_inference()
+            else (x, x._version)
+            for x in self.kind.inputs(self)
+        ]
 
     def release(self) -> None:
         """All have logged it."""
+        self.given = None
         if self.kept is not None:
             self.shell.world.buffers.release(self.kept)
-        self.kept = self.given = None
+            self.kept = None
 
     def scratch(self) -> ReplayedCall | None:
         """The same call with a result that nobody needs; None: its inputs are gone."""

@@ -101,7 +101,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
     def completed(self, call: Call) -> None:
         """A call is through. Under the world's lock."""
-        self.world.note(self, call)
+        if call.site:
+            self.world.note(self, call)
         if call.kind.is_fence and call.clears and len(self.calls) > 1:
             # All have come to it, and have waited for what was before it, as this rank has.
             for number in [x for x in self.calls if x < call.number]:
@@ -148,7 +149,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             world.begin(self, call)
         if world.ready:
             world.complete_futures()
-        work = CallWork(call)
+        work = CallWork()
+        work.call = call
         if not is_sync:
             call.handle = weakref.ref(work)
         return work

@@ -20,13 +20,20 @@ def board() -> Iterator[Board]:
     memory.close()
 
 
-def life(monkeypatch: pytest.MonkeyPatch, board: Board) -> tuple[Printed, list[io.StringIO]]:
+class Raw(io.BytesIO):
+    """A stream's end, whose ``write`` can be another."""
+
+
+def life(monkeypatch: pytest.MonkeyPatch, board: Board) -> tuple[Printed, list[Raw]]:
     """A process of this rank, with streams of its own."""
-    streams = [io.StringIO(), io.StringIO()]
+    raws = [Raw(), Raw()]
+    streams = [io.TextIOWrapper(raw, "utf-8", write_through=True) for raw in raws]
     monkeypatch.setattr(sys, "stdout", streams[0])
     monkeypatch.setattr(sys, "stderr", streams[1])
     monkeypatch.setattr(sys, "__stderr__", streams[1])
-    return Printed(board, 0), streams
+    printed = Printed(board, 0)
+    assert not any("write" in vars(stream) for stream in streams), "the script finds its own"
+    return printed, raws
 
 
 def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
@@ -43,8 +50,8 @@ def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Bo
     third.goes_on(at_place)
     sys.stdout.write("step 1\nstep 2\nstep 3\nste")
     print("p 4")
-    assert before[0].getvalue() == "set-up\n"
-    assert after[0].getvalue() == "step 3\nstep 4\n"
+    assert before[0].getvalue() == b"set-up\n"
+    assert after[0].getvalue() == b"step 3\nstep 4\n"
     assert third.counts() == (6, 0)
     assert board.read(0, Word.PRINTED) == 6
 
@@ -52,7 +59,7 @@ def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Bo
 def test_errors_and_notices_are_printed(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
     life(monkeypatch, board)
     print("epoch 0\nepoch 1\nepoch 2", file=sys.stderr)
-    second, streams = life(monkeypatch, board)
+    second, raws = life(monkeypatch, board)
     second.goes_on((0, 0))
     told.say("of ftrun's")
     print("epoch 0", file=sys.stderr)
@@ -60,4 +67,4 @@ def test_errors_and_notices_are_printed(monkeypatch: pytest.MonkeyPatch, board: 
         raise ValueError("no")
     except ValueError:
         print("an error", file=sys.stderr)
-    assert streams[1].getvalue() == "ftrun: of ftrun's\nan error\n"
+    assert raws[1].getvalue() == b"ftrun: of ftrun's\nan error\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.tensors import AS, LATE, MODULES, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.units import mapped
 from ftrun.inject.zero_edit.values.walk import Walk
 
 HERE = "test_tensors.py"
@@ -484,3 +486,12 @@ def test_modules_that_are_made_late_are_known_by_their_line() -> None:
     assert wrapper
     del made, modules
     assert [*models.beside().values()] == [early, average]
+
+
+def test_a_copy_of_a_state_has_its_kinds_of_dicts() -> None:
+    """MultiStepLR asks its milestones, a Counter, for more than a dict can."""
+    lists = defaultdict(list, a=[torch.ones(1)])
+    state: dict[str, Any] = {"milestones": Counter({3: 1}), "of": lists}
+    copied = mapped(state, torch.clone)
+    assert type(copied["milestones"]) is Counter and copied["milestones"] == {3: 1}
+    assert copied["of"]["a"][0] is not state["of"]["a"][0] and copied["of"]["b"] == []

@@ -45,7 +45,7 @@ class Rank:
     def is_given(self, value: float) -> None:
         """A rank that is gone now has given it the result of a sum."""
         work: Any = self.shell.allreduce([torch.zeros(1)])
-        call = work._call
+        call = work.call
         with self.world.lock:
             call.take([torch.full((1,), value)], None)
 

@@ -122,7 +122,7 @@ def started(shell: Shell, tensor: torch.Tensor) -> Call:
     options = dist.AllreduceOptions()
     options.asyncOp = False
     work: Any = shell.allreduce([tensor], options)
-    call: Call = work._call
+    call: Call = work.call
     call.native.wait()
     return call
 
@@ -204,7 +204,7 @@ def test_a_wait_of_torch_s_own_code_goes_on_when_the_call_is_settled(both: Both)
         given: Any = shell.broadcast([tensor], 1)
         waits = ThreadPoolExecutor(1).submit(given.wait, timedelta(0))
         with shell.world.lock:
-            given._call.take([torch.full((1,), 3.0)], None)
+            given.call.take([torch.full((1,), 3.0)], None)
         waits.result(DEADLINE_S)
         return tensor.item()
 

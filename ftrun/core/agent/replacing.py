@@ -79,7 +79,8 @@ class Replacing(Part):
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
             slot.restarts += 1
-        outcome = mending.died(rank, kept.place, self._out.now, kept.nbytes)
+        size = kept.nbytes, kept.set_up_s
+        outcome = mending.died(rank, kept.place, self._out.now, *size)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)

@@ -114,7 +114,7 @@ class Mending:
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
     _tries: int = 0
-    _mend_s: float = MEND_S
+    _mend_s: float | None = None
 
     @property
     def is_under_way(self) -> bool:
@@ -125,14 +125,23 @@ class Mending:
         """Whether the death of ``rank`` now is one more restart. Ask before ``died``."""
         return not self._deaths or rank in self._deaths
 
-    def died(self, rank: int, place: Generation | Fall, now: float, nbytes: int = 0) -> Outcome:
+    def died(
+        self,
+        rank: int,
+        place: Generation | Fall,
+        now: float,
+        nbytes: int = 0,
+        set_up_s: float = 0.0,
+    ) -> Outcome:
         """A worker has died; ``place``: where its replacement would begin (settling.begin).
 
-        ``nbytes``: of its state.
+        ``nbytes``: of its state. ``set_up_s``: so long its script has taken to its first step,
+        which the replacement takes too.
         """
         if self.fallen is not None:
             return None
-        if self.replicas > 1 and isinstance(place, Generation) and not self._is_cheaper(nbytes):
+        is_known = isinstance(place, Generation)
+        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes, set_up_s):
             return self._fall(Fall.DEARER)
         if not self._deaths:
             self._began_at = now
@@ -211,9 +220,9 @@ class Mending:
         self._moved_at = now
         return Decree(self.number)
 
-    def _is_cheaper(self, nbytes: int) -> bool:
-        heal_s = nbytes / HEAL_BYTES_PER_S
-        return is_cheaper(self.replicas, self._mend_s, heal_s, self.rejoin_s)
+    def _is_cheaper(self, nbytes: int, set_up_s: float) -> bool:
+        mend_s = max(MEND_S, set_up_s) if self._mend_s is None else self._mend_s
+        return is_cheaper(self.replicas, mend_s, nbytes / HEAL_BYTES_PER_S, self.rejoin_s)
 
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason

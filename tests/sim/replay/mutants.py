@@ -378,9 +378,9 @@ class FindsByNumber(Area):
 class OneDecree(Mending):
     """A death while a worker is being replaced needs no decree of its own."""
 
-    def died(self, rank: int, place: Generation | Fall, now: float, nbytes: int = 0) -> Outcome:
+    def died(self, rank: int, place: Generation | Fall, now: float, *size: float) -> Outcome:
         is_under_way, number = self.is_under_way, self.number
-        found = super().died(rank, place, now, nbytes)
+        found = super().died(rank, place, now)
         if isinstance(found, Decree) and is_under_way:
             self.number = number
             return None

@@ -179,3 +179,9 @@ def test_a_replica_that_has_others_is_not_rewound_but_restarted() -> None:
     mending.died(1, Fall.LOG_FULL, 1.0)
     assert not mending.can_rewind
     assert mending.rewind(30, 3, 5.0) is None
+
+
+def test_a_script_with_a_long_set_up_restarts_its_replica() -> None:
+    """The others would wait in vain: they go on without it after a while."""
+    assert of_two().died(1, PLACE, 1.0, 0, 3.5) == Decree(1)
+    assert of_two().died(1, PLACE, 1.0, 0, 4.5) is Fall.DEARER

@@ -73,8 +73,10 @@ class Ending:
     @property
     def can_copy(self) -> bool:
         """Whether the state is small enough for a copy: alike on all replicas."""
-        found = leaves([self._carried.state(), self._tensors.state()])
-        return sum(getattr(leaf, "nbytes", 0) for leaf in found) <= COPY_BYTES_MAX
+        return _is_small(self._live())
+
+    def _live(self) -> tuple[State, State]:
+        return self._carried.state(), self._tensors.state()
 
     def loader_ended(self) -> bool:
         """A loader of training batches has ended, and no step is under way.
@@ -82,10 +84,10 @@ class Ending:
         Returns:
             Whether a copy is kept, which ``state`` and ``tensors`` give until the next step begins.
         """
-        if self.has_followed or not self.can_copy:
+        live = self._live()
+        if self.has_followed or not _is_small(live):
             return False
-        state, tensors = self._carried.state(), self._tensors.state()
-        self._copy = _copied({**state, OF_COMMIT: True}), _copied(tensors)
+        self._copy = _copied({**live[0], OF_COMMIT: True}), _copied(live[1])
         self.is_offered = True
         return True
 
@@ -137,16 +139,16 @@ class Ending:
         """This replica has the state of peers that have come to the pass of their step, and stands
         at the draw of its batch: the script may change its model in between, for example normalize
         a weight, or step a scheduler. That is in the state already."""
-        live = self._carried.state(), self._tensors.state()
+        live = self._live()
         self._at_draw = _seen(live)
-        self._copy = (_copied(live[0]), _copied(live[1])) if self.can_copy else None
+        self._copy = (_copied(live[0]), _copied(live[1])) if _is_small(live) else None
 
     def pass_begins(self) -> None:
         """The first pass after a draw at which it has joined: it has its peers' state again."""
         before, self._at_draw = self._at_draw, None
         if before is None:
             return
-        if before != _seen((self._carried.state(), self._tensors.state())):
+        if before != _seen(self._live()):
             if self._copy is None:
                 told.once(
                     "what the script changes between the draw of a batch and the pass of its model "
@@ -250,6 +252,10 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.say(f"replica {replica_id} ends although others have not come to the end")
     if mates.is_lead and not manager.session.ends_early:
         told.rank_0_missing(replica_id, manager.session.exchanges.members())
+
+
+def _is_small(state: tuple[State, State]) -> bool:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves([*state])) <= COPY_BYTES_MAX
 
 
 def _seen(state: tuple[State, State]) -> Any:

@@ -379,6 +379,12 @@ class Ranges:
         known = [(x, y.over if isinstance(y, Numbers) else of_all and y.span()) for x, y in live]
         return tuple((spot, over) for spot, over in known if isinstance(over, range))
 
+    def items(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
+        """How many turns have begun of each loop in one of these functions that is over anything
+        but numbers."""
+        live = self._live(functions)
+        return tuple((x, y.turns()) for x, y in live if isinstance(y, Items) and not y.numbers())
+
     def turns(self, spot: Spot) -> int:
         """How many turns of the loop at a place have begun, whatever it is over."""
         loop = dict(self._live()).get(spot)

@@ -96,6 +96,9 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             steps = re.findall(rf"^\[0\.{rank}\] step (\d+): ", node.output, re.MULTILINE)
             once = range(whole + 1, whole + 1 + len(steps))
             assert steps == list(map(str, once)), "a survivor repeats nothing"
+        for node, rank in ((lead, 1), (hand, 3)):
+            steps = re.findall(rf"^\[0\.{rank}\] step (\d+): ", node.output, re.MULTILINE)
+            assert len(steps) - len(set(steps)) <= 1, "but for a death in a line"
         hand.signal(signal.SIGKILL)
         gone(hand)
         lead.expect(r"The states of step \d+ are in memory of the nodes that are left")

@@ -22,7 +22,7 @@ def test_a_recovery_ends_as_an_undisturbed_run_or_falls_for_a_reason() -> None:
     assert {None, Fall.NO_GENERATION} < falls
 
 
-@pytest.mark.parametrize("seed", [3_000_088, 3_009_717])
+@pytest.mark.parametrize("seed", [3_000_088, 3_000_927])
 def test_a_survivor_that_stays_ends_in_a_fall(seed: int) -> None:
     """On several nodes too, and with a call logged since the last look."""
     one = world(seed)
@@ -63,14 +63,13 @@ SEEDS = {
     "a fall is told twice": 3,
     "mended without the dead": 1,
     "rewinds to what one has": 122,
-    "keeps the logs at a rewind": 3,
-    "keeps newer generations at a rewind": 535,
+    "keeps the logs at a rewind": 305,
+    "keeps newer generations at a rewind": 457,
     "keeps done at a rewind": 3,
     "a replacement starts at once": 3,
     "the first call is what the first member has": 1,
     "one first call for all groups": 9,
     "begins by the calls of all ranks": 45,
-    "begins though the log lacks the calls before the copy": 502,
     "issues again group by group": 24,
     "is live from then on": 39,
     "drops inputs in all groups": 46,
@@ -80,24 +79,32 @@ SEEDS = {
     "rewinds all alike": 172,
     "begins at the copy": 1,
     "rewinds to the copy": 59,
-    "announces the next step": 609,
+    "announces the next step": 643,
     "forgets what is due": 2,
     "over is back": 107,
     "chooses before all have told": 36,
-    "takes words of an older decree": 8882,
-    "tells its words once": 1805,
+    "takes words of an older decree": 3516,
+    "tells its words once": 4587,
     "forgets early words": 7,
     "others have what it has": 48,
     "others have all before the call": 48,
     "tells done of before": 1672,
     "published comes first": 922,
     "logs gathers as on one node": 39,
-    "issues again what it has not kept": 1142,
+    "issues again what it has not kept": 38,
     "keeps nothing of a full log": 33,
     "keeps nothing behind the place": 33,
     "a log begins with what is logged": 15,
     "begins again without the logs": 59,
-    "a log ends too early": 6,
+    "a log ends too early": 373,
+    "rewinds to the oldest": 8,
+    "frees a log while a copy is made": 309,
+    "keeps nothing where there is room": 0,
+    "a rank is replaced time after time": 89,
+    "all begin again time after time": 45,
+    "gives up what still moves": 1,
+    "tells a rank's words once": 0,
+    "knows a step ahead": 184,
 }
 """The first seed that finds each planted bug."""
 

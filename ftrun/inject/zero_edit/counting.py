@@ -114,7 +114,10 @@ class Numbers(itertools.chain[int]):
             if not is_as_long:
                 self.over = theirs
             return number
-        return number if own.stop == theirs.stop else None
+        if own.stop != theirs.stop:
+            return None
+        self.over = theirs  # its own begin is that of a checkpoint, perhaps beyond their place
+        return number
 
     def come_to(self, turns: int) -> bool:
         """Go on as if so many numbers were taken; False: the range lacks them."""

@@ -260,7 +260,8 @@ class Noting:
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
         batches += [drawn(frame.f_code, frame.f_lineno) for frame in of_held]
-        if not is_drawn:  # else what it has made of its batch would be there at two looks
+        # What it has made of its batch would be there at two looks, as if it were kept.
+        if not is_drawn or self._script.memory is not None:
             self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
         generators = suspended.look(held)

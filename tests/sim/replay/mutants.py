@@ -9,7 +9,7 @@ from typing import Any
 from ftrun.core.replay import log_rules, settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
-from ftrun.core.replay.mending import Decree, Mending, Outcome
+from ftrun.core.replay.mending import SOUND, Decree, Mending, Outcome
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import Pace
 from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
@@ -117,17 +117,6 @@ def _by_the_calls_of_all_ranks(
     return found
 
 
-def _from_the_copy_on(
-    generations: Collection[Generation],
-    logs: Collection[Logged],
-    done: Sequence[Counts],
-    rank: int,
-    full: Collection[int] = (),
-) -> Generation | Fall:
-    later = [replace(x, before=x.calls) for x in generations]
-    return settling.begin(later, logs, done, rank)
-
-
 def _any_rank(call: int, members: Sequence[int]) -> int:
     return call % (max(members) + 1)
 
@@ -146,6 +135,24 @@ def _up_to_the_place(log: Logged, generations: Any) -> int:
 
 def _nothing_of_a_reduce(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
     return Keeps.NOTHING if kind == "reduce" else keeps(kind, is_root=is_root, spans=spans)
+
+
+def _oldest(
+    generations: Sequence[Collection[Generation]],
+    logs: Sequence[Collection[Logged]] | None = None,
+) -> int | None:
+    steps = sorted({one.step for own in generations for one in own})
+    known = ([[x for x in own if x.step <= step] for own in generations] for step in steps)
+    found = (settling.common(one, logs) for one in known)
+    return next((step for step in found if step is not None), None)
+
+
+def _whatever_is_copied(opened: Sequence[int], _: int, newest: Sequence[int]) -> bool:
+    return len(opened) > 1 and min(newest) >= opened[-2]
+
+
+def _always(*_: object) -> bool:
+    return True
 
 
 class _AnnouncesTheNextStep(Pace):
@@ -449,6 +456,33 @@ class LetsThemStay(Mending):
         return super().look(board, joined, falls, now, broken)
 
 
+class CountsADeath(Mending):
+    """A rank that dies again has died once."""
+
+    def died(self, rank: int, *args: Any) -> Outcome:
+        if self._deaths[rank] > 1:
+            self._deaths[rank] = 1
+        return super().died(rank, *args)
+
+
+class RewindsForEver(Mending):
+    """All begin again whenever memory is sound."""
+
+    @property
+    def can_rewind(self) -> bool:
+        return self.fallen in SOUND
+
+
+class GivesUpWhatMoves(Mending):
+    """Nobody is waited for."""
+
+    def look(self, *args: Any) -> Outcome:
+        limit_s, self.limit_s = self.limit_s, 0.0
+        found = super().look(*args)
+        self.limit_s = limit_s
+        return found
+
+
 class _StartsAtOnce(World):
     """The replacement starts while the dead process's last threads still write."""
 
@@ -566,6 +600,21 @@ class NoWindow(Elsewhere):
         pass
 
 
+class TellsARankOnce(Mirror):
+    """What changes later stays here."""
+
+    def news(self, rows: Sequence[Row]) -> list[Row]:
+        known = set(self._sent)
+        return [row for row in super().news(rows) if row.rank not in known]
+
+
+class KnowsTheStepAhead(Elsewhere):
+    """Where a step begins all have met in that one."""
+
+    def step_begins(self, call: int) -> None:
+        self.logged = max(self.logged, call)
+
+
 class _ReadsDoneFirst(World):
     """``done`` may be older than the decree that it is published at."""
 
@@ -616,9 +665,6 @@ MUTANTS: dict[str, dict[str, Any]] = {
     },
     "one first call for all groups": {"rules": Rules(in_all_logs=_the_least_of_all_groups)},
     "begins by the calls of all ranks": {"rules": Rules(begin=_by_the_calls_of_all_ranks)},
-    "begins though the log lacks the calls before the copy": {
-        "rules": Rules(begin=_from_the_copy_on)
-    },
     "issues again group by group": {"rules": Rules(again=_group_by_group)},
     "is live from then on": {"process": IsLiveFromThenOn},
     "drops inputs in all groups": {"process": DropsInAllGroups},
@@ -631,7 +677,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
     "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
-    "chooses its generation late": {"process": ChoosesLate, "groups": False},
+    "chooses its generation late": {
+        "process": ChoosesLate,
+        "focus": "new main",
+        "groups": False,
+    },
     "newcomer writes done in replay": {"process": WritesDoneInReplay},
     "counts before it logs": {"process": CountsBeforeItLogs},
     "gives before it logs": {"process": GivesBeforeItLogs},
@@ -654,7 +704,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a replacement empties the log": {"process": EmptiesTheLog},
     "only the newest generation is kept": {"area": TwoSlots},
     "a log ends too early": {"area": EndsLogsAtACopy},
-    "issues again what it has not kept": {"process": IssuesWhatIsNotThere},
+    "issues again what it has not kept": {"process": IssuesWhatIsNotThere, "small": True},
     "one decree for two deaths": {"mending": OneDecree},
     "a fall is told twice": {"mending": FallsTwice},
     "mended without the dead": {"mending": ForgetsTheDead},
@@ -666,6 +716,17 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "keeps newer generations at a rewind": {"area": _KeepsNewer},
     "keeps done at a rewind": {"world": _KeepsDone},
     "a replacement starts at once": {"world": _StartsAtOnce},
+    "rewinds to the oldest": {"rules": Rules(common=_oldest)},
+    "frees a log while a copy is made": {
+        "rules": Rules(is_over=_whatever_is_copied),
+        "small": True,
+    },
+    "keeps nothing where there is room": {"rules": Rules(is_in_vain=_always)},
+    "a rank is replaced time after time": {"mending": CountsADeath},
+    "all begin again time after time": {"mending": RewindsForEver, "small": True},
+    "gives up what still moves": {"mending": GivesUpWhatMoves},
+    "tells a rank's words once": {"mirror": TellsARankOnce, "nodes": True},
+    "knows a step ahead": {"elsewhere": KnowsTheStepAhead, "nodes": True},
 }
 
 

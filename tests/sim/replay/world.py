@@ -22,7 +22,7 @@ from typing import Any
 
 from ftrun.core.replay import settling
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import DEATHS_MAX, LIVING, Decree, Mended, Mending
+from ftrun.core.replay.mending import DEATHS_MAX, LIVING, REWINDS_MAX, Decree, Mended, Mending
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
 from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
@@ -120,7 +120,7 @@ class World:
         self.network: list[tuple[Group, tuple[int, int], int, int, int]] = []
         self.reason: Fall | None = None
         self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
-        self.replaced = [0] * workers
+        self._replaced, self._rewound = [0] * workers, 0  # since all were together
         self.now = 0.0
         self.story: list[str] = []
         self._groups: dict[int, Group] = {}
@@ -331,10 +331,12 @@ class World:
             process = self._reported.pop(0)
             rank = process.rank
             place = self.place(process)
-            self.replaced[rank] += 1
             self._counts(process.rank)
             self.forget(rank)
             outcome = self.mending.died(process.rank, place, self.now)
+            self._replaced[rank] += 1
+            is_few = self._replaced[rank] <= DEATHS_MAX or not isinstance(outcome, Decree)
+            self.see_that(is_few, "again", f"rank {rank} is replaced time after time")
             self._carry_out(outcome, process)
             yield "agent"
 
@@ -369,6 +371,7 @@ class World:
             case Mended():
                 self.note("mended")
                 self.mends += 1
+                self._replaced, self._rewound = [0] * self.spec.workers, 0
                 self._see_mended()
             case Fall():
                 self.note("fall", outcome.name)
@@ -410,6 +413,9 @@ class World:
             return
         self.note("all begin again at step", boundary)
         self.rewinds += 1
+        self._replaced, self._rewound = [0] * workers, self._rewound + 1
+        is_few = self._rewound <= (REWINDS_MAX if len(self.nodes) > 1 else 1)
+        self.see_that(is_few, "again", "all begin again time after time")
         self.clear(boundary)
         left = len(self.spec.steps) - boundary
         salts = [*self.known.salts[:boundary], *[self.rewinds] * left]
@@ -653,7 +659,7 @@ class World:
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
             Fall.OTHER_CALL: self.refused,
-            Fall.DIES_AGAIN: max(self.replaced) > DEATHS_MAX,
+            Fall.DIES_AGAIN: max(self._replaced) > DEATHS_MAX,
             Fall.NODES: bool(self.lost),
             Fall.STAYS: self.has_stayed,
             Fall.INPUT: is_full

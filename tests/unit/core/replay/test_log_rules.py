@@ -53,6 +53,8 @@ def test_a_log_begins_where_nothing_is() -> None:
     assert free == [(0, 0), (2, 6), (8, 9)]
     assert roomy(free, 1) == roomy(free, 4) == (2, 6)
     assert roomy(free, 5) == (2, 6), "the largest"
+    assert roomy([(0, 2), (3, 9)], 2) == (0, 2), "the first one, if it just fits"
+    assert roomy([(5, 6), (7, 9)], 2) == (7, 9)
 
 
 def at(place: int, copied: int) -> Generation:

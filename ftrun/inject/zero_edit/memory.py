@@ -380,7 +380,8 @@ class Memory:
         if self._gradients and not self.world.is_walking:
             given, self._gradients = self._gradients, []
             for parameter, gradient in zip(self._parameters(), given, strict=False):
-                parameter.grad = gradient
+                # No view, which a script could not detach in place.
+                parameter.grad = None if gradient is None else gradient.clone()
 
     def zeroes(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
         """The script drops gradients: a generation has them only where it does not."""

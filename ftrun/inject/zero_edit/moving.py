@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from inspect import GEN_CREATED, getgeneratorstate
 from types import GeneratorType
@@ -105,6 +106,8 @@ class Moving:
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
+        if script.memory is not None and (kept := _in_cycles([*found, *others])):
+            script.memory.differs(kept)
         moved = _move(found, facts[: len(found)], seeds, is_drawn=is_drawn)
         for place_of, iterator in found:
             iterator.is_training = True
@@ -231,6 +234,15 @@ def _items(place: Place, before: Mapping[Spot, int]) -> int | None:
                 return numbers[0][1] - before[numbers[0][0]]
             return None
     return None
+
+
+def _in_cycles(moved: Sequence[tuple[LoaderPlace, LoaderIterator]]) -> list[str]:
+    """What ``itertools.cycle`` has kept of loaders, to give it again, in words."""
+    return [
+        f"what itertools.cycle has kept of the loader at {place.spot}"
+        for place, iterator in moved
+        if place.drawn and any(type(x) is itertools.cycle for x in gc.get_referrers(iterator))
+    ]
 
 
 def _move(

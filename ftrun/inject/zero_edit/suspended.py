@@ -13,13 +13,14 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from inspect import GEN_SUSPENDED, getgeneratorstate
+from inspect import GEN_CREATED, GEN_SUSPENDED, getgeneratorstate
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import Spot, spot_at
 from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.values.walk import CYCLE
 
 ASKED_MAX = 8
 DEEP = 6
@@ -33,7 +34,8 @@ class Suspended(NamedTuple):
     ``holder`` and ``path``: by what the script reaches it; ``at``: where in its code it stands;
     ``draws``: from a loader. ``loops``: how many turns of those over anything but numbers have
     begun, or of one that draws the numbers that its loops have taken last. ``is_one``: there is no
-    other of the same function, or it has no such loop.
+    other of the same function, or it has no such loop, and no ``itertools.cycle`` has it; or it has
+    not begun.
     """
 
     holder: str
@@ -58,7 +60,8 @@ def look(held: Held) -> tuple[Suspended, ...]:
         name, draws = function_of(one), _draws(one, DEEP)
         numbers: _Loops = RANGES.current({name}) if one in begun else ()
         items: _Loops = RANGES.items({name}) if one in begun and not draws else ()
-        is_one = counts[name] == 1 or not (numbers or items)
+        is_one = (counts[name] == 1 or not (numbers or items)) and CYCLE not in key[1]
+        is_one |= getgeneratorstate(one) == GEN_CREATED
         loops = numbers if draws else items
         found.append(Suspended(*key, name, _at(one), draws, loops, is_one))
     return tuple(found)

@@ -29,6 +29,7 @@ Not here: which values have changed (changes.py), setting them (writing.py).
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,8 @@ CLASS = "__class__"
 VALUES, OBJECTS, TENSORS = 1, 2, 4
 """What counts below a node: the values and containers of a dict; objects in collections; units."""
 ALL = VALUES | OBJECTS | TENSORS
+CYCLE = "(cycle)"
+"""In a path: into an ``itertools.cycle``, which keeps what it was given."""
 ITERATORS_DEEP = 3
 READ_ANEW = 64
 """Whether a container is one of tensors is known from the last draw if it is as long; all are read
@@ -262,7 +265,8 @@ class _Search:
         elif deep and (type(item) is tuple or hasattr(type(item), "__next__")):
             for number, inner in enumerate(gc.get_referents(item)):
                 if type(inner).__module__ in _PYTHONS:
-                    self._iterator(f"{path}({number})", inner, deep - 1)
+                    way = CYCLE if type(item) is itertools.cycle else f"({number})"
+                    self._iterator(path + way, inner, deep - 1)
 
     def _of_module(self, path: str, root: torch.nn.Module, depth: int) -> None:
         if id(root) in self._modules:

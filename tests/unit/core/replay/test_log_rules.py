@@ -41,6 +41,9 @@ def test_what_is_logged(kind: str, root: Keeps | None, other: Keeps | None) -> N
 def test_each_reason_has_words_and_a_number_that_is_not_0() -> None:
     assert all(reason.words and reason for reason in Fall)
     assert len({reason.words for reason in Fall}) == len(Fall)
+    assert Fall.CALL.because("") == Fall.CALL.words
+    assert Fall.CALL.because("send at a.py:3") == f"{Fall.CALL.words} (send at a.py:3)"
+    assert Fall.SCRIPT.because("no loader") == "ftrun cannot follow this script: no loader"
 
 
 def test_ranks_take_turns_in_what_is_alike() -> None:

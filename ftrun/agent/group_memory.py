@@ -179,7 +179,7 @@ class MemorySnapshots:
         if known.spans and found:  # the replacement sees, when all words have come
             place = max(found, key=lambda generation: generation.number)
         newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
-        return Kept(Fall(fall) if fall else place, newest, reached, area.state_bytes)
+        return Kept(Fall(fall) if fall else place, newest, reached, area.state_bytes, board.why)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""
@@ -191,7 +191,7 @@ class MemorySnapshots:
         areas = [known.area(rank) for rank in known.here]
         boundary = common([x.generations() for x in areas], [x.logs() for x in areas])
         broken = tuple(board.all(Word.BROKEN))
-        return BoardSeen(incarnation, board.look(), *words, boundary, broken)
+        return BoardSeen(incarnation, board.look(), *words, boundary, broken, why=board.why)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than the step ``boundary``."""
@@ -200,6 +200,7 @@ class MemorySnapshots:
         known.board.make_decree(number, int(clock.now() * 1e9))
 
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
+        known.board.why = ""
         for rank in range(known.board.ranks):
             for word in (
                 Word.FALL, Word.OVER, Word.PRINTED, Word.PRINTED_ERRORS, Word.FULL,
@@ -246,7 +247,8 @@ class MemorySnapshots:
         known.look(now)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
-            self._tell_once("off", f"{begin}: {known.fall.words}. {self._otherwise}")
+            why = known.fall.because(memory.board.why)
+            self._tell_once("off", f"{begin}: {why}. {self._otherwise}")
         elif known.newest is not None:
             where, costs = "this node", "costs no step"
             if memory.spans:

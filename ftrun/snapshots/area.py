@@ -654,6 +654,7 @@ class Word(IntEnum):
 _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
+_WHY_BYTES = 512
 
 
 class Board:
@@ -666,6 +667,7 @@ class Board:
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
         self.ranks = ranks
         self._words = memory.words(0, _board_bytes(ranks) // _WORD)
+        self._why = memory.buffer(_board_bytes(ranks), _WHY_BYTES)
 
     def read(self, rank: int, word: Word) -> int:
         """One word of one rank."""
@@ -766,6 +768,15 @@ class Board:
         self._words[_ROOM] = nbytes
 
     @property
+    def why(self) -> str:
+        """What a worker of this node has found, which the word ``FALL`` has no room for."""
+        return bytes(self._why).partition(b"\0")[0].decode(errors="replace")
+
+    @why.setter
+    def why(self, text: str) -> None:
+        self._why[:] = text.encode()[: _WHY_BYTES - 1].ljust(_WHY_BYTES, b"\0")
+
+    @property
     def died_at(self) -> int:
         """When the agent learned of the latest death."""
         return int(self._words[_DIED_AT])
@@ -807,7 +818,7 @@ class GroupMemory:
     ) -> None:
         """``areas``: of the ranks, then of their results, if those are kept."""
         self._files = (board, *areas)
-        board.reserve(_board_bytes(ranks))
+        board.reserve(_board_bytes(ranks) + _WHY_BYTES)
         self.board = Board(board, ranks)
         self.here = here
         self.nbytes = nbytes

@@ -28,13 +28,14 @@ class Kept:
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
     as the script counts; -1: there is none. ``reached``: how many it has taken. ``nbytes``: of its
-    state.
+    state. ``why``: what a worker has told of the reason.
     """
 
     place: Generation | Fall
     step: int
     reached: int = 0
     nbytes: int = 0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ class BoardSeen:
     """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
 
     ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
-    group is missing, and they can go on from there once one has come in its place.
+    group is missing, and they can go on from there once one has come in its place. ``why``: see
+    Kept.
     """
 
     incarnation: str
@@ -147,6 +149,7 @@ class BoardSeen:
     boundary: int | None = None
     broken: tuple[int, ...] = ()
     waits: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

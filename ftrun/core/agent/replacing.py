@@ -84,7 +84,8 @@ class Replacing(Part):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
                 slot.restarts += isinstance(verdict, Restart)
-            slot.fall = words.not_replaced(rank, mending.fallen, is_one=self._is_one)
+            why = rank, mending.fallen, kept.why
+            slot.fall = words.not_replaced(*why, is_one=self._is_one)
             slot.verdict = verdict if is_counted else Restart(0.0, slot.budget.spent)
             if kept.place is Fall.NODES and not isinstance(slot.verdict, Restart | None):
                 slot.fall = words.would_have_gone_on(kept.step)
@@ -226,7 +227,7 @@ class Replacing(Part):
             first, life = known.end, slot.lives[known.end.group_rank]
             started = life if life > known.failure.restarts else None
             staying = slot.mending.staying(event.board)
-            why = first.group_rank, outcome, started, staying
+            why = first.group_rank, outcome, event.why, started, staying
             slot.fall = words.not_replaced(*why, is_one=self._is_one)
             slot.verdict = Restart(0.0, slot.budget.spent)
             if self._can_begin_again(slot, first.group_rank):

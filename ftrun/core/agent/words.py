@@ -91,6 +91,7 @@ def would_go_on(replica_id: str, step: int) -> ShowNotice:
 def not_replaced(
     group_rank: int,
     reason: Fall | None,
+    found: str,
     life: int | None = None,
     staying: Sequence[int] = (),
     *,
@@ -98,10 +99,10 @@ def not_replaced(
 ) -> str:
     """Why all workers of a group are started again, though there are memory snapshots.
 
-    ``is_one``: it is the only replica. ``life``: of its replacement, by whose log it can be found
-    out. ``staying``: those that have not left their broken group.
+    ``found``: by a worker. ``is_one``: it is the only replica. ``life``: of its replacement, by
+    whose log it can be found out. ``staying``: those that have not left their broken group.
     """
-    why = "another could not be before" if reason is None else reason.words
+    why = "another could not be before" if reason is None else reason.because(found)
     if reason is Fall.STAYS:
         why += f" ({', '.join(f'worker {rank}' for rank in staying)})"
     if life is not None:

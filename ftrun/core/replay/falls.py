@@ -46,6 +46,14 @@ class Fall(IntEnum):
         """What has happened, and what the user can do."""
         return _WORDS[self]
 
+    def because(self, why: str) -> str:
+        """``words``, and what a worker has found; "": it has found nothing more."""
+        if not why:
+            return self.words
+        return f"{_UNKNOWN}: {why}" if self is Fall.SCRIPT else f"{self.words} ({why})"
+
+
+_UNKNOWN = "ftrun cannot follow this script"
 
 _WORDS = {
     Fall.NO_GENERATION: "it had no whole snapshot in memory yet",
@@ -68,7 +76,7 @@ _WORDS = {
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.STAYS: "another worker has not left its broken process group for too long",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
-    Fall.SCRIPT: "ftrun cannot follow this script; a line of a worker told why",
+    Fall.SCRIPT: f"{_UNKNOWN}; a line of a worker told why",
     Fall.TOO_NEW: (
         "another worker was behind its newest snapshot, and its log no longer leads there from the "
         "one before"

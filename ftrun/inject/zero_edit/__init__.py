@@ -133,6 +133,7 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     script = loop.script
     script.stepping.install(patches)
     loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
+    loaders.OPEN.own = lambda: script.randomness.own
     loaders.install(patches, script.exactly_once.claim)
     counting.RANGES.before_turn = loop.before_turn
     counting.install()

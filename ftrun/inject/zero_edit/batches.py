@@ -25,8 +25,7 @@ from torch.utils.data import get_worker_info
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.randomness import States, _tensor
+from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.trial import _add
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 
@@ -166,8 +165,8 @@ class Batches:
     # ------------------------------------------------------------ for a generation
 
     def step_ended(self) -> None:
-        """The next batch is of another step."""
-        self.seen = {}
+        """The next batch is of another step, and has perhaps the number of one in another epoch."""
+        self.seen, self._expected = {}, {}
 
     def passes(self, inputs: Any) -> None:
         """A pass in training begins, and the model gets this."""
@@ -183,40 +182,25 @@ class Batches:
         """Of the step that begins with this pass, for a replacement."""
         return {**self.seen, INPUTS: _digest(self._inputs)}
 
-    def left(self, place: Place) -> list[bytes] | None:
-        """What the workers of the first loader have at a place; None: that is not known."""
-        for loader in place.loaders[:1]:
-            for iterator in OPEN.all():
-                is_it = (iterator.spot, iterator.number) == (loader.spot, loader.number)
-                if is_it and iterator.workers is not None:
-                    found: list[bytes] | None = iterator.workers.before(loader.drawn)
-                    return found
-        return None
-
     # ------------------------------------------------------------ of a replacement
 
     def expect(
         self,
         seen: dict[str, str],
         random: Sequence[bytes],
-        left: Sequence[bytes] | None,
         *,
         have_drawn: bool,
     ) -> None:
-        """This worker goes on from a generation.
+        """This worker goes on from a generation, with the generators of its draw (memory.py).
 
-        Args:
-            random: the order and the generators at its draw (memory.py).
-            left: what the workers of its first loader had; None: that is not known.
-            have_drawn: workers of its predecessor's loaders.
+        ``have_drawn``: workers of its predecessor's loaders.
         """
         self._expected, self._random = seen, random
         self._has_drawn[0] = OPEN.reads_all = have_drawn
-        OPEN.left = left
 
     def _drawn(self, iterator: LoaderIterator, batch: Any) -> Any:
         """An iterator gives this batch; returns the one that it gives in its place."""
-        name = f"{iterator.spot} {iterator.number} {iterator.cursor.drawn}"
+        name = f"{iterator.name} {iterator.cursor.drawn}"
         if name in self._expected:
             expected = self._expected.pop(name)
             if _digest(batch) != expected:
@@ -228,15 +212,12 @@ class Batches:
         return batch
 
     def _read_again(self, iterator: LoaderIterator) -> Any:
-        order, *states = self._random
-        own = {} if iterator.generator is None else {"": iterator.generator}
+        own = OPEN.own()
         now = States.now(own)
-        if order:
-            iterator.set_order(_tensor(order))
         iterator.read_again()
         now.set(own)
-        if states:
-            States.decode(states).set()
+        if self._random:
+            States.decode(self._random).set(own)
         return iterator.take()
 
 

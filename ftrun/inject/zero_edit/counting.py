@@ -114,7 +114,10 @@ class Numbers(itertools.chain[int]):
             if not is_as_long:
                 self.over = theirs
             return number
-        return number if own.stop == theirs.stop else None
+        if own.stop != theirs.stop:
+            return None
+        self.over = theirs  # its own begin is that of a checkpoint, perhaps beyond their place
+        return number
 
     def come_to(self, turns: int) -> bool:
         """Go on as if so many numbers were taken; False: the range lacks them."""
@@ -375,6 +378,12 @@ class Ranges:
         live, of_all = self._live(functions), self.are_predecessors
         known = [(x, y.over if isinstance(y, Numbers) else of_all and y.span()) for x, y in live]
         return tuple((spot, over) for spot, over in known if isinstance(over, range))
+
+    def items(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
+        """How many turns have begun of each loop in one of these functions that is over anything
+        but numbers."""
+        live = self._live(functions)
+        return tuple((x, y.turns()) for x, y in live if isinstance(y, Items) and not y.numbers())
 
     def turns(self, spot: Spot) -> int:
         """How many turns of the loop at a place have begun, whatever it is over."""

@@ -4,8 +4,9 @@ A replica that was started again runs the set-up again, and would begin another 
 run, by the time or a free number: its checkpoints would be in two places. So each worker leaves the
 directories that it has made before its first step to its successor, in a file of its slot. A
 newcomer that makes one at the same line, in the same directory, with a name that differs in its
-numbers, gets that of its predecessor under the new name: a link, which is removed when it ends. One
-of the same name it is given as if it were new. Directories for temporary files are left alone.
+numbers or its UUID, gets that of its predecessor under the new name: a link, which is removed when
+it ends. One of the same name it is given as if it were new. Directories for temporary files are
+left alone.
 
 A worker also leaves what was not there when its script asked (``os.path.exists``), because a
 newcomer finds what its predecessor has made since. As a rule it takes a shorter way then (a cache).
@@ -47,7 +48,8 @@ ASKS_IN_A_LOOP = 4
 """So often between two steps for one path that is not there, and the script waits for it."""
 ASKS = {os.path: ("exists", "lexists", "isfile", "isdir"), Path: ("exists", "is_file", "is_dir")}
 _PLAIN: Any = os.mkdir
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
+"""Also a UUID."""
 
 
 class Directories:

@@ -182,6 +182,29 @@ class _ModuleFrame:
         self.f_code = _ModuleCode(file, module.__name__)
 
 
+class _HeldCode:
+    """In the place of a generator's code: several of one function have names of their own."""
+
+    def __init__(self, code: CodeType, name: str) -> None:
+        self.co_filename, self.co_flags = code.co_filename, code.co_flags
+        self.co_firstlineno, self.co_name = code.co_firstlineno, f"{code.co_name}@{name}"
+
+
+_held_code = lru_cache(maxsize=1_024)(_HeldCode)
+
+
+class HeldFrame:
+    """In the place of the ``frame`` of a generator that the script holds, by this ``name``."""
+
+    def __init__(self, frame: FrameType, name: str) -> None:
+        self.frame, self.f_lineno = frame, frame.f_lineno
+        self.f_code = _held_code(frame.f_code, name.replace(" ", "_"))
+
+    @property
+    def f_locals(self) -> Any:
+        return self.frame.f_locals
+
+
 class _ModuleFrames:
     """Those of the script's modules, by name. Of thousands each is looked at once."""
 

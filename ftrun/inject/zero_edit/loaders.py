@@ -12,9 +12,10 @@ import inspect
 import itertools
 import sys
 import threading
+import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import FrameType, GeneratorType
 from typing import Any, NoReturn
@@ -36,12 +37,19 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Moved
+from ftrun.inject.zero_edit.randomness import NO_SEEDS, Seeds, States
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.kinds import plain_values
 
 LOOPS_MAX = 1024
 ENDED_MAX = 16
-ITERATORS_DEEP = 4
+HELD_MAX = 16
+ITERATORS_DEEP = SAMPLERS_DEEP = 4
+_COUNTS = (enumerate, *[x for x in (itertools.islice,) if hasattr(x, "__setstate__")])
+"""Python 3.14 has no access to the other one's number."""
+
+Positions = Sequence[tuple["weakref.ref[LoaderIterator]", int]]
+"""Iterators, and how many batches each had given."""
 
 
 class OpenIterators:
@@ -49,10 +57,12 @@ class OpenIterators:
 
     ``before_draw``, ``ended``: called when one is asked for a batch, and has none (loop.py).
     ``thread``: that trains; ``last``: the iterator that gave the last batch.
-    ``on_batch``: gets each batch, and returns what is given in its place; ``keeps_seeds``: those of
-    a loader's workers are to be known; ``on_begin``: gives the memory that an iterator shares with
-    its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless ``left``
-    has what those of a predecessor's had (batches.py).
+    ``on_batch``: gets each batch, and returns what is given in its place; ``keeps_seeds``: all that
+    batches follow from is to be known; ``on_begin``: gives the memory that an iterator shares with
+    its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless it is
+    known what those of a predecessor's had (batches.py). ``own``: gives the script's generators of
+    random numbers, by name. ``dim``: the loaders whose batches are drawn with gradients off, and
+    trained on; ``has_dim``: one was drawn from so since the last pass.
     """
 
     def __init__(self) -> None:
@@ -60,8 +70,9 @@ class OpenIterators:
         self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
         self.on_batch: Callable[[LoaderIterator, Any], Any] | None = None
         self.on_begin: Callable[[LoaderIterator], Any] = lambda iterator: None
-        self.keeps_seeds = self.reads_all = False
-        self.left: Sequence[bytes] | None = None
+        self.keeps_seeds = self.reads_all = self.has_dim = False
+        self.own: Callable[[], Mapping[str, Any]] = dict
+        self.dim: weakref.WeakSet[Any] = weakref.WeakSet()
         self._open: list[weakref.ref[LoaderIterator]] = []
         self._held: dict[tuple[tuple[Spot, ...], int], int | None] = {}
         self.ended_ones: deque[LoaderIterator] = deque(maxlen=ENDED_MAX)
@@ -73,13 +84,13 @@ class OpenIterators:
         one that was: a loop that draws ahead, and evaluates in between."""
         last = None if self.last is None else self.last()
         if last is not None and not last.is_training:
-            last.is_fresh = False
+            last.is_fresh = last.is_dim = False
 
     def add(self, iterator: LoaderIterator) -> None:
-        """The script begins to iterate. Its number counts those open at the same place."""
-        iterator.number = len(
-            [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
-        )
+        """The script begins to iterate. Those that are open at one place have different numbers."""
+        known = [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
+        free = set(range(len(known) + 1)) - {x.number for x in known}
+        iterator.number = min(free)
         iterator.cursor.held = self._held.get(iterator.loop)
         self._open.append(iterator.here)
 
@@ -92,6 +103,10 @@ class OpenIterators:
         found = [(ref, it) for ref in self._open if (it := ref()) is not None and not it.is_done]
         self._open = [ref for ref, _ in found]
         return [it for _, it in found]
+
+    def positions(self) -> Positions:
+        """Where each open one stands."""
+        return [(x.here, x.cursor.drawn) for x in self.all() if not x.cursor.has_ended]
 
     def learn(self, iterator: LoaderIterator) -> None:
         """Remember that the loop at this place trains, and how far it draws ahead."""
@@ -125,12 +140,12 @@ class Order:
     """What the order of an iterator's samples follows from, at the place of peers.
 
     ``moved``: their facts (``LoaderIterator.moved``); ``before``: those here before the script's
-    variables were set. ``is_anew``: its sampler draws its order again in any case.
+    variables were set. ``seeds``: its predecessor's: its sampler draws its order from them.
     """
 
     moved: Moved = ()
     before: Values = field(default_factory=dict)
-    is_anew: bool = False
+    seeds: Seeds = NO_SEEDS
 
 
 class LoaderIterator:
@@ -139,7 +154,7 @@ class LoaderIterator:
     Attributes:
         spot: where the script began to iterate.
         cursor: which batch comes next, and which one the step trains on.
-        is_fresh: it has given a batch since the last training step.
+        is_fresh: it has given a batch since the last training step; is_dim: with gradients off.
         is_training: it gives the batches of training steps.
         begins_steps: a step begins at each draw, not at the forward pass after it.
         epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
@@ -153,8 +168,7 @@ class LoaderIterator:
             ``drawn_at`` of those of all loaders.
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
-        order: the state of torch's generator before it was made, from which a sampler without a
-            seed has its order, and then that of ``generator``; None: its sampler has a seed.
+        begun: see Seeds; ``generator`` has the name "". Empty: its sampler has a seed.
         workers: what it shares with its workers (batches.py).
         here: refers to it, and does not keep it.
         is_elsewhere: a thread other than the main one has drawn from it.
@@ -179,7 +193,12 @@ class LoaderIterator:
         self.noted: Any = None
         self.length: int | None = None
         self.learned: int | None = -1
-        self.is_fresh = self.is_training = self.is_elsewhere = False
+        self.is_fresh = self.is_dim = self.is_training = self.is_elsewhere = False
+        self.begun: tuple[States, ...] = ()
+        self._inner: Iterator[Any] = iter(())
+        self._ahead: deque[tuple[int, States]] = deque(maxlen=HELD_MAX)
+        self._given: dict[int, States] = {}
+        self._seeds: bytes | None = None
         self._make = make
         self._begin()
         self.here = weakref.ref(self)
@@ -190,6 +209,11 @@ class LoaderIterator:
         """A name of the loop that draws from it: all lines of the stack, because a package may
         iterate over all loaders, also those of an evaluation, at one line."""
         return self._made_by, self.number
+
+    @property
+    def name(self) -> str:
+        """As ``LoaderPlace.name``."""
+        return f"{self.spot} {self.number} {self.made[0]} {self.made[1]}"
 
     @property
     def is_sampler(self) -> bool:
@@ -211,10 +235,12 @@ class LoaderIterator:
         at = places[0].made_at if places else NOWHERE
         return NOWHERE not in (at, self.made[0]) and at != self.made[0]
 
-    def numbers(self) -> tuple[Any, ...]:
-        """The fields of a LoaderPlace, at the step under way."""
-        first, held = self.cursor.first or 0, self.cursor.held
-        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved
+    def numbers(self, drawn: int | None = None) -> tuple[Any, ...]:
+        """The fields of a LoaderPlace, at the step under way. ``drawn``: of one that is no step's,
+        how many batches it has given."""
+        first = (self.cursor.first or 0) if drawn is None else drawn
+        held, is_dim = self.cursor.held, self.loader in OPEN.dim
+        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved, is_dim
 
     def measure(self) -> None:
         """Find out how many batches it has; the length of an IterableDataset is not certain."""
@@ -266,6 +292,9 @@ class LoaderIterator:
     @property
     def _sampler(self) -> Any:
         batched = getattr(self.loader, "batch_sampler", None)
+        for _ in range(SAMPLERS_DEEP):  # accelerate's gives each rank its part of another's batches
+            inner = getattr(batched, "batch_sampler", None)
+            batched = batched if inner is None else inner
         found = getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
         return found or (self.loader if self.is_sampler else None)
 
@@ -294,8 +323,10 @@ class LoaderIterator:
             raise StopIteration
         if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
             self._look()  # workers of the loader draw their indices earlier
+            if OPEN.keeps_seeds:
+                self.begun, self._seeds = (*self.begun[:1], self._random()), None
         try:
-            batch = self.take()
+            batch = self._draw()
             if OPEN.on_batch is not None:
                 batch = OPEN.on_batch(self, batch)
         except StopIteration:
@@ -307,8 +338,26 @@ class LoaderIterator:
             cursor.drawn += 1
         # What is drawn with gradients off is evaluated, also by a module beside the models.
         self.is_fresh = self.is_training or torch.is_grad_enabled()
+        self.is_dim = not self.is_fresh
+        OPEN.has_dim |= self.is_dim
         OPEN.last = self.here
         return batch
+
+    def _draw(self) -> Any:
+        """Its next batch. One that its predecessor's loop held is made as it was then."""
+        number, own = self.cursor.drawn, OPEN.own()
+        given = self._given.pop(number, None)
+        if OPEN.keeps_seeds and self.cursor.held != 0:
+            now = States({}) if self._has_workers else States.now(own)  # these have their own
+            self._ahead.append((number, given or now))
+        if given is None:
+            return self.take()
+        now = States.now(own)
+        given.set(own)
+        try:
+            return self.take()
+        finally:
+            now.set(own)
 
     def take(self) -> Any:
         """Its next batch, as it is."""
@@ -320,26 +369,43 @@ class LoaderIterator:
 
     def read_again(self) -> None:
         """Begin the epoch once more, and read all that is before the batch given last."""
-        self._begin()
+        self._begin_as(self.begun)
         for _ in range(self.cursor.drawn):
             self.take()
 
     def _begin(self) -> None:
-        own = self.generator
         has_no_seed = getattr(self._sampler, "generator", self) is None  # but torch's own
-        is_needed = has_no_seed or (OPEN.keeps_seeds and self._has_workers)
-        states = [torch.get_rng_state()] if is_needed or own is not None else []
-        states += [] if own is None else [own.get_state()]
-        self.order = torch.cat(states) if states else None
+        is_needed = has_no_seed or OPEN.keeps_seeds or self.generator is not None
+        self.begun, self._seeds = (self._random(),) if is_needed else (), None
+        self._ahead.clear()
         self.workers = OPEN.on_begin(self)
         self._inner = self._make()
 
-    def set_order(self, order: torch.Tensor) -> None:
-        """Let it begin with this ``order`` next."""
-        size = len(torch.get_rng_state())
-        torch.set_rng_state(order[:size])
-        if self.generator is not None and len(order) > size:
-            self.generator.set_state(order[size:].clone())  # not of a part of another one
+    def _begin_as(self, begun: tuple[States, ...]) -> None:
+        """Begin as a predecessor did that had these states."""
+        for states in begun[:1]:
+            states.set(self._own())
+        self._begin()
+        for states in begun[1:]:
+            states.set(self._own())
+        self.begun = begun or self.begun
+
+    def _own(self) -> dict[str, torch.Generator]:
+        return {} if self.generator is None else {"": self.generator}
+
+    def _random(self) -> States:
+        """The generators from which its order may follow."""
+        return States.now(self._own()) if OPEN.keeps_seeds else States.of_torch(self._own())
+
+    def seeds(self, first: int, drawn: int) -> bytes:
+        """What its batches follow from, encoded, where batch ``first`` is the next to be used, and
+        ``drawn`` the next to be drawn."""
+        if not OPEN.keeps_seeds and self._seeds is not None:
+            return self._seeds
+        held = {number: x for number, x in self._ahead if first <= number < drawn}
+        workers = None if self.workers is None else self.workers.before(first)
+        self._seeds = Seeds(self.begun, held, workers).encode()
+        return self._seeds
 
     def begin_again(self) -> None:
         """Draw its seed and its order again, if it is to give its first batch."""
@@ -357,6 +423,7 @@ class LoaderIterator:
         drawn = self.cursor.drawn
         self._seek(epoch, batch, order)
         self.cursor.set_to(batch)
+        self._given = {} if order is None else dict(order.seeds.held)
         return batch - drawn
 
     def move_to(self, epoch: int | None, batch: int, order: Order | None = None) -> int:
@@ -369,17 +436,22 @@ class LoaderIterator:
     def _seek(self, epoch: int | None, batch: int, order: Order | None) -> None:
         drawn, now = self.cursor.drawn, {} if order is None else self.facts()
         begun = {} if order is None else {name: value for name, value, _ in order.moved}
-        is_other = order is not None and (order.is_anew or {**now, **begun} != self.began_with)
-        if is_other or batch < drawn or (epoch is not None and epoch != self.epoch):
+        seeds = NO_SEEDS if order is None or not self.begun else order.seeds
+        is_other = order is not None and {**now, **begun} != self.began_with
+        is_anew = bool(seeds.begun) and (drawn != batch or seeds.begun != self.begun)
+        if is_anew or is_other or batch < drawn or (epoch is not None and epoch != self.epoch):
             self._put(begun)
             if epoch is not None:
                 self._set_epoch(epoch)
-            self._begin()
+            random = States.now()
+            self._begin_as(seeds.begun)
             self.began_with = {**now, **begun}
             drawn = 0
+            self._skip(batch, seeds.workers if self.workers is not None else None)
+            random.set()
+        else:
+            self._skip(batch - drawn)
         self.epoch = epoch
-        has_begun = order is not None and order.is_anew and not drawn
-        self._skip(batch - drawn, OPEN.left if has_begun and self.workers is not None else None)
         if order is not None and begun:
             self._put(self._left(begun, now, order))
 
@@ -427,12 +499,13 @@ class LoaderIterator:
 
 
 def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None) -> None:
-    """Let each ``enumerate`` follow the first one of its loaders that was moved, by that much.
+    """Let each ``enumerate`` and ``islice`` follow the first of its loaders that was moved, by that
+    much.
 
     ``items``: by so many items of a generator that draws from the first loader: it may have begun
     in the middle of that one, as where one iterator serves all epochs.
     """
-    left = [x for x in gc.get_objects() if type(x) is enumerate]
+    left = [x for x in gc.get_objects() if type(x) in _COUNTS]
     running = _running_generators()
     for number, (iterator, by) in enumerate(moved):
         for counted in [x for x in left if _is_of(_source(x), iterator, running, ITERATORS_DEEP)]:
@@ -452,8 +525,8 @@ def _running_generators() -> set[int]:
 
 
 def _source(counted: Any) -> Any:
-    """What an ``enumerate`` goes over."""
-    return counted.__reduce__()[1][0]
+    """What an ``enumerate`` goes over; None: it has ended."""
+    return next(iter(gc.get_referents(counted)), None)
 
 
 def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) -> bool:
@@ -469,6 +542,14 @@ def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) 
 
 def _count_on(counted: Any, by: int) -> None:
     """Let an ``enumerate`` count on from a number that is greater by ``by``: its first field."""
+    if type(counted) is itertools.islice:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            sliced: Any = counted
+            _, (*_, step), passed = sliced.__reduce__()
+            if step == 1:  # else it would have to know its next one, too
+                sliced.__setstate__(passed + by)
+        return
     number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
     if number.value == counted.__reduce__()[1][1]:
         number.value += by

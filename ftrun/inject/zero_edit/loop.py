@@ -74,6 +74,8 @@ class Loop:
             script.ending.goes_on()
             if not self._course.now.has_stepped and script.joins_at():
                 self._draws_on_its_way(iterator)
+        if not iterator.entry:
+            self._moving.begins(iterator)
         script.noting.draw(iterator)
         if isinstance(iterator, ExactIterator):
             self._begin_at_draw(iterator)

@@ -31,11 +31,11 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Misses
 from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
 from ftrun.core.replay.settling import begin
-from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.randomness import Randomness, States, _Left, _tensor
+from ftrun.inject.zero_edit.randomness import Left, Randomness, States, _Left, left_of
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
@@ -64,27 +64,25 @@ class _Randomness(Randomness):
         self, path: Path, rank: int, step: Callable[[], int], life: Callable[[], str]
     ) -> None:
         super().__init__(path, rank, step, life)
-        self.given: list[bytes] = []  # of the predecessor
-        self._noted: tuple[States, torch.Tensor | None] | None = None
+        self.given: tuple[list[str], list[bytes]] | None = None  # of the predecessor
+        self._noted: tuple[States, Left] | None = None
 
-    def note(self, states: States, order: torch.Tensor | None) -> None:
-        self.is_noted, self._noted = True, (states, order)
+    def note(self, states: States, seeds: Left) -> None:
+        self.is_noted, self._noted = True, (states, seeds)
 
     def step_ended(self) -> None:
         self.is_noted = False
 
-    def encoded(self) -> list[bytes]:
-        """The generators at the place that was noted last."""
+    def encoded(self) -> tuple[list[str], list[bytes]]:
+        """The names of the iterators at the place that was noted last, what each follows from, and
+        the generators."""
         if self._noted is None:
-            return []
-        states, order = self._noted
-        return [b"" if order is None else order.numpy().tobytes(), *states.encode()]
+            return [], []
+        states, seeds = self._noted
+        return [name for name, _ in seeds], [*(x for _, x in seeds), *states.encode()]
 
     def _found(self, _until: int) -> _Left | None:
-        if not self.given:
-            return None
-        order, *states = self.given
-        return _Left(False, _tensor(order) if order else None, States.decode(states))
+        return left_of(*self.given, is_between=False) if self.given and self.given[1] else None
 
 
 class Memory:
@@ -143,10 +141,7 @@ class Memory:
             return
         self._number, self.world.before = state.number, state.before
         self.world.steps = [state.step]
-        self._head, parts, _ = unpacked(state.head)
-        count = self._head["workers"]
-        self._random = parts[: len(parts) - (count or 0)]
-        self._left = None if count is None else parts[len(parts) - count :]
+        self._head, self._random, _ = unpacked(state.head)
         self.their_layouts = self._head["layouts"]
         self._step = self._head["step"]
 
@@ -298,13 +293,15 @@ class Memory:
         if self._keeps_gradients:
             tree[GRADIENTS] = [x.grad for x in self._parameters()]
         given = pack(tree)
-        left, noting = self.batches.left(place), self.script.noting
+        noting = self.script.noting
+        assert self._randomness is not None
+        names, random = self._randomness.encoded()
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
             "layouts": layouts,
             "batches": self.batches.digests(),
-            "workers": None if left is None else len(left),
+            "iterators": names,
             "draws": self.batches.have_drawn,
             "printed": (0, 0) if noting.printed is None else noting.printed.at_place,
             "structure": given.structure,
@@ -313,8 +310,7 @@ class Memory:
         }
         lacks_them = self._any_gradient() and not self._keeps_gradients
         self._has_gradients = self._zeroed if lacks_them else -1
-        assert self._randomness is not None
-        text = packed(head, [*self._randomness.encoded(), *(left or ())])
+        text = packed(head, random)
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
@@ -426,10 +422,12 @@ class Memory:
         if self.script.noting.printed is not None:
             self.script.noting.printed.goes_on(head["printed"])
         assert self._randomness is not None
-        self._randomness.given = self._random
+        walk, held = self.script.counters.walk, Place.decode(self.place).held
+        self.lacks(suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held]))
+        self._randomness.given = head["iterators"], self._random
         have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))
-        given = self._random, self._left
-        self.batches.expect(head["batches"], *given, have_drawn=have_drawn)
+        random = self._random[len(head["iterators"]) :]
+        self.batches.expect(head["batches"], random, have_drawn=have_drawn)
         for key, (load, _) in self._functions.items():
             load(tree[key])
         self._gradients = tree.get(GRADIENTS, [])

@@ -9,23 +9,27 @@ Not here: when that is done (loop.py), and how the state itself heals (training/
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from inspect import GEN_CREATED, getgeneratorstate
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
-from ftrun.inject.zero_edit.loaders import LoaderIterator, Order, follow
-from ftrun.inject.zero_edit.noting import matched
+from ftrun.inject.zero_edit.frames import HeldFrame, Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
+from ftrun.inject.zero_edit.noting import is_at, is_of, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.randomness import NO_SEEDS, Seeds
 from ftrun.inject.zero_edit.states import Event, State
+from ftrun.inject.zero_edit.suspended import Suspended
 from ftrun.inject.zero_edit.values.sources import Taken
 
 if TYPE_CHECKING:
-    import torch
-
     from ftrun.inject.zero_edit.script import Script
 
 NEAR = 32
@@ -45,6 +49,11 @@ class Moving:
         self.has_moved = False
         self._begun_with: tuple[tuple[str, Values], ...] = ()
         self._ranges: list[tuple[Spot, int, range | None]] = []
+        self._places: list[LoaderPlace] = []  # of iterators that are waited for
+        self._seeds: Mapping[str, Seeds] = {}
+        self._place, self._held = Place(), list[Suspended]()
+        self._own: Mapping[tuple[str, str], Any] = {}
+        self._generators: WeakSet[Any] = WeakSet()  # that have given no item there
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to ``place``, in a step that has begun, and tell it.
@@ -71,7 +80,11 @@ class Moving:
         problems = [] if self._ranges else _words_of(behind)
         problems += [loop.words for loop in counters.unlike_loops(place)]
         found, without = matched(place.loaders, first)
-        facts = [iterator.facts() for _, iterator in found]
+        known = [iterator for _, iterator in found]
+        known += [first] if first is not None else []
+        unclear = [x for x in place.others if x.drawn and not x.spot.line]  # it may draw ahead
+        others, waiting = matched([x for x in place.others if x not in unclear], None, known)
+        facts = [iterator.facts() for _, iterator in (*found, *others)]
         taken = counters.take(place)
         taken.changed += [
             f"the loop at {spot} over {own[spot]}→{now}"
@@ -81,6 +94,10 @@ class Moving:
         taken.changed += tensors.words
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())
+        seeds = script.randomness.seeds(place.loaders[0].name if place.loaders else "")
+        if script.memory is not None and (left := [*without, *waiting]):
+            without = self._await(place, left, seeds)
+        without += unclear if script.memory is not None else []
         taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")
@@ -88,8 +105,13 @@ class Moving:
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
-        with script.randomness.ordering() as order:
-            _move(found, facts, _items(place, before), order, is_drawn=is_drawn)
+        moved = _move(found, facts[: len(found)], seeds, is_drawn=is_drawn)
+        for place_of, iterator in found:
+            iterator.is_training = True
+            if place_of.is_dim:
+                OPEN.dim.add(iterator.loader)
+        moved += _move(others, facts[len(found) :], seeds)
+        follow(moved, _items(place, before))
         self._set_calls(place)
         self._tell(place, taken)
         _refuse(problems)
@@ -97,6 +119,50 @@ class Moving:
         script.standing.is_at(place, place.step)
         if script.ending.is_replaying:
             script.course.goes(Event.PLACED, State.REPLAYING)
+
+    def _await(
+        self, place: Place, places: list[LoaderPlace], seeds: Mapping[str, Seeds]
+    ) -> list[LoaderPlace]:
+        """Iterators of a predecessor that are not here may be those of generators that the script
+        has made, and asked for no item so far. Returns those that are not."""
+        made = (x for x in gc.get_objects() if type(x) is GeneratorType)
+        self._generators = WeakSet(x for x in made if getgeneratorstate(x) == GEN_CREATED)
+        self._places, self._seeds, self._place = list(places), seeds, place
+        self._held = [x for x in (Suspended(*one) for one in place.held) if x.draws]
+        self._own = self._script.counters.walk.held()
+        return [] if self._generators else places
+
+    def begins(self, iterator: LoaderIterator) -> None:
+        """An iterator is asked for its first batch: it may be one that was waited for."""
+        if not self._places:
+            return
+        running = {id(frame) for frame in script_frames()}
+        if not any(id(x.gi_frame) in running for x in self._generators):
+            return
+        for is_like in (is_of, is_at):
+            alike = [x for x in self._places if is_like(iterator, x)]
+            if len(alike) == 1:
+                self._places.remove(alike[0])
+                facts, begun = [iterator.facts()], iterator.begun
+                self._set_generators()
+                follow(_move([(alike[0], iterator)], facts, self._seeds))
+                if alike[0].is_dim:
+                    OPEN.dim.add(iterator.loader)
+                for states in begun[:1]:
+                    states.set()  # its predecessor's was there: nothing was drawn to begin it
+                return
+
+    def _set_generators(self) -> None:
+        """One begins that the predecessor's script has asked for items before."""
+        running = {id(frame): frame for frame in script_frames()}
+        for one in tuple(self._held):
+            own = self._own.get((one.holder, one.path))
+            frame = None if own is None else running.get(id(own.gi_frame))
+            if frame is not None and one.is_one:
+                self._held.remove(one)
+                for spot, number in one.loops:
+                    RANGES.set(spot, number)
+                self._script.counters.set_generator(self._place, HeldFrame(frame, one.path))
 
     def step_begins(self) -> None:
         """The newcomer's first step begins: the script has set counters on its way here.
@@ -170,27 +236,29 @@ def _items(place: Place, before: Mapping[Spot, int]) -> int | None:
 def _move(
     found: Sequence[tuple[LoaderPlace, LoaderIterator]],
     facts: Sequence[Values],
-    items: int | None,
-    order: torch.Tensor | None,
+    seeds: Mapping[str, Seeds],
     *,
-    is_drawn: bool,
-) -> None:
-    """Set iterators to their places. ``facts``: of each, before the counters were set; ``items``:
-    see ``follow``; ``order``: of the first one's sampler, if it has no seed; None: it is not known.
+    is_drawn: bool = False,
+) -> list[tuple[LoaderIterator, int]]:
+    """Set iterators to their places.
+
+    Args:
+        facts: of each, before the counters were set.
+        seeds: of the predecessor's, by name.
+
+    Returns:
+        Each with the number by which it has grown.
     """
     moved = []
-    for number, ((loader, iterator), before) in enumerate(zip(found, facts, strict=True)):
+    for (loader, iterator), before in zip(found, facts, strict=True):
         set_to = iterator.move_to if is_drawn else iterator.go_to
-        has_its_order = False
-        if order is not None and number == 0 and iterator.order is not None:
-            has_its_order = True
-            iterator.set_order(order)
-        by = set_to(loader.epoch, loader.drawn, Order(loader.moved, before, has_its_order))
+        order = Order(loader.moved, before, seeds.get(loader.name, NO_SEEDS))
+        by = set_to(loader.epoch, loader.drawn, order)
         iterator.cursor.held = loader.held
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
             iterator.spot, iterator.number = loader.spot, loader.number
         moved.append((iterator, by))
-    follow(moved, items)
+    return moved
 
 
 def come_near(

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from ftrun.inject.zero_edit import suspended
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.around import drawn, innermost
 from ftrun.inject.zero_edit.counting import RANGES
@@ -31,15 +32,16 @@ from ftrun.inject.zero_edit.frames import (
     stack,
     variables_of,
 )
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, refuse_thread
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Positions, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.printed import Printed
-from ftrun.inject.zero_edit.randomness import Randomness, States
+from ftrun.inject.zero_edit.randomness import Left, Randomness, States
 from ftrun.inject.zero_edit.sparing import Sparing
 from ftrun.inject.zero_edit.values.changes import differing
 from ftrun.inject.zero_edit.values.counters import Counters, Read, plain
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.values.walk import frames_of
 from ftrun.inject.zero_edit.world.world import World
 
 ENTRIES_MAX = 256
@@ -54,7 +56,7 @@ class Noted:
 
     ``exchanges``: collectives before it. ``is_passed``: only the draw was counted (sparing.py).
     ``random``: the generators. ``lengths``: of the files to which the script appends; ``printed``:
-    lines.
+    lines. ``opened``: where the iterators of loaders stood. ``held``: generators of Python's.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -67,6 +69,13 @@ class Noted:
     over: tuple[tuple[Spot, range], ...] = ()
     lengths: dict[str, int] = field(default_factory=dict)
     printed: tuple[int, ...] = ()
+    opened: Positions = ()
+    held: tuple[suspended.Suspended, ...] = ()
+
+    def others(self, draws: Sequence[LoaderIterator]) -> list[tuple[LoaderIterator, int]]:
+        """Those of ``opened`` that are not among ``draws``."""
+        known = [(one, drawn) for ref, drawn in self.opened if (one := ref()) is not None]
+        return [(one, drawn) for one, drawn in known if all(one is not x for x in draws)]
 
 
 _PASSED = Noted(is_passed=True)
@@ -244,19 +253,28 @@ class Noting:
         variables = [variables_of(frame) for frame in every]
         self._script.frameworks.look(variables[: len(frames)])
         reached = self._counters.walk.walk(every, variables)
+        held = self._counters.walk.held(reached)
+        of_held = frames_of(held)
+        if of_held:
+            reached += self._counters.walk.walk(of_held)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
-        if not is_drawn:  # else what it has made of its batch would be there at two looks
+        batches += [drawn(frame.f_code, frame.f_lineno) for frame in of_held]
+        # What it has made of its batch would be there at two looks, as if it were kept.
+        if not is_drawn or self._script.memory is not None:
             self._script.tensors.look(reached, batches, begins=begins)
         read = self._counters.read(reached)
+        generators = suspended.look(held)
         self._functions = {spot.name for spot in here}
+        self._functions |= {x.function for x in generators if not x.draws}
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
-        own |= {f"{x.spot} {x.number}": y for x in OPEN.all() if (y := x.generator) is not None}
+        own |= {x.name: y for x in OPEN.all() if (y := x.generator) is not None}
         if self._script.memory is not None:
             self._script.memory.is_noted()
         exchanges, random = self._script.world.count, self._randomness.now(own)
         noted = Noted(here, read, ranges, exchanges, random=random, over=over)
+        noted = replace(noted, opened=OPEN.positions(), held=generators)
         if self.printed is None:
             return noted
         lengths = {} if self.appended is None else self.appended.lengths()
@@ -272,6 +290,8 @@ class Noting:
         """
         self._has_passed = True
         opened = OPEN.all()
+        if OPEN.has_dim:
+            self._see_dim(opened)
         found = []
         for iterator in opened:
             cursor = iterator.cursor
@@ -290,6 +310,17 @@ class Noting:
         if len(found) > 1:
             found.sort(key=lambda x: (x.noted is None, 0 if x.noted is None else x.drawn_at))
         return found
+
+    def _see_dim(self, opened: list[LoaderIterator]) -> None:
+        """The model trains on batches of the first step that were drawn with gradients off, and on
+        later ones of their loaders. Of a loop over other things alone turns are steps' places."""
+        OPEN.has_dim = False
+        if any(x.is_fresh for x in opened) or innermost(script_frames()) is None:
+            for iterator in opened:
+                is_known = iterator.loader in OPEN.dim or not self._steps_without
+                if iterator.is_dim and is_known and not iterator.cursor.has_ended:
+                    OPEN.dim.add(iterator.loader)
+                    iterator.is_fresh = True
 
     def _mark_training(self, fresh: list[LoaderIterator]) -> None:
         """Find out whose batches the forward pass has got: of those that were drawn since the step
@@ -318,7 +349,7 @@ class Noting:
                 iterator.is_fresh = not iterator.is_training and any(
                     x.is_training and x.loader is iterator.loader for x in opened
                 )
-            iterator.noted = None
+            iterator.noted, iterator.is_dim = None, False
             iterator.cursor.commit()
         OPEN.ended_ones.clear()  # the script has dropped them, and has no batches left of them
 
@@ -342,9 +373,11 @@ class Noting:
         if noted.is_passed:
             return None
         began = time.thread_time()
+        if OPEN.keeps_seeds and draws and noted is draws[0].noted:  # it knows what was open
+            draws = [x for x in draws if x.began < draws[0].drawn_at]
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
-            self._randomness.note(noted.random, draws[0].order if draws else None)
+            self._randomness.note(noted.random, self._seeds(draws, noted))
         if place is not None and self.appended is not None:
             self.appended.at_place = noted.lengths
         if place is not None and self.printed is not None:
@@ -377,7 +410,16 @@ class Noting:
             idle=tuple(self.idle),
             over=noted.over,
             modules=tuple(name for name, _ in noted.read[len(noted.stack) : -1]),
+            others=tuple(LoaderPlace(*x.numbers(drawn)) for x, drawn in noted.others(draws)),
+            held=noted.held,
         )
+
+    def _seeds(self, draws: Sequence[LoaderIterator], noted: Noted) -> Left:
+        """What the batches of all iterators follow from, where the script was noted."""
+        drawn = dict(noted.opened)
+        firsts = [(x, x.cursor.first or 0) for x in draws]
+        found = [(x.name, x.seeds(first, drawn.get(x.here, first))) for x, first in firsts]
+        return [*found, *((x.name, x.seeds(count, count)) for x, count in noted.others(draws))]
 
     def numbers(
         self, draws: Sequence[LoaderIterator], functions: Collection[str]
@@ -440,22 +482,24 @@ class Noting:
 
 
 def matched(
-    loaders: Sequence[LoaderPlace], first: LoaderIterator | None
+    loaders: Sequence[LoaderPlace],
+    first: LoaderIterator | None,
+    besides: Sequence[LoaderIterator] = (),
 ) -> tuple[list[tuple[LoaderPlace, LoaderIterator]], list[LoaderPlace]]:
     """The iterators of this replica that are to go to its peers' places, and places without one.
 
     The first one is that of the step's first draw. How many other iterators are open at the same
     line may differ, because a newcomer has not evaluated yet: so the others are counted from it.
     One that the peers have begun at another line, because the one before had ended, is found by
-    its loader.
+    its loader. ``besides``: iterators that have a place already.
     """
     found: list[tuple[LoaderPlace, LoaderIterator]] = []
-    left = [x for x in OPEN.all() if x is not first]
+    left = [x for x in OPEN.all() if x is not first and all(x is not y for y in besides)]
     without = list(loaders)
     if first is not None and loaders:
         found.append((loaders[0], first))
         del without[0]
-    for is_like in (_is_at(first, loaders), _is_of, _is_made_at):
+    for is_like in (_is_at(first, loaders), is_of, _is_made_at):
         for place in tuple(without):
             alike = [x for x in left if is_like(x, place)]
             if len(alike) == 1:
@@ -468,16 +512,22 @@ def matched(
 def _is_at(
     first: LoaderIterator | None, loaders: Sequence[LoaderPlace]
 ) -> Callable[[LoaderIterator, LoaderPlace], bool]:
-    def is_at(iterator: LoaderIterator, place: LoaderPlace) -> bool:
-        number = place.number
+    def is_like(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+        more = 0
         if first is not None and place.spot == first.spot:
-            number += first.number - loaders[0].number
-        return (iterator.spot, iterator.number) == (place.spot, number)
+            more = first.number - loaders[0].number
+        return is_at(iterator, place, more)
 
-    return is_at
+    return is_like
 
 
-def _is_of(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+def is_at(iterator: LoaderIterator, place: LoaderPlace, more: int = 0) -> bool:
+    """Whether it was begun at the same line, as the same one of those open there, but for some."""
+    return (iterator.spot, iterator.number) == (place.spot, place.number + more)
+
+
+def is_of(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+    """Whether it is over the same loader."""
     return _is_made_at(iterator, place) and iterator.made[1] == place.made_before
 
 

@@ -25,7 +25,8 @@ class LoaderPlace:
     ``epoch``: of its sampler; None: the sampler has none. ``drawn``: the number of the first batch
     that the next step trains on. ``held``: how far the loop draws ahead (cursor.py). ``made_at``:
     where the script made the loader; ``made_before``: how many it had made there before.
-    ``moved``: facts of its sampler that change: as it began, and at this place.
+    ``moved``: facts of its sampler that change: as it began, and at this place. ``is_dim``: its
+    batches are drawn with gradients off.
     """
 
     spot: Spot
@@ -36,6 +37,12 @@ class LoaderPlace:
     made_at: Spot = NOWHERE
     made_before: int = 0
     moved: Moved = field(default=(), compare=False)
+    is_dim: bool = field(default=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """By which what its batches follow from is found."""
+        return f"{self.spot} {self.number} {self.made_at} {self.made_before}"
 
 
 Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
@@ -85,6 +92,9 @@ class Place:
     ``behind``: the steps that were taken since with the batches of this place, as in a loop that
     trains two models with each batch. ``step``: how many were committed at this place; ``empty``:
     in all, how many of those committed up to now were no steps of the script's (inside.py).
+    ``others``: iterators that are open and give no batches of training steps, as far as is known,
+    where ``drawn`` counts all batches that each has given. ``held``: the fields of each generator
+    of Python's that the script holds (suspended.py).
     """
 
     stack: tuple[Spot, ...] = ()
@@ -105,6 +115,8 @@ class Place:
     modules: tuple[str, ...] = ()
     step: int = field(default=0, compare=False, hash=False)
     empty: int = field(default=0, compare=False, hash=False)
+    others: tuple[LoaderPlace, ...] = field(default=(), compare=False, hash=False)
+    held: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""
@@ -128,8 +140,11 @@ class Place:
         """
         if before == now:
             return self
-        loaders = tuple(replace(x, drawn=x.drawn * before // now) for x in self.loaders)
-        return replace(self, loaders=loaders)
+        loaders, others = (
+            tuple(replace(x, drawn=x.drawn * before // now) for x in places)
+            for places in (self.loaders, self.others)
+        )
+        return replace(self, loaders=loaders, others=others)
 
     @property
     def taken(self) -> int:

@@ -21,7 +21,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +30,7 @@ import torch
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.generators import global_ones, set_to, state_of
-from ftrun.inject.zero_edit.values.journal import Journal, read
+from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
 
 FILE = "random-{replica_id}.{group_rank}"
 
@@ -45,6 +45,12 @@ class States:
     def now(own: Mapping[str, Any] = MappingProxyType({})) -> States:
         """The states of this moment. ``own``: by name, the generators of the script's."""
         return States({name: state_of(x) for name, x in {**global_ones(), **own}.items()})
+
+    @staticmethod
+    def of_torch(own: Mapping[str, Any]) -> States:
+        """Of torch's global one, and of these."""
+        known = {"torch": torch.default_generator, **own}
+        return States({name: state_of(x) for name, x in known.items()})
 
     def set(self, own: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Let the generators go on from here; those that are not known here stay as they are."""
@@ -63,12 +69,46 @@ class States:
 
 
 @dataclass(frozen=True, slots=True)
+class Seeds:
+    """What the batches of one iterator follow from, beside its loader.
+
+    ``begun``: the generators before it was made, from which a sampler without a seed has its order
+    and workers their seeds; and, if it has no workers, those before its first batch. ``held``: by
+    number, those before each batch that the loop has drawn, and not used so far. ``workers``: what
+    each worker of the loader has (batches.py); None: that is not known.
+    """
+
+    begun: tuple[States, ...] = ()
+    held: Mapping[int, States] = field(default_factory=dict)
+    workers: Sequence[bytes] | None = None
+
+    def encode(self) -> bytes:
+        states = [packed([], x.encode()) for x in (*self.begun, *self.held.values())]
+        head = [len(self.begun), [*self.held], self.workers is not None]
+        return packed(head, [*states, *(self.workers or ())])
+
+    @staticmethod
+    def decode(text: bytes) -> Seeds:
+        """What ``encode`` has written."""
+        (begun, held, has_workers), parts, _ = unpacked(text)
+        count = begun + len(held)
+        states = [States.decode(unpacked(x)[1]) for x in parts[:count]]
+        of_held = dict(zip(held, states[begun:], strict=True))
+        return Seeds(tuple(states[:begun]), of_held, parts[count:] if has_workers else None)
+
+
+NO_SEEDS = Seeds()
+Left = Sequence[tuple[str, bytes]]
+"""Of each iterator at a place its name (``LoaderPlace.name``), and its encoded seeds."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Left:
-    """A predecessor's generators. ``is_between``: two steps; else it is of a place. ``order``: of
-    the iterator that it drew from, see ``Randomness.note``."""
+    """A predecessor's generators. ``is_between``: two steps; else it is of a place. ``seeds``: of
+    the iterators there, by name; the first one is the one that it drew from."""
 
     is_between: bool
-    order: torch.Tensor | None
+    seeds: dict[str, Seeds]
     states: States
 
 
@@ -77,6 +117,7 @@ class Randomness:
 
     Attributes:
         is_noted: the step under way.
+        own: the generators of the script's, by name, as they were found last.
 
     Args:
         path: of the slot's file; ``rank``: of this worker in the script's world.
@@ -94,42 +135,36 @@ class Randomness:
         self._rank, self._step, self._life = rank, step, life
         self._journal = Journal(path)
         self._has_left = self._is_off = self.is_noted = False
-        self._order: torch.Tensor | None = None
+        self._seeds: Left = ()
         self._left: _Left | None = None
-        self._own: Mapping[str, Any] = {}
+        self.own: Mapping[str, Any] = {}
 
     # ------------------------------------------------------------ for a successor
 
     def now(self, own: Mapping[str, Any] = MappingProxyType({})) -> States | None:
         """The generators at a draw; None: nobody can go on with them. ``own``: see States."""
-        self._own = own
+        self.own = own
         return None if self._is_off else States.now(own)
 
-    def note(self, states: States, order: torch.Tensor | None) -> None:
-        """A step begins at a place.
-
-        Args:
-            states: at the place.
-            order: the state of torch's generator before the first iterator of the step was made,
-                from which a sampler without a seed has its order; None: the step has none.
-        """
-        self.is_noted, self._order = True, order
+    def note(self, states: States, seeds: Left) -> None:
+        """A step begins at a place, with these ``states`` there, and ``seeds`` of its iterators."""
+        self.is_noted, self._seeds = True, seeds
         self._leave(states, is_between=False)
 
     def step_ended(self) -> None:
         """A step that was noted has ended: what follows draws from here."""
         self.is_noted = False
         if not self._is_off:
-            self._leave(States.now(self._own), is_between=True)
+            self._leave(States.now(self.own), is_between=True)
 
     def _leave(self, states: States, *, is_between: bool) -> None:
         life = self._life()
         if self._is_off or not life:
             return
-        order = b"" if self._order is None else self._order.numpy().tobytes()
-        head, self._has_left = [life, self._step(), is_between], True
+        names, seeds = [name for name, _ in self._seeds], [x for _, x in self._seeds]
+        head, self._has_left = [life, self._step(), is_between, names], True
         try:
-            self._is_off = not self._journal.put(head, [order, *states.encode()])
+            self._is_off = not self._journal.put(head, [*seeds, *states.encode()])
         except OSError as error:
             self._is_off = True
             told.once(f"the random numbers of this worker are lost with it: {error}")
@@ -148,28 +183,22 @@ class Randomness:
         renew_random(self._rank, self._step())
         yield
         if left is not None:
-            left.states.set(self._own)
+            left.states.set(self.own)
             if left.is_between:
                 begin_again()
 
-    @contextmanager
-    def ordering(self) -> Iterator[torch.Tensor | None]:
-        """Inside, a sampler draws its order as the predecessor's did. Yields what that follows from
-        (``LoaderIterator.order``), if it is known: then a loader must begin once more."""
-        order = None if self._left is None else self._left.order
-        before = torch.get_rng_state()
-        if order is not None:
-            torch.set_rng_state(order[: len(before)])
-        yield order
-        torch.set_rng_state(before)
+    def seeds(self, first: str) -> dict[str, Seeds]:
+        """Those of the predecessor's iterators, as far as they are known. ``first``: the name of
+        the one that the peers draw from; the predecessor's may have another one."""
+        found = {} if self._left is None else self._left.seeds
+        return {first: next(iter(found.values())), **found} if found else {}
 
     def _found(self, until: int) -> _Left | None:
         """What the predecessor has left of this life of the job, at ``until`` or before."""
         try:
-            for (life, step, is_between), (order, *states) in reversed(read(self._path)):
+            for (life, step, is_between, names), parts in reversed(read(self._path)):
                 if life == self._life() and step <= until:
-                    known = _tensor(order) if order else None
-                    return _Left(is_between, known, States.decode(states))
+                    return left_of(names, parts, is_between=is_between)
         except (ValueError, LookupError, TypeError):
             pass  # it is no record of ours
         return None
@@ -190,5 +219,7 @@ def seed_with(number: int) -> None:
         numpy.random.seed(number % (1 << 32))
 
 
-def _tensor(body: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(body), dtype=torch.uint8)
+def left_of(names: Sequence[str], parts: Sequence[bytes], *, is_between: bool) -> _Left:
+    """What was left of iterators with these names, and then of the generators."""
+    seeds = {name: Seeds.decode(x) for name, x in zip(names, parts, strict=False) if x}
+    return _Left(is_between, seeds, States.decode(parts[len(names) :]))

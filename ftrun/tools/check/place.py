@@ -22,7 +22,8 @@ LINKED_BYTES = 64 << 20
 """Files from this size on are links to the originals."""
 BYTES_MAX, FILES_MAX, SIBLINGS_MAX, LINES_MAX = 2 << 30, 50_000, 1_000, 2_000
 LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
-_NUMBER = re.compile(rb"\d+")
+_NUMBER = re.compile(rb"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
+"""Also a UUID."""
 Due = Mapping[str, tuple[int, int]]
 """By a file's name, from which byte to which."""
 

@@ -18,6 +18,7 @@ from torch import nn
 steps, mean, sums, table = 0, 0.0, torch.zeros(3), numpy.zeros(3)
 losses, last_three, seen, by_kind = [], deque(maxlen=3), set(), defaultdict(list)
 counts, draws = Counter(), numpy.random.default_rng(3)
+flags = bytearray(9)
 Point = namedtuple("Point", "x y")
 
 
@@ -50,6 +51,23 @@ class Slotted:
 class Record:
     step: int = 0
     best: Best | None = None
+
+
+class Meters(dict):
+    """Items, and attributes."""
+
+    def __init__(self):
+        super().__init__(mean=0.0)
+        self.count = 0
+
+    def __setitem__(self, name, value):
+        self.count += 1
+        super().__setitem__(name, value)
+
+
+class Last(list):
+    def extend(self, values):
+        raise NotImplementedError
 
 
 class OfAll:
@@ -102,6 +120,7 @@ def added(holder, by):
 phase, point, best, third = Phase.WARM, Point(0, 0.0), Best(1e9, -1), Fraction(0)
 slotted, record, of_all, space = Slotted(), Record(), OfAll(), SimpleNamespace(steps=0, losses=[])
 local, held, box = threading.local(), Slotted(), UserDict()
+meters, last_losses = Meters(), Last()
 local.steps = 0
 context = contextvars.ContextVar("context", default=0)
 weak, add = weakref.ref(held), functools.partial(added, SimpleNamespace())
@@ -123,6 +142,9 @@ def note(loss):
     phase, point = Phase.HOT if steps > 6 else Phase.WARM, Point(steps, loss)
     best, third = min(best, Best(loss, steps)), third + Fraction(1, 3)
     record.step, record.best = steps, best
+    flags[steps % 9] += steps
+    meters["mean"] = 0.5 * meters["mean"] + loss
+    last_losses.append(loss)
     slotted.add(loss)
     of_all.add(loss)
     space.steps += 1
@@ -145,5 +167,6 @@ def values():
             (slotted.all(), record, OfAll.total, OfAll.sums.tolist(), OfAll.names, space),
             (local.steps, context.get(), dict(box), weak().all(), add.args, doubled(1)),
             (Model.made, model.layers[0].meter.all()),
+            (bytes(flags), dict(meters), meters.count, list(last_losses)),
         )
     )

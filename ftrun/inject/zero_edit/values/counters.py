@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
@@ -226,6 +226,10 @@ class Counters:
         for function, paths in self._own.items():
             values = left_values.get(function, {})
             self._changes.adopt({function: {p: values[p][1] for p in paths if p in values}})
+
+    def set_generator(self, place: Place, frame: Any) -> None:
+        """A generator of the script's begins, which had begun before this ``place``."""
+        write_values(frame, _given(place, spot_of(frame).name))
 
     def set_begun_with(self, begun_with: Mapping[str, Values]) -> None:
         """The newcomer's first step begins: the script has set counters on its way here."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import operator
-from collections import Counter, OrderedDict, defaultdict, deque
+import zlib
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -25,6 +26,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     KINDS,
     Kind,
     Packed,
+    base_of,
     is_plain,
     is_single,
     packed_values,
@@ -44,7 +46,8 @@ class Copy:
     """A container at one draw; nobody changes it. An equal one is the same object.
 
     ``copied``: its values are the first ``length`` of these, to which later copies may add; None:
-    it does not heal. ``start``: so many are those of the copy before it. ``is_history``: it has
+    it does not heal. ``start``: so many are those of the copy before it; of bytes that do not heal
+    a checksum. ``is_history``: it has
     plain values, unlike a list of batches.
     """
 
@@ -80,10 +83,10 @@ def copies_in(of: Mapping[str, Values]) -> list[tuple[str, str, Copy]]:
 
 def see(container: Any, last: Any = None) -> Copy:
     """A container as it is. It runs at every draw. ``last``: the value of the draw before."""
-    kind, length = type(container), len(container)
+    kind, length = base_of(type(container)), len(container)
     before = last if type(last) is Copy and last.kind is kind else None
     try:
-        if length > (limits.LIST if kind is list else limits.TABLE):
+        if length > (limits.LIST if kind in (list, bytearray) else limits.TABLE):
             raise NotPlain
         known = None if before is None or kind is not list else before.copied
         if before is not None and known and 0 < before.length <= length:
@@ -95,9 +98,11 @@ def see(container: Any, last: Any = None) -> Copy:
                 return Copy(kind, length, known, before.length)
         values = _frozen_all(_parts(container))
     except NotPlain:
-        if before is not None and not before.heals and before.length == length:
+        is_checked = kind is bytearray and length <= limits.ARRAY_BYTES  # it keeps its length
+        start = zlib.crc32(container) if is_checked else 0
+        if before is not None and (before.heals, before.length, before.start) == (0, length, start):
             return before
-        return Copy(kind, length, None, is_history=_is_history(container))
+        return Copy(kind, length, None, start, _is_history(container))
     if before is not None and before.length == length and before.copied == values:
         return before
     return Copy(kind, len(values), values)
@@ -119,7 +124,7 @@ def carries(container: Any) -> bool:
 
 
 def _parts(container: Any) -> Iterable[Any]:
-    return container.items() if type(container) in DICTS else container  # type: ignore[no-any-return]
+    return container.items() if isinstance(container, dict) else container
 
 
 def _frozen_all(values: Iterable[Any]) -> list[Any]:
@@ -179,16 +184,19 @@ def are_equal(one: Any, other: Any) -> bool:
 
 def are_alike(container: Any, new: Any) -> bool:
     """Whether ``new`` can be put into a container."""
-    return type(new) is (dict if type(container) in DICTS else type(container))
+    kind = base_of(type(container))
+    return type(new) is (dict if kind in DICTS else kind)
 
 
 def put_into(container: Any, new: Any) -> None:
-    """Let a container have the values of another one."""
-    if type(container) is list:
-        container[:] = new
-    elif type(container) in (deque, set, dict, OrderedDict, defaultdict, Counter):
-        container.clear()
-        (container.extend if type(container) is deque else container.update)(new)
+    """Let a container have the values of another one. A class of the script's may have methods of
+    its own, which do more."""
+    kind = base_of(type(container))
+    if kind in (list, bytearray):
+        kind.__setitem__(container, slice(None), new)
+    elif kind is not None:
+        kind.clear(container)
+        (kind.extend if kind is deque else kind.update)(container, new)
 
 
 def words(container: Any) -> str:

@@ -37,7 +37,7 @@ from ftrun.inject.zero_edit.values.holders import is_holder
 
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
-CONTAINERS = frozenset({list, deque, set, *DICTS})
+CONTAINERS = frozenset({list, deque, set, bytearray, *DICTS})
 """What a script collects values in."""
 Packed = dict[str, Any]
 """A value that JSON does not have: its kind, and its parts."""
@@ -47,10 +47,11 @@ _MADE_OF: Mapping[str, Callable[[list[Any]], Any]] = {
     "set": set,
     "dict": dict,
     "tuple": tuple,
+    "bytearray": bytearray,
 }
 """What is made of the parts, by its kind."""
 _NAMES: Mapping[type, str] = {
-    **{kind: kind.__name__ for kind in (list, deque, set, tuple)},
+    **{kind: kind.__name__ for kind in (list, deque, set, tuple, bytearray)},
     **dict.fromkeys(DICTS, "dict"),
 }
 _TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
@@ -72,10 +73,10 @@ class Kind:
     """The kinds of values, as numbers: an enumeration costs a walk a tenth more. From ``LIST`` on,
     a walk may look inside.
 
-    ``OTHER``: a value that JSON does not have; ``GENERATOR``: of random numbers; ``BAG``: a deque
-    or a set; ``RECORD``: a dataclass of the script's, which is no level of its own; ``OBJECT``:
-    another object of the script's; ``LINK``: what is none, and holds values all the same
-    (holders.py).
+    ``OTHER``: a value that JSON does not have; ``GENERATOR``: of random numbers; ``BAG``: a deque,
+    a set or bytes; ``RECORD``: a dataclass of the script's, which is no level of its own;
+    ``OBJECT``: another object of the script's; ``LINK``: what is none, and holds values all the
+    same (holders.py).
     """
 
     NOTHING, PLAIN, TEXT, NUMBER, TENSOR, ARRAY, OTHER, GENERATOR, BAG = range(9)
@@ -117,7 +118,7 @@ def _kind_of(kind: type) -> int:
 _SIMPLE: dict[Any, int] = {
     **dict.fromkeys(PLAIN, Kind.PLAIN),
     **dict.fromkeys(DICTS, Kind.DICT),
-    **dict.fromkeys((deque, set), Kind.BAG),
+    **dict.fromkeys((deque, set, bytearray), Kind.BAG),
     **{str: Kind.TEXT, list: Kind.LIST, tuple: Kind.TUPLE},
 }
 KINDS = _Kinds(_SIMPLE)
@@ -170,6 +171,17 @@ def holds_values(kind: Any) -> bool:
     torch = sys.modules.get("torch")
     has_own_rules = issubclass(kind, Enum | type) or (torch and issubclass(kind, torch.nn.Module))
     return not has_own_rules
+
+
+def _base_of(kind: Any) -> Any:
+    if kind in CONTAINERS:
+        return kind
+    return next((x for x in kind.__mro__ if x in CONTAINERS), None) if holds_values(kind) else None
+
+
+base_of: Callable[[Any], Any] = lru_cache(maxsize=limits.TRACKED)(_base_of)
+"""The container of Python's own that objects of a class are, also of a class of the script's; None:
+they are none."""
 
 
 @lru_cache(maxsize=limits.TRACKED)

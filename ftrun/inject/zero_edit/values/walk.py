@@ -28,19 +28,22 @@ Not here: which values have changed (changes.py), setting them (writing.py).
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from types import FrameType
+from types import FrameType, GeneratorType
 from typing import Any, cast
 
 import torch
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import (
+    HeldFrame,
     Values,
     is_loop_package,
+    is_script,
     module_frames,
     script_frames,
     spot_of,
@@ -49,9 +52,11 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.values import histories, limits
 from ftrun.inject.zero_edit.values.holders import attributes_of, slots_of
 from ftrun.inject.zero_edit.values.kinds import (
+    DICTS,
     KINDS,
     LEFT_OUT,
     Kind,
+    base_of,
     is_data,
     is_name,
     is_of_loop_package,
@@ -67,9 +72,11 @@ CLASS = "__class__"
 VALUES, OBJECTS, TENSORS = 1, 2, 4
 """What counts below a node: the values and containers of a dict; objects in collections; units."""
 ALL = VALUES | OBJECTS | TENSORS
+ITERATORS_DEEP = 3
 READ_ANEW = 64
 """Whether a container is one of tensors is known from the last draw if it is as long; all are read
 at one draw in this many."""
+_PYTHONS = "builtins", "itertools"
 _TORCHS = vars(torch.nn.Module()).keys()
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _Node = tuple[str, Any, int, int, int, int]
@@ -79,13 +86,14 @@ _Node = tuple[str, Any, int, int, int, int]
 @dataclass(slots=True)
 class Reached:
     """The objects that one frame's variables reach, by path. ``function``: as a Spot names it;
-    ``generators``: of random numbers."""
+    ``generators``: of random numbers; ``held``: generators of Python's."""
 
     function: str
     values: Values = field(default_factory=dict)
     containers: dict[str, Any] = field(default_factory=dict)
     units: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
+    held: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +129,19 @@ class Walk:
         self._has_begun = True
 
     def frames(self) -> list[FrameType]:
-        """Those from which it begins: the script's on the stack, and its modules'."""
-        return self.with_modules(script_frames())
+        """Those from which it begins: the script's on the stack, its modules', and those of
+        generators that it holds."""
+        return self.with_modules(script_frames()) + frames_of(self.held())
+
+    def held(self, reached: Sequence[Reached] | None = None) -> dict[tuple[str, str], Any]:
+        """The generators of Python's that the script holds, and that do not run now, by function
+        and path. ``reached``: by its frames."""
+        if not self.reaches_all:
+            return {}
+        every = self.walk(self.with_modules(script_frames())) if reached is None else reached
+        known = [(one.function, path, x) for one in every for path, x in one.held.items()]
+        once = {id(x): ((name, path), x) for name, path, x in reversed(known) if not x.gi_running}
+        return dict(once.values())
 
     def with_modules(self, frames: list[FrameType]) -> list[FrameType]:
         return [*frames, *module_frames(frames)] if self.reaches_all else frames
@@ -224,7 +243,9 @@ class _Search:
         """Add an object that may be a package's, and keep tensors; or those of a module."""
         if not self._walk.reaches_all:
             return
-        if isinstance(item, torch.nn.Module):
+        if type(item).__module__ in _PYTHONS:
+            self._iterator(path, item, ITERATORS_DEEP)
+        elif isinstance(item, torch.nn.Module):
             self._of_module(path, item, depth)
         elif is_of_package(cast(Hashable, type(item))):
             parts = list((attributes_of(item) or {}).values())
@@ -232,6 +253,16 @@ class _Search:
             parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]
             if any(KINDS[type(x)] is Kind.TENSOR for x in parts):
                 self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
+
+    def _iterator(self, path: str, item: Any, deep: int) -> None:
+        """Add a generator of the script's; also one that ``zip`` and the like ask for items."""
+        if type(item) is GeneratorType:
+            if is_script(file := item.gi_code.co_filename) and not is_loop_package(file):
+                self._to.held[path] = item
+        elif deep and (type(item) is tuple or hasattr(type(item), "__next__")):
+            for number, inner in enumerate(gc.get_referents(item)):
+                if type(inner).__module__ in _PYTHONS:
+                    self._iterator(f"{path}({number})", inner, deep - 1)
 
     def _of_module(self, path: str, root: torch.nn.Module, depth: int) -> None:
         if id(root) in self._modules:
@@ -253,14 +284,25 @@ class _Search:
                 break
             if kind >= Kind.RECORD:
                 self._attributes(path, value, depth, mode)
-            elif kind is Kind.DICT:
+                kind = self._items_kind(path, value, mode)
+            if kind is Kind.DICT:
                 self._items(path, value, depth, dicts, mode)
-            else:
+            elif kind in (Kind.LIST, Kind.TUPLE):
                 below = mode & OBJECTS
                 for index, item in enumerate(value):
                     inner = KINDS[type(item)]
                     if inner >= Kind.LIST or inner is Kind.GENERATOR:
                         self._item(f"{path}[{index}]", item, inner, depth, 0, below, kind)
+
+    def _items_kind(self, path: str, holder: Any, mode: int) -> int:
+        """Of an object of the script's that is a list, a dict and the like, too: as which its items
+        are looked into."""
+        base = base_of(type(holder))
+        if base is None or not mode & VALUES:
+            return Kind.NOTHING
+        if base not in DICTS or is_table(holder):
+            self._to.containers[path] = holder
+        return KINDS[base] if len(holder) <= limits.ITEMS else Kind.NOTHING
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
         kind = cast(Hashable, type(holder))
@@ -371,6 +413,12 @@ class _Search:
 
     def _leads_on(self, item: Any, kind: int) -> bool:
         return kind is not Kind.LINK or (self._walk.reaches_all and bool(attributes_of(item)))
+
+
+def frames_of(held: Mapping[tuple[str, str], Any]) -> list[Any]:
+    """What stands for the frames of generators that wait for their next item."""
+    known = ((path, x.gi_frame) for (_, path), x in held.items())
+    return [HeldFrame(frame, path) for path, frame in known if frame is not None]
 
 
 def class_name(kind: type) -> str:

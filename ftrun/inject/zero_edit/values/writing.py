@@ -14,6 +14,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -21,12 +22,13 @@ import torch
 
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import histories
-from ftrun.inject.zero_edit.values.holders import attributes_of
+from ftrun.inject.zero_edit.values.holders import Held, attributes_of
 from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
     KINDS,
     Kind,
+    base_of,
     holds_values,
     is_of_package,
     is_own,
@@ -117,9 +119,9 @@ class FrameVariables:
 
     def close(self) -> None:
         """Before Python 3.13 ``f_locals`` of a function is a copy: write it into its frame."""
-        is_real = isinstance(self._frame, FrameType)
-        if self._is_changed and is_real and sys.version_info < (3, 13):
-            frame, clear = ctypes.py_object(self._frame), ctypes.c_int(0)
+        real = getattr(self._frame, "frame", self._frame)  # of a generator
+        if self._is_changed and isinstance(real, FrameType) and sys.version_info < (3, 13):
+            frame, clear = ctypes.py_object(real), ctypes.c_int(0)
             ctypes.pythonapi.PyFrame_LocalsToFast(frame, clear)
 
 
@@ -127,7 +129,7 @@ def _item(value: Any, key: str) -> Any:
     """The item of a collection. A defaultdict makes an object of the script's that it lacks."""
     if isinstance(value, (list, tuple)):
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
-    if type(value) not in DICTS:
+    if base_of(type(value)) not in DICTS:
         return _ABSENT
     inner = _key(key)
     if inner not in value and type(value) is defaultdict:
@@ -146,7 +148,10 @@ def _key(text: str) -> str | int:
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
     """The dict of a value's keys, or of its attributes; None: it has none that heal."""
     if is_key:
-        return value if type(value) in DICTS else None
+        base = base_of(type(value))
+        if type(value) is base or base not in DICTS:
+            return value if base in DICTS else None
+        return Held(value, partial(base.__setitem__, value))
     is_one = KINDS[type(value)] >= Kind.RECORD or isinstance(value, torch.nn.Module)
     is_one = is_one or is_of_package(cast(Hashable, type(value)))
     return attributes_of(value) if is_one else None
@@ -190,7 +195,7 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
         return f"{path} →{_short(new)}"
     is_container = type(new) in CONTAINERS
     if is_container:
-        is_fit = type(value) in CONTAINERS and histories.are_alike(value, new)
+        is_fit = base_of(type(value)) and histories.are_alike(value, new)
         is_due = is_fit and not histories.are_equal(value, new)
     else:
         is_due = is_value(value) and not _are_equal(value, given)
@@ -205,7 +210,8 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    return histories.words(value) if type(value) in CONTAINERS else short(value)
+    is_container = base_of(type(value)) is not None
+    return histories.words(value) if is_container else short(value)
 
 
 def _are_equal(value: Any, new: Any) -> bool:

@@ -400,11 +400,8 @@ class CallWork(dist.Work):
         call = self.call
         world = call.shell.world
         timeout = timeout or None  # torch's C++ says zero
-        while True:
-            state, native = call.state, call.native
-            if state is State.THROUGH:
-                call.waited = True
-                return True
+        while (state := call.state) is not State.THROUGH:
+            native = call.native
             if native is not None and (state is State.ISSUED or state is State.SECOND):
                 error = _wait(call, native, timeout)
                 with world.lock:
@@ -413,6 +410,8 @@ class CallWork(dist.Work):
                     world.complete_futures()
             else:
                 world.await_decision(call)
+        call.waited = True
+        return True
 
     def is_completed(self) -> bool:
         """Whether the result is there."""

@@ -147,9 +147,10 @@ def nbytes(tensor: torch.Tensor) -> float:
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
-    tensor = call.args[0]
-    if type(tensor) is torch.Tensor:  # mostly: it costs less
-        return tensor.is_meta
+    first = call.args[0]
+    first = first[0] if type(first) is list and first else first
+    if type(first) is torch.Tensor:  # mostly: it costs less
+        return first.is_meta
     tensors = call.kind.outputs(call) or call.kind.inputs(call)
     if not tensors:
         return False

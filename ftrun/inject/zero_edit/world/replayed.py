@@ -116,9 +116,10 @@ class ReplayedWorld(World):
         if self.fell is None:
             is_first = not any(self.board.all(Word.FALL))
             self.fell = reason
-            self.board.set(self.rank, Word.FALL, reason)
             if why and (self.is_newcomer or is_first):  # the reason itself is the agent's
+                self.board.why = why if why != reason.words else ""
                 told.say(f"rank {self.rank} cannot be replaced alone, or replace another: {why}")
+            self.board.set(self.rank, Word.FALL, reason)
         if self.is_newcomer and (self.is_apart or self._groups.first is None):
             self.must_follow(why or reason.words)
             stay()
@@ -226,6 +227,11 @@ class ReplayedWorld(World):
         else:
             self._keep(line, call, is_live=comes_from is Source.LIVE)
         groups.note_back()
+
+    def _issue(self, call: Call) -> None:
+        if call.shell.there is None and self.fell is not None:
+            stay()  # somebody has died, or this replacement is not connected so far
+        super()._issue(call)
 
     def busy(self) -> set[int]:
         """The memory of what this replacement's calls give that the script has Works of."""

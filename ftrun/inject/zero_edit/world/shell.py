@@ -101,7 +101,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
     def completed(self, call: Call) -> None:
         """A call is through. Under the world's lock."""
-        self.world.note(self, call)
+        if call.site:
+            self.world.note(self, call)
         if call.kind.is_fence and call.clears and len(self.calls) > 1:
             # All have come to it, and have waited for what was before it, as this rank has.
             for number in [x for x in self.calls if x < call.number]:

@@ -156,7 +156,7 @@ class World:
         if has_no_data(call):
             call.state, call.waited = State.THROUGH, True
             return
-        waits = self._is_awaited(call)
+        waits = self.is_walking and self._is_awaited(call)
         if (self.is_apart and not waits) or (shell.replays and not self.is_ours):
             self._answer(shell, call)
             return
@@ -200,8 +200,7 @@ class World:
         """Whether peers wait in this call for this rank, which has healed in a step under way: it
         meets them where the next step begins."""
         return (
-            self.is_walking
-            and not (self.in_set_up or self.is_ours)
+            not (self.in_set_up or self.is_ours)
             and call.kind.name in ("broadcast", "scatter")
             and getattr(call.args[-1], "rootRank", None) == call.own
             and call.is_sync
@@ -215,9 +214,7 @@ class World:
         self.count += 1
 
     def note(self, shell: Shell, call: Call) -> None:
-        """A call is through."""
-        if not call.site:
-            return
+        """A call at a known line is through."""
         if call.kind.name == "broadcast" and call.result is not None:
             self.given.keep(call.place(), call.bodies())
         if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):

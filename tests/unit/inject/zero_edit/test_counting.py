@@ -127,6 +127,7 @@ def names(tmp_path: Path) -> dict[str, Any]:
         (range(0, 15, 8), range(0, 16, 8), 0, [8]),  # ranks share it: as many turns
         (range(0, 6, 2), range(1, 7, 2), 3, [4]),
         (range(0, 9), range(3, 9), 4, [5, 6, 7, 8]),
+        (range(2, 4), range(0, 4), 0, [1, 2, 3]),  # it has found a newer checkpoint
         (range(0, 3), range(3, 6), 4, None),
         (range(0, 7, 2), range(1, 6, 2), 3, None),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,13 @@ def test_it_gets_the_predecessor_s_under_the_new_name_until_it_ends() -> None:
     assert Path("run-001/best.pt").read_text() == "x"
     newcomer._remove(os.getpid())
     assert sorted(os.listdir()) == ["made", "run-001"]
+
+
+def test_so_it_is_if_the_name_is_a_uuid() -> None:
+    first, second = str(uuid.UUID(int=10**37)), str(uuid.UUID(int=3 * 10**38))
+    predecessor(first)
+    make(life(joins=True), second)
+    assert os.path.realpath(second) == os.path.realpath(first) and os.path.islink(second)
 
 
 def test_what_the_predecessor_has_made_in_it_is_there() -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import random
 import weakref
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+)
 
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
+from ftrun.inject.zero_edit.randomness import Seeds, States
 
 
 class Numbers(Dataset[int]):
@@ -295,6 +304,68 @@ def test_enumerate_over_an_iterator_of_the_scripts_counts_on() -> None:
     assert next(pairs)[0] == 0
     follow([(iterator, 7)])
     assert next(pairs)[0] == 8
+
+
+def test_an_islice_counts_on_too() -> None:
+    iterator = iterator_of(DataLoader(Numbers(), 2))
+    pairs = enumerate(itertools.islice(iterator, 8))
+    next(pairs)
+    follow([(iterator, iterator.go_to(None, 6))])
+    assert [number for number, _ in pairs] == [6, 7]
+
+
+class Shard(BatchSampler):
+    """As accelerate's, which knows the batches of all ranks."""
+
+    def __init__(self, inner: Any) -> None:
+        self.batch_sampler = inner
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batch_sampler)
+
+
+def test_the_order_of_a_sampler_in_others() -> None:
+    def loader(seed: int) -> Any:
+        own = torch.Generator().manual_seed(seed)
+        inner: Any = DataLoader(Numbers(), 4, shuffle=True, generator=own)
+        return DataLoader(Numbers(), batch_sampler=Shard(inner.batch_sampler))
+
+    predecessor, newcomer = iterator_of(loader(3)), iterator_of(loader(4))
+    begun = Seeds.decode(predecessor.seeds(0, 0))
+    whole = batches(predecessor)
+    next(newcomer)
+    newcomer.go_to(None, 3, Order(seeds=begun))
+    assert batches(newcomer) == whole[3:]
+
+
+class Drawn(Dataset[float]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> float:
+        return random.random() + float(torch.rand(()))
+
+
+def test_batches_that_a_loop_has_drawn_ahead_are_made_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(OPEN, "keeps_seeds", True)
+    predecessor = iterator_of(DataLoader(Drawn(), 2, shuffle=True))
+    drawn = []
+    for _ in range(4):
+        drawn.append(next(predecessor))
+        torch.rand(3), random.random()  # as a model and a script do
+    seeds = Seeds.decode(predecessor.seeds(2, 4))  # a step that begins with number 2
+    torch.manual_seed(9)
+    newcomer = iterator_of(DataLoader(Drawn(), 2, shuffle=True))
+    newcomer.go_to(None, 2, Order(seeds=seeds))
+    before = States.now()
+    assert [next(newcomer).tolist() for _ in range(2)] == [x.tolist() for x in drawn[2:]]
+    assert States.now() == before
+    assert newcomer.seeds(2, 4) == predecessor.seeds(2, 4)
 
 
 def test_pythons_own_enumerate_counts_on_too() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
-from ftrun.inject.zero_edit.randomness import Randomness, States, renew_random
+from ftrun.inject.zero_edit.randomness import Randomness, Seeds, States, renew_random
 from ftrun.inject.zero_edit.values import generators
 
 
@@ -114,7 +114,8 @@ class Worker:
         for _ in range(steps):
             states = self.made.now()
             assert states is not None
-            self.made.note(states, None if iterator is None else iterator.order)
+            seeds = [] if iterator is None else [(iterator.name, iterator.seeds(0, 0))]
+            self.made.note(states, seeds)
             found.append(drawn()[0])
             self.step += 1
             assert self.made.is_noted
@@ -162,7 +163,7 @@ def test_a_full_disk_costs_the_numbers_and_no_step(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     worker = Worker(tmp_path / "nowhere" / "r")
-    worker.made.note(States.now(), None)
+    worker.made.note(States.now(), ())
     worker.made.step_ended()
     assert worker.made.now() is None
     assert "the random numbers of this worker are lost with it" in capfd.readouterr().err
@@ -172,7 +173,10 @@ def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:
     from ftrun.inject.zero_edit.values.journal import Journal
 
     for bodies in ([], [b"x"], [b"", b"x" * 30]):
-        Journal(tmp_path / "r").begin(["", 1, False], bodies)
+        for names in ([], ["a loader"]):
+            Journal(tmp_path / "r").begin(["life", 1, False, names], bodies)
+            Worker(tmp_path / "r", step=5).joins()
+        Journal(tmp_path / "r").begin(["life", 1, False], bodies)
         Worker(tmp_path / "r", step=5).joins()
 
 
@@ -184,7 +188,7 @@ def loader_of() -> LoaderIterator:
 def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Path) -> None:
     seed(1)
     iterator = loader_of()
-    assert iterator.order is not None
+    assert iterator.begun
     batches = [next(iterator).tolist() for _ in range(5)]
     worker = Worker(tmp_path / "r", step=5)
     worker.trains(1, iterator=iterator)
@@ -196,9 +200,10 @@ def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Pat
         if anew:
             assert [next(other).tolist() for _ in range(5)] != batches
         newcomer = Worker(tmp_path / "r", step=6)
-        with newcomer.made.joining(6, lambda: None), newcomer.made.ordering() as order:
-            assert order is not None
-            other.go_to(None, 5, Order(is_anew=True))
+        with newcomer.made.joining(6, lambda: None):
+            seeds = newcomer.made.seeds("of another name")["of another name"]
+            assert seeds.begun == iterator.begun
+            other.go_to(None, 5, Order(seeds=seeds))
         assert [batch.tolist() for batch in other] == rest
 
 
@@ -222,14 +227,11 @@ def test_a_sampler_with_a_generator_of_its_own_has_the_order_of_the_predecessor(
 
     loader, _ = begin()
     second = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
-    order = second.order
-    assert order is not None
     _, newcomer = begin()
-    newcomer.set_order(order)
-    newcomer.go_to(None, 0, Order(is_anew=True))
+    newcomer.go_to(None, 0, Order(seeds=Seeds(second.begun)))
     assert [x.tolist() for x in newcomer] == [x.tolist() for x in second]
 
 
 def test_a_sampler_with_a_seed_needs_nobodys_order() -> None:
     plain: Any = DataLoader(list(range(8)), 2)  # type: ignore[arg-type]
-    assert LoaderIterator(plain, lambda: DataLoader.__iter__(plain)).order is None
+    assert not LoaderIterator(plain, lambda: DataLoader.__iter__(plain)).begun

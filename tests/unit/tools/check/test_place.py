@@ -129,8 +129,16 @@ def test_a_directory_that_is_too_large_is_refused(
         made(tmp_path, source).begin()
 
 
-def test_a_name_with_a_time_and_a_process_is_found_by_its_form(tmp_path: Path) -> None:
-    names = ["events.17.host.42.0", "events.18.host.43.0"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["events.17.host.42.0", "events.18.host.43.0"],
+        ["9c98d916-80ee-4c95-92a6-47b4d80348da.txt", "2de5cfe1-4608-4af1-bedc-cf33c67c3fb9.txt"],
+    ],
+)
+def test_a_name_with_a_time_or_a_uuid_is_found_by_its_form(
+    tmp_path: Path, names: list[str]
+) -> None:
     for name in names:
         (tmp_path / name).write_bytes(b"\0" + name.encode())
     files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]}, {})

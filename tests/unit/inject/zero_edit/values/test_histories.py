@@ -192,13 +192,24 @@ def test_containers_are_set_in_place() -> None:
     window: deque[int] = deque([1], maxlen=2)
     table: defaultdict[str, list[int]] = defaultdict(list)
     table["old"].append(1)
-    for container, values in (([1], [2, 3]), (window, [4, 5]), ({1}, [6])):
+    bits = bytearray(b"ab")
+    for container, values in (([1], [2, 3]), (window, [4, 5]), ({1}, [6]), (bits, [7, 8, 9])):
         put_into(container, unpacked(packed_values(type(container), values)))
         assert list(container) == values
     put_into(table, unpacked(packed_values(defaultdict, [("new", [1])])))
     assert table == {"new": [1]} and table["other"] == []
     assert window.maxlen == 2
     assert histories.are_alike(table, {}) and not histories.are_alike([], {})
+
+
+def test_bytes_that_are_too_many_are_named_if_they_change() -> None:
+    flags = bytearray(20_000)
+    first = see(flags)
+    assert see(flags, first) is first and not first.heals
+    flags[3] = 1
+    assert see(flags, first) is not first
+    cuts, _ = note(begun(flags=bytearray(20_000)), 1, flags=flags)
+    assert within_limits(cuts)[1] == ["flags (bytearray of 20000)"]
 
 
 def test_paths_are_values() -> None:

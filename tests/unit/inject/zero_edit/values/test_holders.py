@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from ftrun.inject.zero_edit.frames import module_frames, script_frames
+from ftrun.inject.zero_edit.values.histories import see
 from ftrun.inject.zero_edit.values.holders import attributes_of
-from ftrun.inject.zero_edit.values.kinds import packed
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import write_values
@@ -45,7 +45,7 @@ def test_what_a_module_keeps_in_any_way_is_found_and_set(module: Any) -> None:
     for number in range(9):
         module.note(0.5 / (number + 1))
     now = reached(walk)
-    values = now.values | {x: packed(y) for x, y in now.containers.items()}
+    values = now.values | {x: see(y).packed() for x, y in now.containers.items()}
     units = {path: torch.as_tensor(x).clone() for path, x in now.units.items() if _is_one(x)}
     assert now.function == NAME
     last = module.values()

@@ -173,6 +173,8 @@ class Agent(Actor):
         if self.stream is not None:
             self.stream.cut()
         for worker in list(self.workers.values()):
+            # It may have come to the end of its script, and nobody sees how its process ends.
+            world.invariants.quorums.ended.discard(worker.key.replica_id)
             world.at(0.001, worker, worker.lost_agent)
             # A SIGKILL takes effect at once, even on a stopped process.
             world.at(world.rng.uniform(0.001, 0.2), None, worker.crash)

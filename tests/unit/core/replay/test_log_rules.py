@@ -78,6 +78,7 @@ def test_a_log_begins_at_the_place_of_a_step_that_is_due(is_full: bool) -> None:
     assert not begins(logs, made, is_full=is_full, is_behind=True, spans=False)
     assert begins(logs, made, is_full=is_full, is_behind=False, spans=True) is not is_full
     assert begins(logs, made[:1], is_full=is_full, is_behind=no, spans=no) is is_full, "unused"
+    assert begins(logs, [at(4, 4)], is_full=is_full, is_behind=no, spans=no), "at its first call"
     assert begins([], [], is_full=is_full, is_behind=False, spans=False) is is_full
 
 

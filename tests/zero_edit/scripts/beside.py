@@ -13,18 +13,21 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 class Average:
-    """As people write it: a dict whose tensors are replaced, and a list changed in place."""
+    """As people write it: a dict whose tensors are replaced, and lists changed in place."""
 
     def __init__(self, model):
         self.model = model
         self.shadow = {name: p.data.clone() for name, p in model.named_parameters()}
         self.slow = [p.detach().clone() for p in model.parameters()]
+        self.parameters = [copy.deepcopy(list(model.parameters()))]  # by rate, as of diffusion
 
     def update(self):
         for name, p in self.model.named_parameters():
             self.shadow[name] = 0.9 * self.shadow[name] + 0.1 * p.data
         for slow, p in zip(self.slow, self.model.parameters(), strict=True):
             slow.mul_(0.8).add_(p.detach(), alpha=0.2)
+        for mean, p in zip(self.parameters[0], self.model.parameters(), strict=True):
+            mean.detach().mul_(0.7).add_(p, alpha=0.3)
 
 
 class Bag(nn.Module):
@@ -84,6 +87,7 @@ def main():
         "model": model.module,
         "shadow": Bag(average.shadow.values()),
         "slow": Bag(average.slow),
+        "parameters": Bag(average.parameters[0]),
         "best": Bag(best_state.values()),
         "once an epoch": once_an_epoch.module,
         "last": Bag(last),

@@ -100,7 +100,9 @@ def _kind_of(kind: type) -> int:
         return Kind.NOTHING if issubclass(kind, lacking) else Kind.NUMBER
     if numpy is not None and kind is numpy.ndarray:
         return Kind.ARRAY
-    if kind is getattr(sys.modules.get("torch"), "Tensor", None) or is_sharded(kind):
+    if kind is getattr(sys.modules.get("torch"), "Tensor", None):
+        return Kind.TENSOR
+    if is_sharded(kind) or is_parameter(kind):
         return Kind.TENSOR
     if issubclass(kind, (Enum, PurePath)) or kind in _TEXTS:
         return Kind.OTHER
@@ -127,6 +129,11 @@ KINDS = _Kinds(_SIMPLE)
 def is_sharded(kind: type) -> bool:
     """Whether this is DTensor: to import it takes half a second."""
     return kind is getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+
+
+def is_parameter(kind: type) -> bool:
+    """Whether this is torch's Parameter: a script may keep copies of a module's, as an average."""
+    return kind is getattr(sys.modules.get("torch.nn"), "Parameter", None)
 
 
 class _Names(dict[str, bool]):
@@ -255,7 +262,9 @@ def is_value(value: Any) -> bool:
 
 def is_single(tensor: Any) -> bool:
     """Whether a tensor is a single number that may be a counter."""
-    if tensor.dim() or tensor.requires_grad or tensor.is_complex() or is_sharded(type(tensor)):
+    if tensor.dim() or tensor.requires_grad or tensor.is_complex():
+        return False
+    if is_sharded(type(tensor)) or is_parameter(type(tensor)):
         return False
     return tensor.device.type == "cpu" and not tensor.is_quantized
 

@@ -121,6 +121,7 @@ class Tensors:
         self._held: list[Any] = []
         self._also: dict[Key, Key] = {}  # further names of units
         self._changed: set[Key] = set()
+        self._healed: set[Key] = set()  # with the modules that they are of
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
         self._has_begun = self.keeps_all = False
@@ -192,14 +193,14 @@ class Tensors:
     def changing(self) -> list[str]:
         """The attributes and items that are always another tensor, and the lists that get more of
         them, in words: they do not heal."""
-        keys = {*self._rebound(), *(self._grown - self._changed)}
+        keys = {*self._rebound(), *(self._grown - self._changed - self._healed)}
         return [f"{path} ({function.partition(':')[0]})" for function, path in keys]
 
     def _rebound(self) -> list[Key]:
         new = {key for key, known in self._known.items() if known.mark is _LATER}
         return sorted(
             key
-            for key in self._others
+            for key in self._others - self._healed
             if (key not in self._changed or key in new) and ("." in key[1] or "[" in key[1])
         )
 
@@ -217,12 +218,14 @@ class Tensors:
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
-            if value is None or (key not in self._changed and not known.has_changed):
+            if value is None:
                 continue
-            self._changed.add(key)
-            value = _without(value, own)
-            if value is not _OWN:
-                found[" ".join(key)] = {"value": value, "device": _device_of(value)}
+            rest = _without(value, own)
+            if rest is _OWN:
+                self._healed.add(key)
+            elif key in self._changed or known.has_changed:
+                self._changed.add(key)
+                found[" ".join(key)] = {"value": rest, "device": _device_of(rest)}
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
         found |= {key: {AS: first} for key, first in also.items() if first in found}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}

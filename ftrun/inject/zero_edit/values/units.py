@@ -2,7 +2,7 @@
 
 | unit | for example | kept if at the next draw there is |
 |---|---|---|
-| a tensor, a DTensor or an array | a confusion matrix | the same object |
+| a tensor, a parameter, a DTensor or an array | a confusion matrix | the same object |
 | a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors (1) |
 | a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
 
@@ -66,7 +66,7 @@ def is_leaf(value: Any) -> bool:
     if kind is Kind.TENSOR:
         here = part(value)
         is_dense = here.layout is torch.strided and not here.is_quantized
-        is_fit = is_dense and not value.requires_grad and not here.is_inference()
+        is_fit = is_dense and value.is_leaf and not here.is_inference()  # no part of a graph
         return is_fit and not is_single(value) and _span(here) is not None
     is_known = kind is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES

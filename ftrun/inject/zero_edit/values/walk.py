@@ -62,6 +62,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     is_name,
     is_of_loop_package,
     is_of_package,
+    is_parameter,
     is_single,
     is_table,
     is_value,
@@ -254,7 +255,7 @@ class _Search:
             parts = list((attributes_of(item) or {}).values())
             parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
             parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]
-            if any(KINDS[type(x)] is Kind.TENSOR for x in parts):
+            if any(KINDS[type(x)] is Kind.TENSOR and not is_parameter(type(x)) for x in parts):
                 self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
 
     def _iterator(self, path: str, item: Any, deep: int) -> None:

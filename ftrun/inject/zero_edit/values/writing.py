@@ -32,6 +32,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     holds_values,
     is_of_package,
     is_own,
+    is_parameter,
     is_value,
     named,
     packed,
@@ -250,7 +251,8 @@ def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
 
 
 def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
-    if type(before) is type(value) and before.shape == value.shape:
+    is_tensor = type(before) is type(value) or is_parameter(type(before))
+    if is_tensor and before.shape == value.shape:
         into, (here, there) = part(before), (getattr(x, "_spec", None) for x in (before, value))
         is_whole = here == there and into.untyped_storage().nbytes() == into.nbytes
         if before.dtype == value.dtype and is_whole and memory(before) not in own:

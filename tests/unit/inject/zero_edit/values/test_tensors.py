@@ -64,7 +64,7 @@ def test_units() -> None:
         "rank_table": torch.zeros(2),
     }
     assert list(Walk().walk([sys._getframe()], [variables])[0].units) == [
-        *("table", "nested", "average.shadow", "average.slow", "average.last"),
+        *("table", "parameters", "nested", "average.shadow", "average.slow", "average.last"),
     ]
 
 
@@ -274,6 +274,27 @@ def test_a_newcomer_sets_tensors_in_place() -> None:
     assert average.shadow is shadow and shadow["a"] is first and average.slow[0] is slow
     assert first.tolist() == [1.0, 1.0] and slow.tolist() == [5.0, 5.0]
     assert shadow["c"].tolist() == [1.0] and tensors.lacking == []
+
+
+@pytest.mark.usefixtures("as_script")
+def test_copies_of_parameters_heal_and_parameters_of_a_model_do_so_with_it() -> None:
+    net = nn.Linear(2, 1)
+    tensors, params = Tensors(lambda: [net]), list(net.parameters())
+    average = [nn.Parameter(p.detach().clone()) for p in params]
+    one, made = nn.Parameter(torch.tensor(1.0)), [params[0] * 2]  # a part of a graph
+    draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    with torch.no_grad():
+        for tensor in (*average, *params, one):
+            tensor.add_(1)
+    assert {*of(tensors)} == {"average", "one"} and made
+    assert {path for _, path in tensors.carried()} == {"average", "one"}
+    first = average[0]
+    units = given("average", [torch.full((1, 2), 5.0), torch.zeros(1)])
+    tensors.load({UNITS: units | given("one", torch.tensor(3.0))})
+    assert average[0] is first and first.requires_grad and first.tolist() == [[5.0, 5.0]]
+    assert type(one) is nn.Parameter and one.item() == 3.0
 
 
 @pytest.fixture

@@ -7,11 +7,13 @@ Not here: what is kept and where (inject/zero_edit/in_place.py), what a successo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftrun.core.ids import Attempt
 from ftrun.core.worker.events import Event
-from ftrun.training.reductions import Reduction
+
+if TYPE_CHECKING:
+    from ftrun.training.reductions import Reduction
 
 
 class Keeper(Protocol):

@@ -251,13 +251,13 @@ def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
 
 
 def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) -> torch.Tensor:
-    is_tensor = type(before) is type(value) or is_parameter(type(before))
-    if is_tensor and before.shape == value.shape:
+    is_alike = type(before) is type(value) or is_parameter(type(before))
+    if is_alike and before.shape == value.shape:
         into, (here, there) = part(before), (getattr(x, "_spec", None) for x in (before, value))
         is_whole = here == there and into.untyped_storage().nbytes() == into.nbytes
         if before.dtype == value.dtype and is_whole and memory(before) not in own:
             with torch.no_grad():
                 into.copy_(part(value))
-            return before
+            return cast(torch.Tensor, before)
         return value.to(before.device)
     return value.clone() if device == "cpu" else value.to(device)

@@ -183,8 +183,7 @@ class Held:
 class Area:
     """One worker's generations and logs. Only this worker, or its replacement, writes.
 
-    ``touched_s``: what the newest copy has taken of the processor to have new memory. ``logged_s``:
-    what all copies to logs have taken.
+    ``touched_s``: what the newest copy has taken of the processor to have new memory.
     """
 
     def __init__(self, memory: SharedMemory, nbytes: int) -> None:
@@ -194,7 +193,7 @@ class Area:
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
         self._known: list[dict[tuple[int, ...], int]] = [{} for _ in range(LOGS)]
         self._free_until = [0] * LOGS  # where each log's part under way has to end
-        self.touched_s = self.logged_s = 0.0
+        self.touched_s = 0.0
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
             for slot in range(LOGS)
@@ -496,10 +495,7 @@ class Area:
         slot = number % LOGS
         words, header = _LOG_AT + 8 * slot, self._header
         count = header[words + _COUNT]
-        at, nbytes, began = 0, 0, time.thread_time()
-        if tensors:
-            at, nbytes = self._put(slot, tensors)
-            self.logged_s += time.thread_time() - began
+        at, nbytes = self._put(slot, tensors) if tensors else (0, 0)
         if count == CALLS_MAX or at == NONE:
             used = self.log_bytes(number) + nbytes
             raise AreaFull(f"a step's log of {count + 1} calls and {used} bytes")

@@ -197,8 +197,8 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         notes=[
             "`ftrun` is with memory snapshots. A sample is the mean of a block of steps of both "
             "workers, and both jobs take turns block by block.",
-            "Copies of the state take 0.25 to 0.5 % of the steps' time, twice that if the log is "
-            "small. The first ones take new memory, 0.6 s for 1 GB; they are in blocks before.",
+            "Copies of the state take 0.5 % of the steps' time, 1 % if the log is small. The first "
+            "ones take new memory, 0.6 s for 1 GB; they are in blocks before these.",
             *(f"ftrun's own line: {text}" for text in told),
         ],
     )

@@ -3,11 +3,10 @@
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
 step. So each step earns a share of the time that it took, which a replacement would take to repeat
-it, and what is earned pays for generations. The share is smaller where the step's calls take more
-to be logged. One is made earlier if the log would be full before the next could come, but for half
-of its price at least: so where a log is too small for that it gets full, and is told so. Memory
-that a copy takes for the first time is not in its price: it takes ten times as long as a copy, but
-once.
+it, and what is earned pays for generations. One is made earlier if the log would be full before the
+next could come, but for half of its price at least: so where a log is too small for that it gets
+full, and is told so. Memory that a copy takes for the first time is not in its price: it takes ten
+times as long as a copy, but once.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
@@ -22,13 +21,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-SHARE, LEAST = 0.005, 0.0025
-"""Of a step's, that generations may take: the first, or what calls leave, but the second."""
-LIMIT = 0.009
-"""Of a step's, that generations and calls may take together."""
-CALL_S = 50e-6
-"""That a call takes beside its copies: neither code nor objects are in a processor's cache there,
-so it is several times what a loop of calls would show."""
+SHARE = 0.005
+"""Of a step's, that generations may take. The calls of a step have their own cost."""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
@@ -90,7 +84,6 @@ class Pace:
         fills: bool,
         is_behind: bool,
         ahead: int = AHEAD,
-        calls_s: float = 0.0,
     ) -> int:
         """A step begins: the word from now on.
 
@@ -102,10 +95,8 @@ class Pace:
             fills: the log under way would be full before another generation.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
-            calls_s: what the last step's calls have taken of it to be kept and logged.
         """
-        left_s = min(step_s * SHARE, max(step_s * LEAST, step_s * LIMIT - calls_s))
-        self.earned_s = min(self.earned_s + left_s, copy_s)
+        self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
         late = step + ahead - newest
         is_under_way = ahead > AHEAD and newest > step

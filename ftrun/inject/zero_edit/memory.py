@@ -115,7 +115,7 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        self._began_at = self._took_s = self._calls_s = 0.0
+        self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
         self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
         self._zeroed_before, self._keeps_gradients = 0, False
@@ -158,9 +158,8 @@ class Memory:
             return
         worked_s, passed_s = time.process_time(), clock.now() - self._began_at
         step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
+        self._worked_s = worked_s
         said, world = self.board.read(0, Word.DUE), self.world
-        calls_s, before_s = world.calls_s, self._calls_s
-        self._worked_s, self._calls_s = worked_s, calls_s
         ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
         word = self._pace.begins(
             self._step,
@@ -170,7 +169,6 @@ class Memory:
             fills=world.fills_within(ahead + 1, self._step),
             is_behind=world.is_behind,
             ahead=ahead,
-            calls_s=calls_s - before_s,
         )
         if word != said:
             self.board.set(0, Word.DUE, word)

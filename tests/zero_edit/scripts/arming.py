@@ -17,7 +17,7 @@ def arm(rank, deaths):
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
     from ftrun.snapshots.area import Area
 
-    pacing.SHARE = pacing.LEAST = 1e9  # a generation at each step
+    pacing.SHARE = 1e9  # a generation at each step
     begin, through, write = World.begin, World.is_through, Area.write
 
     def die(place):

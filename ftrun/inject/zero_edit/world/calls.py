@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -62,25 +61,17 @@ class State(Enum):
 
 
 class Buffers:
-    """Host memory for copies of large inputs, used again: fresh pages cost as much as the call.
-
-    ``kept_s``: what the copies that are kept have taken of the processor, but for small ones.
-    """
+    """Host memory for copies of large inputs, used again: fresh pages cost as much as the call."""
 
     FREE_MAX = 16
 
     def __init__(self) -> None:
-        self.kept_s = 0.0
         self._free: deque[torch.Tensor] = deque(maxlen=self.FREE_MAX)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor | bytes:
         """A copy of ``tensor``; of a small one its bytes, because torch's own copy costs more."""
-        if tensor.is_cpu and nbytes(tensor) <= KEPT_BYTES_MAX:
-            return to_bytes(tensor)
-        began = time.thread_time()
-        copy = self.clone(tensor)
-        self.kept_s += time.thread_time() - began
-        return copy
+        is_small = tensor.is_cpu and nbytes(tensor) <= KEPT_BYTES_MAX
+        return to_bytes(tensor) if is_small else self.clone(tensor)
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of ``tensor``, as a tensor."""

@@ -35,7 +35,7 @@ from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
-from ftrun.core.replay.pacing import CALL_S, fills
+from ftrun.core.replay.pacing import fills
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -363,11 +363,6 @@ class ReplayedWorld(World):
         self._is_full, self._whole_from = True, None
         if self.steps:
             self.board.set(self.rank, Word.FULL, self.steps[-1] + 1)
-
-    @property
-    def calls_s(self) -> float:
-        """What keeping and logging calls has taken of the processor, as far as it is known."""
-        return self.buffers.kept_s + self.area.logged_s + self.count * CALL_S
 
     def fills_within(self, more: int, step: int) -> bool:
         """Whether a log is full that goes on for so many more steps. ``step``: it begins now."""

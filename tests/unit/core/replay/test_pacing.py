@@ -44,18 +44,6 @@ def test_generations_take_a_share_of_the_time(copies: float, found: list[int]) -
     assert run(10, copies * COPY_S / SHARE) == found
 
 
-@pytest.mark.parametrize(("calls_s", "number"), [(0.0, 50), (0.4, 50), (0.6, 30), (9.0, 25)])
-def test_where_calls_cost_more_there_are_fewer(calls_s: float, number: int) -> None:
-    """``calls_s``: in hundredths of a step."""
-    pace, word, found = Pace(), 0, 0
-    for step in range(1000):
-        found += is_due(word, step)
-        word = pace.begins(
-            step, word, 10.0, 1.0, fills=False, is_behind=False, calls_s=calls_s / 10
-        )
-    assert found == pytest.approx(number, abs=1)
-
-
 def test_one_is_made_earlier_where_the_log_would_be_full() -> None:
     assert run(10, COPY_S / SHARE / 9, full=4) == [6]
 

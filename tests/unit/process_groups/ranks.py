@@ -21,7 +21,7 @@ from torch.distributed import TCPStore, Work
 from ftrun.base import clock
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
-from ftrun.process_groups.writers import wait_for_writers
+from ftrun.process_groups.writers import wait_for_sleep, wait_for_writers
 
 DEADLINE_S = 60.0
 LATE_S = 0.3
@@ -80,6 +80,10 @@ class Member:
 
         self._waiter = threading.Thread(target=wait)
         self._waiter.start()
+
+    def settle(self, prefix: str) -> None:
+        """Wait until no message is under way: Gloo may lose that by an abort (gloo.py)."""
+        wait_for_sleep(self.groups[prefix].threads_sleep)
 
     def start_sending(self, prefix: str, floats: int) -> None:
         """Send so many numbers to rank 0, and do not wait."""

@@ -51,6 +51,7 @@ def test_an_abort_wakes_all_who_wait_and_leaves_other_groups_alone(store: str, s
 
         waiting = ranks[:-1]  # The last one never joins the reduction.
         call_all(waiting, "start_waiting", "old")
+        call_all(waiting, "settle", "old")
         # The first abort ends its neighbours' waits; the others wait for their own abort.
         times_ms, *_ = call_all(waiting, "abort", "old")
         assert max(times_ms.values()) < AT_ONCE_S * 1e3
@@ -67,6 +68,7 @@ def test_survivors_of_a_kill_reduce_in_a_new_group(store: str) -> None:
         build(ranks, store, "all")
         *survivors, victim = ranks
         call_all(survivors, "start_waiting", "all")
+        call_all(survivors, "settle", "all")
         victim.kill()
         call_all(survivors, "abort", "all")
         build(survivors, store, "survivors")

@@ -94,7 +94,8 @@ class Failure:
         if self.reason:
             return kinds.NOT_STARTED if not self.pid else kinds.GIVEN_UP
         if self.report is not None:
-            return kinds.PEER if _names_a_peer(self.report) else kinds.EXCEPTION
+            error = self.report.error_type, self.report.message
+            return kinds.PEER if is_of_peer(*error) else kinds.EXCEPTION
         if self.memory:
             return kinds.MEMORY
         return kinds.SIGNAL if self.status < 0 else kinds.EXIT
@@ -170,11 +171,9 @@ class Failure:
         return self.kind == kinds.EXIT and at_start
 
 
-def _names_a_peer(report: FailureReport) -> bool:
-    """Whether an exception is what a worker gets when the process at the other end is gone."""
-    if report.error_type in PEER_ERRORS:
-        return True
-    return any(words in report.message for words in PEER_WORDS)
+def is_of_peer(error_type: str, message: str) -> bool:
+    """Whether an error tells that the process at the other end of a connection is gone."""
+    return error_type in PEER_ERRORS or any(words in message for words in PEER_WORDS)
 
 
 def exit_code_of(status: int) -> int:

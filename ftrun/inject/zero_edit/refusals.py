@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 import ftrun
 from ftrun.base.errors import FtrunError, UserError
+from ftrun.core.agent.failures import is_of_peer
 from ftrun.core.forms import UNFIT, Form
 from ftrun.inject.report import FAILURE_TIMEOUT_S, send_to_agent
 from ftrun.inject.zero_edit.trial import note_refusal
@@ -69,6 +70,8 @@ def refuse(text: str) -> NoReturn:
 def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     """Refuse because of an error that ftrun's own code has raised, and not on purpose.
 
+    An error about a mate that has died is none of these: its agent knows of the death.
+
     ``must_be``: ftrun has called what raised it, for example an object of the script's.
 
     Raises:
@@ -78,6 +81,7 @@ def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     ours = [x for x in frames if x.filename.startswith(_OURS)]
     is_last = bool(ours) and frames[-1] is ours[-1]
     is_meant = isinstance(error, FtrunError) or (isinstance(error, TimeoutError) and is_last)
+    is_meant |= is_of_peer(type(error).__name__, str(error))
     if is_meant or not ours or not (must_be or is_last):
         return
     what = f"{type(error).__name__}: {str(error)[:200]}"

@@ -1,0 +1,29 @@
+"""Which errors of ftrun's own code make the job one world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftrun.inject.zero_edit import refusals
+
+
+def raised(path: str, words: str) -> RuntimeError:
+    """An error that code in this file has raised."""
+    with pytest.raises(RuntimeError) as found:
+        exec(compile(f"raise RuntimeError('{words}')", path, "exec"))
+    error = found.value
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)  # without this function's line
+
+
+def test_a_lost_mate_is_no_error_of_ftruns_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reduces with a mate hears of its death, perhaps before the agent ends it."""
+    texts: list[str] = []
+    monkeypatch.setattr(refusals, "refuse", texts.append)
+    path = str(Path(refusals.__file__).parents[2] / "training" / "ddp.py")
+    refusals.refuse_own(raised(path, "pair.cc:553] Connection closed by peer"))
+    assert texts == []
+    refusals.refuse_own(raised(path, "shapes"))
+    assert "ftrun itself failed" in texts[0] and "training/ddp.py:1" in texts[0]

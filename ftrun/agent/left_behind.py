@@ -21,6 +21,7 @@ from ftrun.agent.logs import WorkerLog
 from ftrun.base import linux, own_process
 
 RANK_NAME = "FTRUN_GROUP_RANK"
+_TRACKER = "from multiprocessing.resource_tracker import "
 NAMED_MAX = 4
 WORDS_MAX = 60
 READ_BYTES = 1 << 16
@@ -91,5 +92,6 @@ def _words(pid: int, ranks: dict[str, set[str]]) -> str:
     if variables.get(RANK_NAME) not in ranks.get(variables.get(OWNER_NAME, ""), ()):
         return ""
     command = linux.command_line(pid)
-    is_ours = own_process.__name__ in command
-    return f"{command[:WORDS_MAX]} (pid {pid})" if command and not is_ours else ""
+    # Python's own ends as soon as it finds that its users have ended, which may be in a moment.
+    is_known = own_process.__name__ in command or _TRACKER in command
+    return f"{command[:WORDS_MAX]} (pid {pid})" if command and not is_known else ""

@@ -12,8 +12,8 @@
    counts, also to files that it appends to, or writes again.
 
 A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
-a package opens. Modes that read too are left alone. A job that goes on from a snapshot is like a
-replica that was started again.
+a package opens. One that is read too (``a+``) has what the predecessor wrote there, and in the loop
+it is written in place. A job that goes on from a snapshot is like a replica that was started again.
 
 Not here: ``torch.save`` and safetensors (files.py).
 """
@@ -21,6 +21,7 @@ Not here: ``torch.save`` and safetensors (files.py).
 from __future__ import annotations
 
 import builtins
+import fcntl
 import functools
 import io
 import os
@@ -43,8 +44,7 @@ from ftrun.inject.zero_edit.patches import Patches
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
-MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
-APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
+_NO_PURPOSE = str.maketrans("", "", "bt+")
 HELD_MAX = 64
 _PLAIN: Any = builtins.open
 
@@ -117,7 +117,9 @@ class Rewriting:
         opener: Any = None,
     ) -> IO[Any]:
         more: tuple[Any, ...] = (buffering, encoding, errors, newline)
-        is_written = mode in MODES or (mode in APPENDING and not self._has_begun())
+        purpose = mode.translate(_NO_PURPOSE) if isinstance(mode, str) else ""
+        is_written = purpose == "w" and not (self._has_begun() and "+" in mode)
+        is_written = is_written or (purpose == "a" and not self._has_begun())
         if is_written and opener is None and (path := self._path(file)) and is_by_script():
             if self._has_begun():
                 return _draft(path, self._drafts, mode, *more)
@@ -126,10 +128,10 @@ class Rewriting:
                 if self._drops(path) or self._is_to_hold(path, mode):
                     return self._hold(path, file, mode, more)
                 self._appending = [held for held in self._appending if held.is_open]
-                if mode in APPENDING and len(self._appending) < HELD_MAX:
+                if purpose == "a" and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
-        is_kept = mode in APPENDING or (mode in MODES and not self._has_begun())
+        is_kept = purpose == "a" or (purpose == "w" and not self._has_begun())
         if is_kept and self.appended is not None and self._is_ours(file, opener):
             self.appended.opened(file, found)
         return found
@@ -165,7 +167,7 @@ class Rewriting:
         if self._drops(path):
             self._forget_closed()
             self._drafts.tell_dropped(path)
-        held = _Held(path, appends=mode in APPENDING)
+        held = _Held(path, appends="a" in mode, reads="+" in mode)
         opened: IO[Any] = _PLAIN(file, mode, *more, True, held.open)
         if self.appended is not None:
             self.appended.opened(file, opened)
@@ -184,11 +186,11 @@ class Rewriting:
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
         if not self._script.knows_its_peers():
-            is_there = mode in MODES and path.exists()
+            is_there = "w" in mode and path.exists()
             if is_there and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
             return False
-        if mode in APPENDING and len(self._held) >= HELD_MAX:
+        if "a" in mode and len(self._held) >= HELD_MAX:
             self._forget_closed()
         is_theirs = path.exists() and not self._drafts.is_own(path)
         return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
@@ -202,13 +204,15 @@ class _Held:
     """A file that its writer either goes on with or begins again: it is not known yet which.
 
     The script writes into another file, which has no name. The descriptor stays the same.
-    ``appends``: so does the script.
+    ``appends``: so does the script. ``reads``: it reads, too.
     """
 
     path: Path
     file: Callable[[], Any] = lambda: None
     appends: bool = False
+    reads: bool = False
     _made: IO[bytes] | None = None
+    _shown: int = 0  # bytes of the file's own, in the draft
 
     @property
     def name(self) -> str:
@@ -219,6 +223,12 @@ class _Held:
     def _draft(self) -> IO[bytes]:
         if self._made is None:
             self._made = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the script writes
+            if self.appends and self.reads and self.path.exists():
+                with _PLAIN(self.path, "rb") as source:
+                    shutil.copyfileobj(source, self._made)
+                self._made.flush()
+                self._shown = self._made.tell()
+                fcntl.fcntl(self._made, fcntl.F_SETFL, os.O_APPEND)
         return self._made
 
     def close(self) -> None:
@@ -247,7 +257,7 @@ class _Held:
         """Let the writes so far be the whole file, or its end, and append later ones to it."""
         if self.is_open:
             self.file().flush()
-        self._draft.seek(0)
+        self._draft.seek(self._shown)
         with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
         self.go_on()
@@ -257,7 +267,8 @@ class _Held:
         if self.is_open:
             opened = self.file()
             opened.flush()
-            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            access = os.O_RDWR if self.reads else os.O_WRONLY
+            target = os.open(self.path, access | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 os.dup2(target, opened.fileno(), inheritable=False)
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,3 +30,15 @@ def test_only_those_of_workers_that_ended_well_are_named_and_once() -> None:
         assert left.take(OURS) == [f"sleep 1000 (pid {named})"]
         assert left.take(OURS) == [], "it is swept now"
         assert left.take_all() == [f"sleep 1000 (pid {other})"]
+
+
+def test_pythons_own_tracker_is_not_named_because_it_ends_with_its_users() -> None:
+    left = LeftBehind()
+    left.ended_well(OURS, 1)
+    marks = {"FTRUN_OWNER": OURS, "FTRUN_GROUP_RANK": "1"}
+    code = "from multiprocessing.resource_tracker import main; import time; time.sleep(1000)"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env={**os.environ, **marks}) as tracker:
+        named = left.take(OURS)
+        tracker.kill()
+    assert named == []

@@ -8,12 +8,14 @@
 | a partial, a method, a weak reference | what it was made of |
 | a namespace, a thread's local values | attributes |
 | a context variable | its value |
+| a number or a short array that processes share, and one of ctypes | its value, its items |
 
 Not here: which of these count (kinds.py, walk.py).
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
@@ -25,6 +27,7 @@ from typing import Any, cast
 from weakref import ReferenceType
 
 from ftrun.inject.zero_edit.frames import is_loop_package, is_script
+from ftrun.inject.zero_edit.values import limits
 
 OPEN = frozenset(
     {
@@ -39,6 +42,8 @@ OPEN = frozenset(
 )
 """Classes of Python's own, by module and name, in whose attributes a script keeps values."""
 _VALUE = "value"
+_NUMBER: Any = ctypes.c_int.__mro__[1]
+_SHARED = "multiprocessing.sharedctypes"
 _CODE = frozenset({staticmethod, classmethod, property, MemberDescriptorType, GetSetDescriptorType})
 _FIXED = frozenset({int, float, bool, str, bytes, tuple, type(None), type, FunctionType})
 """Of an argument's default: nobody can change it."""
@@ -62,6 +67,8 @@ def attributes_of(holder: Any) -> dict[str, Any] | None:
     find = _FINDS.get(type(holder))
     if find is not None:
         return find(holder)
+    if is_cell(cast(Hashable, type(holder))):
+        return _of_cell(holder)
     if isinstance(holder, type):
         return _of_class(holder)
     slots = slots_of(cast(Hashable, type(holder)))
@@ -72,6 +79,12 @@ def is_holder(kind: type) -> bool:
     """Whether objects of this type are none of the script's, and may hold values of its."""
     is_open = (kind.__module__, kind.__qualname__) in OPEN
     return is_open or kind in _FINDS or issubclass(kind, type)
+
+
+@lru_cache(maxsize=4_096)
+def is_cell(kind: Any) -> bool:
+    """Whether an object of this type is memory of C's, mostly shared with other processes."""
+    return issubclass(kind, (_NUMBER, ctypes.Array)) or kind.__module__ == _SHARED
 
 
 @lru_cache(maxsize=4_096)
@@ -139,6 +152,20 @@ def _of_function(function: FunctionType) -> Held | None:
             own[name] = value
 
     return Held(found, put) if found else None
+
+
+def _of_cell(cell: Any) -> Held | None:
+    # Not by the lock: a process may have died while it held it.
+    memory = cell.get_obj() if type(cell).__module__ == _SHARED else cell
+    if isinstance(memory, _NUMBER):
+        return Held({_VALUE: memory.value}, partial(setattr, memory))
+    if not isinstance(memory, ctypes.Array) or len(memory) > limits.ITEMS:
+        return None
+
+    def put(name: str, value: Any) -> None:
+        memory[int(name)] = value
+
+    return Held({str(number): item for number, item in enumerate(memory)}, put)
 
 
 def _of_method(method: MethodType) -> Held:

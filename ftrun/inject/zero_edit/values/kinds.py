@@ -33,7 +33,7 @@ from typing import Any, cast
 from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
-from ftrun.inject.zero_edit.values.holders import is_holder
+from ftrun.inject.zero_edit.values.holders import is_cell, is_holder
 
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
@@ -110,6 +110,8 @@ def _kind_of(kind: type) -> int:
         return Kind.TUPLE
     if is_generator(kind):
         return Kind.GENERATOR
+    if is_cell(cast(Hashable, kind)):
+        return Kind.OBJECT
     if is_holder(kind):
         return Kind.LINK
     if not holds_values(cast(Hashable, kind)):

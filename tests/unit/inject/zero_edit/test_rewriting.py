@@ -200,10 +200,7 @@ def test_files_of_packages_and_other_modes_are_left_alone(
 ) -> None:
     path = tmp_path / "cache"
     left(path, b"old")
-    with open(path, "a+") as file:
-        file.write(" more")
-    assert path.read_bytes() == b"old more"
-    with open(path, "w+") as file:
+    with open(path, "r+") as file:
         file.write("new")
     assert path.read_bytes() == b"new"
     monkeypatch.setattr(files, "is_script", lambda file: False)
@@ -315,6 +312,40 @@ def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriti
         file.write("anew")
     ours.begun()
     assert path.read_text() == "before anew"
+
+
+@pytest.mark.parametrize("mode", ["a+", "+a", "ab+"])
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_a_file_that_is_read_too_shows_what_was_there(
+    tmp_path: Path, place: Any, ours: Rewriting, mode: str, begins_anew: bool
+) -> None:
+    path, new = tmp_path / "rows.csv", tmp_path / "table.csv"
+    left(path, b"loss\n")
+    left(new, b"old")
+    rows: Any = open(path, mode)
+    rows.seek(0)
+    head: Any = b"loss\n" if "b" in mode else "loss\n"
+    more: Any = b"1\n" if "b" in mode else "1\n"
+    assert rows.read() == head
+    rows.write(head)
+    with open(new, "w+") as table:
+        table.write("new")
+        table.seek(0)
+        assert table.read() == "new"
+    rows.flush()
+    assert path.read_bytes() == b"loss\n" and new.read_bytes() == b"old"
+    ours.begun() if begins_anew else ours.joined()
+    place.has_begun = True
+    rows.write(more)
+    rows.flush()
+    rows.seek(0)
+    own = head if begins_anew else head[:0]
+    assert rows.read() == head + own + more
+    rows.close()
+    assert new.read_bytes() == (b"new" if begins_anew else b"old")
+    with open(path, "w+") as table:
+        table.write("whole")
+    assert path.read_bytes() == b"whole"
 
 
 @pytest.fixture

@@ -3,8 +3,11 @@ values, and set there."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import sys
+from multiprocessing import Array, Value
+from multiprocessing.sharedctypes import RawValue
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +16,7 @@ import torch
 from torch import nn
 
 from ftrun.inject.zero_edit.frames import module_frames, script_frames
+from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.histories import see
 from ftrun.inject.zero_edit.values.holders import attributes_of
 from ftrun.inject.zero_edit.values.tensors import Tensors
@@ -107,6 +111,35 @@ def test_a_slot_is_set_past_the_classes_own_setters() -> None:
     assert held is not None and held == {}
     held["a"] = 3
     assert frozen.a == 3 and attributes_of(frozen) == {"a": 3}
+
+
+class Collate:
+    """Counts batches, also those of a loader's processes."""
+
+    def __init__(self) -> None:
+        self.count, self.plain = Value("i", -1), RawValue("d", 0.5)
+        self.limits, self.large = Array("d", 2), Array("d", limits.ITEMS + 1)
+        self.number = ctypes.c_long(7)
+
+
+def test_what_processes_share_is_found_and_set_past_its_lock() -> None:
+    collate = Collate()
+    collate.count.value, collate.limits[1], collate.number.value = 4, 0.25, 9
+    walk = Walk()
+    (found,) = [x for x in walk.walk(walk.frames()) if "past_its_lock" in x.function]
+    values = {path: x for path, x in found.values.items() if path.startswith("collate.")}
+    assert values == {
+        "collate.count.value": 4,
+        "collate.plain.value": 0.5,
+        "collate.limits.0": 0.0,
+        "collate.limits.1": 0.25,
+        "collate.number.value": 9,
+    }
+    collate = Collate()
+    assert collate.count.get_lock().acquire()  # as of a process that died with it
+    changed = write_values(sys._getframe(), values)
+    assert "collate.count.value -1→4" in changed and "collate.limits.1 0.0→0.25" in changed
+    assert (collate.count.get_obj().value, collate.limits[1], collate.number.value) == (4, 0.25, 9)
 
 
 def test_who_holds_nothing(module: Any) -> None:

@@ -419,7 +419,8 @@ class Memory:
         if self.script.noting.appended is not None:
             self.script.noting.appended.goes_on(head["step"])
         if self.script.noting.printed is not None:
-            self.script.noting.printed.goes_on(head["printed"])
+            done, world = self.world.done, self.world
+            self.script.noting.printed.goes_on(head["printed"], lambda: world.count <= done)
         assert self._randomness is not None
         walk, held = self.script.counters.walk, Place.decode(self.place).held
         self.lacks(suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held]))

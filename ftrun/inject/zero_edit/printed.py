@@ -3,7 +3,9 @@
 A worker counts on its node's board the lines that it has printed, and each generation has how many
 they were at its place. What its replacement prints from there on is dropped until it has come to
 the same number: where the stream is written to its descriptor, so that the script finds it as it
-is. An error's lines are never dropped, as the predecessor may not have had it.
+is. How many lines a step prints may depend on the clock, as of a progress bar below another. So
+nothing is dropped any more once it has begun a call that its predecessor had not ended. An error's
+lines are never dropped, as the predecessor may not have had it.
 
 Not here: files (appended.py), notices of ftrun's (told.py).
 """
@@ -33,7 +35,7 @@ class Printed:
         self._board, self._rank, self._process = board, rank, os.getpid()
         self._until = [board.read(rank, word) for word in WORDS]
         self._counts = [0 for _ in STREAMS]
-        self._is_repeating = False
+        self._repeats: Callable[[], bool] | None = None
         self.at_place: Sequence[int] = (0, 0)
         for number, name in enumerate(STREAMS):
             raw: Any = getattr(getattr(sys, name), "buffer", None)  # bootstrap.py: Descriptor
@@ -44,18 +46,28 @@ class Printed:
         """How many lines there are now."""
         return tuple(self._counts)
 
-    def goes_on(self, counts: Sequence[int]) -> None:
-        """This worker stands at its place, at which its predecessor had printed so many."""
-        self._counts, self._is_repeating = list(counts), True
+    def goes_on(self, counts: Sequence[int], repeats: Callable[[], bool]) -> None:
+        """This worker stands at its place, at which its predecessor had printed so many.
+
+        ``repeats``: whether it still does what its predecessor has done.
+        """
+        self._counts, self._repeats = list(counts), repeats
+
+    def _drops(self) -> bool:
+        if self._repeats is not None and not self._repeats():
+            self._repeats, self._until = None, list(self._counts)
+            for word, count in zip(WORDS, self._counts, strict=True):
+                self._board.set(self._rank, word, count)
+        return self._repeats is not None and sys.exc_info()[0] is None
 
     def _writer(self, number: int, plain: Callable[[bytes], int]) -> Callable[[bytes], int]:
         def write(given: bytes) -> int:
             rest = bytes(given)
             if os.getpid() != self._process or rest.startswith(told.BEGIN.encode()):
                 return plain(given)
-            before, until = self._counts[number], self._until[number]
+            drops, before, until = self._drops(), self._counts[number], self._until[number]
             self._counts[number] += rest.count(b"\n")
-            if self._is_repeating and before < until and sys.exc_info()[0] is None:
+            if drops and before < until:
                 rest = b"".join(rest.split(b"\n", until - before)[until - before :])
             if rest:
                 plain(rest)

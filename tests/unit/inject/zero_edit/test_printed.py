@@ -44,10 +44,10 @@ def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Bo
     print("step 2")
     second, before = life(monkeypatch, board)
     print("set-up")
-    second.goes_on(at_place)
+    second.goes_on(at_place, lambda: True)
     print("step 1")
     third, after = life(monkeypatch, board)  # it has died there, too
-    third.goes_on(at_place)
+    third.goes_on(at_place, lambda: True)
     sys.stdout.write("step 1\nstep 2\nstep 3\nste")
     print("p 4")
     assert before[0].getvalue() == b"set-up\n"
@@ -60,7 +60,7 @@ def test_errors_and_notices_are_printed(monkeypatch: pytest.MonkeyPatch, board: 
     life(monkeypatch, board)
     print("epoch 0\nepoch 1\nepoch 2", file=sys.stderr)
     second, raws = life(monkeypatch, board)
-    second.goes_on((0, 0))
+    second.goes_on((0, 0), lambda: True)
     told.say("of ftrun's")
     print("epoch 0", file=sys.stderr)
     try:
@@ -68,3 +68,25 @@ def test_errors_and_notices_are_printed(monkeypatch: pytest.MonkeyPatch, board: 
     except ValueError:
         print("an error", file=sys.stderr)
     assert raws[1].getvalue() == b"ftrun: of ftrun's\nan error\n"
+
+
+def test_past_its_predecessors_calls_it_prints_all(
+    monkeypatch: pytest.MonkeyPatch, board: Board
+) -> None:
+    """A progress bar prints as many lines as the clock says: the step's lines are fewer now."""
+    life(monkeypatch, board)
+    for line in ("step 1", "bar", "bar", "bar", "step 2"):
+        print(line)
+    second, raws = life(monkeypatch, board)
+    is_live = False
+    second.goes_on((0, 0), lambda: not is_live)
+    print("step 1\nbar\nstep 2")
+    is_live = True
+    print("step 3")
+    assert raws[0].getvalue() == b"step 3\n"
+    at_place = second.counts()
+    print("step 4")
+    third, raws = life(monkeypatch, board)
+    third.goes_on(at_place, lambda: True)
+    print("step 4\nstep 5")
+    assert raws[0].getvalue() == b"step 5\n" and board.read(0, Word.PRINTED) == 6

@@ -61,7 +61,6 @@ SOUND = frozenset(
         Fall.LOG_FULL,
         Fall.INPUT,
         Fall.PEER_LOG,
-        Fall.OTHER_CALL,
         Fall.OTHER_INPUT,
         Fall.LATE,
         Fall.TOO_NEW,
@@ -71,7 +70,10 @@ SOUND = frozenset(
     }
 )
 """After these falls all generations are as good as before. A replacement that dies writes no whole
-one that is not; and should it be the newest one that kills, those before lead to the same place."""
+one that is not; and should it be the newest one that kills, those before lead to the same place.
+Other values may be a device's rounding. But a step that makes another collective than before takes
+another way, by something that the script trains with and that no generation has: all that began
+from one would end otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

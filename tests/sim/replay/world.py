@@ -295,7 +295,7 @@ class World:
             self._report(process)
         if self.draws.random() < self._refusals:  # as of a script that is not deterministic
             rank = self.draws.randrange(self.spec.workers)
-            self.boards[self.node_of[rank]].falls[rank] = Fall.OTHER_CALL
+            self.boards[self.node_of[rank]].falls[rank] = Fall.OTHER_INPUT
             self.refused = True
 
     def _ends(self, process: Process) -> None:
@@ -658,7 +658,7 @@ class World:
             Fall.TOO_NEW: is_full or is_first or not self.spec.has_fences,
             Fall.LOG_FULL: is_full,
             Fall.PEER_LOG: is_full or not self.spec.has_fences,
-            Fall.OTHER_CALL: self.refused,
+            Fall.OTHER_INPUT: self.refused,
             Fall.DIES_AGAIN: max(self._replaced) > DEATHS_MAX,
             Fall.NODES: bool(self.lost),
             Fall.STAYS: self.has_stayed,

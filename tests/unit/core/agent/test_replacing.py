@@ -220,7 +220,7 @@ def play(seed: int, *, spans: bool = False) -> Node:
         elif what < 0.4 and dying:
             node.gone(rng.choice(dying))
         elif what < 0.45 and not never_falls and live:
-            node.falls[rng.choice(live)] = Fall.OTHER_CALL
+            node.falls[rng.choice(live)] = Fall.OTHER_INPUT
         elif spans and what < 0.5:
             node.waits = rng.random() < 0.5
         elif what < 0.7:

@@ -110,6 +110,16 @@ def test_after_a_fall_all_are_replaced_once_from_the_boundary_that_all_have() ->
     assert mending.rewind(30, 3, 67.0) is None, "one is enough"
 
 
+def test_a_step_that_took_another_way_is_not_gone_on_from() -> None:
+    """Something that no generation has decides which calls it makes."""
+    for fall, is_sound in ((Fall.OTHER_INPUT, True), (Fall.OTHER_CALL, False)):
+        mending = Mending(60.0)
+        mending.died(1, PLACE, 1.0)
+        assert mending.look(board(1, [1, 0, 1]), NONE, [0, fall, 0], 2.0) is fall
+        assert mending.can_rewind is is_sound
+        assert (mending.rewind(30, 3, 5.0) is not None) is is_sound
+
+
 def test_a_replacement_that_never_comes_is_late_after_a_rewind_too() -> None:
     mending = Mending(60.0)
     mending.died(1, Fall.LOG_FULL, 1.0)

@@ -23,6 +23,7 @@ import termios
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -51,7 +52,7 @@ IMPORTED = (
     TORCHRUN,
     "encodings.idna",
     "psutil",
-    "pydantic",  # by typer; ftrun itself has no use for it
+    "typer._adapters",  # when it reads a command line, and pydantic with it
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SPAWNER = "ftrun.agent.spawner"
@@ -76,6 +77,8 @@ def main() -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     Imports().finish()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # of torch's operators, which each fork would deregister
     gc.freeze()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
     child = template.serve()

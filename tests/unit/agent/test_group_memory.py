@@ -14,7 +14,7 @@ from ftrun.snapshots.area import GroupMemory, Word
 from tests.unit.run_settings import resolved
 
 ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
-TWO = {"replicas": 2, "inject": "explicit"}
+TWO: dict[str, Any] = {"replicas": 2, "inject": "explicit"}
 DEADLINE_S = 60.0
 
 

@@ -308,6 +308,20 @@ class Replacing(Part):
         left = slot.budget.left
         self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
 
+    def group_ended(self, slot: SlotState) -> None:
+        """All processes of the group are gone: tell of those that were to be replaced.
+
+        The failure that has ended the group is told by itself.
+        """
+        first = slot.ends.first() if slot.is_failing else None
+        for rank, known in sorted(slot.replaced.items()):
+            is_first = first is not None and (first.group_rank, first.pid) == (rank, known.end.pid)
+            if not (is_first or known.failure in slot.failures):
+                slot.failures.append(known.failure)
+                self._out.add(words.replaced(known.failure, words.WAS_TO_BE_REPLACED))
+        if slot.replaced and first is None and self._ending.has_begun:
+            self._failures.ended(slot)
+
     def _forget(self, slot: SlotState, rank: int) -> None:
         """What is known of the dead process, which is not so of its replacement."""
         slot.failure_reports.pop(rank, None)

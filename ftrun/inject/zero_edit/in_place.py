@@ -100,6 +100,7 @@ class InPlace:
         self.world = world = _World(seen, here.group_rank, memory)
         self.board, self.area = memory.board, world.area
         self._results = memory.results(here.group_rank)
+        self._groups = here.replicas
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
@@ -294,7 +295,15 @@ class InPlace:
         parts = [codec.encode(NewQuorum(seed.quorum)), *States.now().encode()]
         rank = world.rank
         try:
-            self.area.write(number, packed(head, parts), given.leaves, step, calls, calls)
+            self.area.write(
+                number,
+                packed(head, parts),
+                given.leaves,
+                step,
+                calls,
+                calls,
+                has_room=partial(world.has_room, groups=self._groups),
+            )
             self.board.set(rank, Word.NEWEST, step)
         except AreaFull as error:
             self._gives_up(str(error))

@@ -10,8 +10,6 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 from __future__ import annotations
 
 import contextlib
-import mmap
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +27,7 @@ from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Misses
-from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
@@ -327,7 +325,7 @@ class Memory:
                     calls,
                     before,
                     is_whole=lambda: versions == [version_of(x) for x in later],
-                    has_room=self._has_room,
+                    has_room=world.has_room,
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
@@ -342,12 +340,6 @@ class Memory:
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
-
-    def _has_room(self, more: int) -> bool:
-        """Whether a copy may take memory that none has had, if all of this node do so."""
-        now = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-        peak = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now)
-        return fits(self.board.room, more, peak, len(self.world.memory.here))
 
     def _gives_up(self, why: str) -> None:
         if self.world.fell is None:

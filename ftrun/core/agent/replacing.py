@@ -62,7 +62,8 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
-            slot.mending = Mending(s.join_timeout_s, s.spans, s.replicas, REJOIN_S)
+            mend_s = None if slot.mending is None else slot.mending.mend_s
+            slot.mending = Mending(s.join_timeout_s, s.spans, s.replicas, REJOIN_S, mend_s)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""

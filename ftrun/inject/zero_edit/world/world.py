@@ -92,6 +92,7 @@ class World:
         is_ours: the call that begins is torch's DistributedDataParallel's.
         is_of_model: whether tensors are those of a model that is trained on all replicas.
         optimizer: of a model, whose step is under way; "": none is.
+        waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
 
     call = Call
@@ -114,7 +115,7 @@ class World:
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
         self.in_set_up = True
-        self.optimizer = ""
+        self.optimizer, self.waited_s = "", 0.0
         self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()

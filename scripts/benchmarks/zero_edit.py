@@ -123,8 +123,9 @@ class Plan:
 @dataclass(frozen=True)
 class Measured:
     """By form: of each block the time of a step and its processor time, as means of both workers,
-    in ms. ``warm``: so many blocks do not count. ``others``: of the blocks that do, the processor
-    time of the job's other processes, by step. ``held``: bytes of the snapshots after each block.
+    in ms. ``warm``: so many blocks do not count. ``others``: while those that do were trained by
+    both, the processor time of the job's other processes, by its own steps. ``held``: bytes of the
+    snapshots after each block.
     """
 
     blocks: dict[str, list[tuple[float, float]]]
@@ -222,7 +223,9 @@ def _rows(name: str, what: str, found: Sequence[Measured], plan: Plan) -> list[R
         for which in (0, 1)
     )
     whole, whole_own = ({"ftrun": [sum(x["ftrun"]) / sum(x["off"])]} for x in (times, own))
-    others = {form: [one.others[form] for one in found] for form in forms}
+    turns = {form: sum(times[form]) / sum(map(sum, times.values())) for form in forms}
+    # They run in the other job's turns, too.
+    others = {form: [one.others[form] * turns[form] for one in found] for form in forms}
     first, late, held = list[float](), list[float](), list[float]()
     for one in found:
         mine, plain = ([used for _, used in one.blocks[form][: one.warm]] for form in forms)

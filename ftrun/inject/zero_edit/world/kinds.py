@@ -116,8 +116,8 @@ class Kind:
     come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
     away.
     ``is_ours``: so it does while all are there. ``is_unsettled``: a death in the middle of it
-    cannot be settled. ``quicker``: while all are there, the same by less work; None: not for this
-    call.
+    cannot be settled. ``quicker``: on a backend of all, the same by less work; None: not for this
+    call. All ranks decide that alike, by what must be alike in their arguments.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Kind:
     is_by_rank: bool = False
     is_ours: bool = False
     is_unsettled: bool = False
-    quicker: Callable[[Call, There], Issued | None] = lambda call, there: None
+    quicker: Callable[[Call, Any], Issued | None] = lambda call, backend: None
 
     def issue(self, call: Call, there: There) -> Issued:
         """Issue a call.
@@ -140,10 +140,9 @@ class Kind:
         """
         if there.is_full and not self.is_ours:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
-            if not is_watched and (issued := self.quicker(call, there)) is not None:
-                return issued
             backend = there.torchs() if is_watched else there.native
-            return getattr(backend, self.name)(*call.args), None
+            issued = self.quicker(call, backend)
+            return issued or (getattr(backend, self.name)(*call.args), None)
         return self.fewer(call, there)
 
 
@@ -299,24 +298,26 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
     return work, spread
 
 
-def _gather_by_alltoall(call: Call, there: There) -> Issued | None:
+def _gather_by_alltoall(call: Call, backend: Any) -> Issued | None:
     """A large all-gather into one tensor: Gloo's own gathers into memory of its own first, and
-    copies all of it, which costs a fifth more of the processor than what this does.
-
-    All ranks decide alike, because what they give is alike.
-    """
+    copies all of it, which costs a fifth more of the processor than what this does."""
     output, given, opts = call.args
-    if nbytes(output) <= GATHERED_BYTES_MIN or output.dtype not in _GATHERED:
+    size = len(call.shell.seats)
+    if nbytes(output) <= GATHERED_BYTES_MIN or not output.dtype == given.dtype in _GATHERED:
         return None
-    if output.device.type != "cpu" or not output.is_contiguous() or output.dtype != given.dtype:
-        return None
-    if output.numel() != there.size * given.numel() or output.requires_grad:
+    if output.device.type != "cpu" or output.numel() != size * given.numel():
         return None
     buffers, options = call.shell.world.buffers, AllToAllOptions()
     options.timeout = opts.timeout
-    to_each = buffers.clone(given.detach().reshape(1, -1).expand(there.size, -1))
-    work = there.native.alltoall_base(output, to_each, [], [], options)
-    return work, lambda: buffers.release([to_each])
+    to_each = buffers.clone(given.detach().reshape(1, -1).expand(size, -1))
+    into = output if output.is_contiguous() else torch.empty_like(output).contiguous()
+
+    def spread() -> None:
+        buffers.release([to_each])
+        if into is not output:
+            output.copy_(into)
+
+    return backend.alltoall_base(into, to_each, [], [], options), spread
 
 
 def _barrier(call: Call, there: There) -> Issued:

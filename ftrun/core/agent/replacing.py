@@ -66,8 +66,9 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
+            known = None if slot.mending is None else slot.mending.mend_s
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
-            slot.mending = Mending(*limits)
+            slot.mending = Mending(*limits, mend_s=known)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""

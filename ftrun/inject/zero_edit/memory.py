@@ -157,14 +157,16 @@ class Memory:
             return
         worked_s, passed_s = time.process_time(), clock.now() - self._began_at
         step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
-        self._worked_s = worked_s
         said, world = self.board.read(0, Word.DUE), self.world
+        repeat_s = max(0.0, passed_s - world.waited_s)
+        self._worked_s, world.waited_s = worked_s, 0.0
         ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
         word = self._pace.begins(
             self._step,
             said,
             step_s,
             self._took_s,
+            repeat_s,
             fills=world.fills_within(ahead + 1, self._step),
             is_behind=world.is_behind,
             ahead=ahead,

@@ -83,7 +83,7 @@ class Rewriting:
         """This replica stands where its peers stand: from here on its files are written."""
         names = [held.name for held in self._held]
         for held in self._held:
-            held.go_on()
+            held.go_on(None if self.appended is None else self.appended.place(str(held.path)))
         self._held.clear()
         if names:
             files = first_of(list(dict.fromkeys(names)))
@@ -260,19 +260,25 @@ class _Held:
         self._draft.seek(self._shown)
         with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
-        self.go_on()
+        self.go_on(None)
 
-    def go_on(self) -> None:
-        """Drop the writes so far, and append later ones to the file."""
+    def go_on(self, place: int | None) -> None:
+        """Drop the writes so far, and write later ones to the file: at this place, or at its end.
+
+        Other workers may write the same file at places of their own.
+        """
         if self.is_open:
             opened = self.file()
             opened.flush()
-            access = os.O_RDWR if self.reads else os.O_WRONLY
-            target = os.open(self.path, access | os.O_CREAT | os.O_APPEND, 0o666)
+            how = os.O_RDWR if opened.readable() else os.O_WRONLY
+            how |= os.O_APPEND if place is None else 0
+            target = os.open(self.path, how | os.O_CREAT, 0o666)
             try:
                 os.dup2(target, opened.fileno(), inheritable=False)
             finally:
                 os.close(target)
+            if place is not None:
+                opened.seek(place)
         self.close()
 
 

@@ -40,6 +40,11 @@ def test_what_is_logged(kind: str, root: Keeps | None, other: Keeps | None) -> N
     assert keeps(kind, is_root=False) is other
 
 
+def test_members_may_give_unlike_sizes_to_a_gather() -> None:
+    assert is_of_one_size("allreduce") and is_of_one_size("broadcast")
+    assert not is_of_one_size("gather") and not is_of_one_size("_allgather_base")
+
+
 def test_each_reason_has_words_and_a_number_that_is_not_0() -> None:
     assert all(reason.words and reason for reason in Fall)
     assert len({reason.words for reason in Fall}) == len(Fall)

@@ -6,6 +6,7 @@ import pytest
 
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import (
+    CALLED,
     Keeps,
     Misses,
     begins,
@@ -117,3 +118,9 @@ def test_a_log_is_over_when_nobody_begins_at_its_generation() -> None:
     assert not is_over([3, 6], 7, [6, 2]), "one has no newer generation"
     assert not is_over([3, 6], 6, [6, 6]), "another may be in the step before"
     assert not is_over([3], 7, [6, 6])
+
+
+def test_of_which_calls_all_members_give_as_much() -> None:
+    alike = [kind for kind in CALLED if is_of_one_size(kind)]
+    assert alike == ["allreduce", "allreduce_coalesced", "broadcast"]
+    assert all(keeps(kind, is_root=True) for kind in CALLED[1:])

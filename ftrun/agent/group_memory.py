@@ -145,6 +145,7 @@ class MemorySnapshots:
         if known is None:
             return ""
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
+        known.board.set(rank, Word.SAID_AT, 0)
         return known.place
 
     def ended_well(self, incarnation: str, rank: int) -> None:
@@ -192,7 +193,11 @@ class MemorySnapshots:
         areas = [known.area(rank) for rank in known.here]
         boundary = common([x.generations() for x in areas], [x.logs() for x in areas])
         broken = tuple(board.all(Word.BROKEN))
-        return BoardSeen(incarnation, board.look(), *words, boundary, broken, why=board.why)
+        steps, calls = board.all(Word.REACHED), map(board.said, range(board.ranks))
+        after = tuple(steps), tuple(calls)
+        return BoardSeen(
+            incarnation, board.look(), *words, boundary, broken, False, board.why, *after
+        )
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than the step ``boundary``."""

@@ -42,8 +42,9 @@ import xxhash
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import Attempt
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
-from ftrun.core.replay.log_rules import free_parts, needed, roomy
+from ftrun.core.replay.log_rules import CALLED, free_parts, needed, roomy
 from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts, Generation, Logged, common
@@ -639,14 +640,17 @@ class Word(IntEnum):
     ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED``,
     ``PRINTED_ERRORS``: so many lines are on its standard output and its standard error. ``FULL``:
     its log is, and the generation was made before this number of steps; 0: it is not. ``SEEN``,
-    ``SEEN_NUMBER``: the highest attempt of a quorum that it knows.
+    ``SEEN_NUMBER``: the highest attempt of a quorum that it knows. ``SAID_AT``: when it has said
+    last which call it waits in, by ``WAITS_GROUP``, ``WAITS_CALL``, ``WAITS_KIND`` and
+    ``WAITS_BYTES``.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
     AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
-    SEEN_NUMBER = 18
+    SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
 
 
+_SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)
 _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
@@ -684,6 +688,22 @@ class Board:
         """The highest attempt that a rank knows, or one below."""
         quorum_id = self.read(rank, Word.SEEN)
         return Attempt(quorum_id, self.read(rank, Word.SEEN_NUMBER))
+
+    def says(self, rank: int, group: int, call: int, kind: str, nbytes: int) -> None:
+        """A rank waits in this call; ``call`` -1: in none. Whoever reads half of it has nothing."""
+        self.set(rank, Word.SAID_AT, 0)
+        number = CALLED.index(kind)
+        for word, value in zip(_SAID, (group, call, number, nbytes), strict=True):
+            self.set(rank, word, value)
+        self.set(rank, Word.SAID_AT, time.monotonic_ns())
+
+    def said(self, rank: int) -> Waits | None:
+        """Which call a rank waits in; None: it has not said so far."""
+        at = self.read(rank, Word.SAID_AT)
+        group, call, number, nbytes = (self.read(rank, word) for word in _SAID)
+        if not at or at != self.read(rank, Word.SAID_AT):
+            return None
+        return Waits(group, call, CALLED[number], nbytes, (time.monotonic_ns() - at) / 1e9)
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""

@@ -136,7 +136,8 @@ class SlotState(Slot):
     ``is_healthy``: it is asked for, or found good (health.py). ``leaves``: what people have asked
     of it; None: nothing. ``killed_on_request``: workers that people have killed.
     ``mending``: of its workers, one by one; None: there are no memory snapshots.
-    ``replaced``: those that died, until all go on. ``lives``: by rank, the restarts at its start.
+    ``replaced``: those that died, until all go on; ``mended``: those of the last mend.
+    ``lives``: by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
     ``ending``: the ranks whose processes are not gone so far, after which all begin again from
@@ -174,6 +175,7 @@ class SlotState(Slot):
     is_healthy: bool = False
     mending: Mending | None = None
     replaced: dict[int, Replaced] = field(default_factory=dict)
+    mended: dict[int, Replaced] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     fall: str = ""
     verdict: Verdict | None = None

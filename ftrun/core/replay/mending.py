@@ -11,6 +11,8 @@
 |                     | broken group: it may compute in a library that holds Python's lock);     |
 |                     | Decree, if a group could not be connected though nobody has died;        |
 |                     | Mended, once each rank has joined the group of the newest number         |
+| a look after a mend | ``Stand``, if some wait in their calls for long; a fall, if their calls  |
+|                     | cannot meet (afterwards.py)                                              |
 
 The first death of a mend counts as a restart, and so does each further one of a rank that is being
 replaced. The first deaths of other ranks meanwhile belong to the same restart, as under torchrun,
@@ -30,6 +32,10 @@ others still wait for an answer. After a fall the group is restarted, and heals 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
 
+After a mend from which its workers wait in calls that cannot meet, they may have exchanged wrong
+values. So all begin again from a step that was taken before that mend, and only once: if it comes
+to the same, the group is restarted.
+
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
 
@@ -40,6 +46,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core.replay.afterwards import Afterwards, Apart, Stand, Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation, missing
 
@@ -68,6 +75,7 @@ SOUND = frozenset(
         Fall.NODES,
         Fall.STAYS,
         Fall.DIES_AGAIN,
+        Fall.APART,
     }
 )
 """After these falls all generations are as good as before. A replacement that dies writes no whole
@@ -97,6 +105,7 @@ class Mending:
 
     Args:
         limit_s: that nothing may move for, while all wait.
+        hang_s: after a mend, that a rank may wait in one call for; 0: nobody looks.
         spans: it has ranks on several nodes.
         replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
             wait for its answer after an interrupt.
@@ -106,6 +115,7 @@ class Mending:
     spans: bool = False
     replicas: int = 1
     rejoin_s: float = 0.0
+    hang_s: float = 0.0
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
@@ -115,6 +125,9 @@ class Mending:
     _moved_at: float = 0.0
     _tries: int = 0
     _mend_s: float | None = None
+    _after: Afterwards | None = None
+    _sound_until: int | None = None
+    _was_apart: bool = False
 
     @property
     def is_under_way(self) -> bool:
@@ -161,6 +174,7 @@ class Mending:
         falls: Sequence[int],
         now: float,
         broken: Sequence[int] = (),
+        steps: Sequence[int] = (),
     ) -> Outcome:
         """Look at the board while ``is_under_way``.
 
@@ -169,6 +183,7 @@ class Mending:
             falls: by rank, what it has written as the reason of a fall; 0: none.
             broken: by rank, the decree whose group it could not connect, though nobody has died: a
                 new number lets all try again, because a group's place in the store is of one try.
+            steps: by rank, so many it has taken.
         """
         if not self.is_under_way:
             return None
@@ -179,6 +194,10 @@ class Mending:
             self._deaths.clear()
             self._rewinds = self._tries = 0
             self._mend_s = now - self._began_at
+            if self.hang_s and self.replicas == 1 and not self.spans:
+                self._after = Afterwards(self.hang_s, tuple(steps))
+                known = self._sound_until
+                self._sound_until = min(steps) if known is None else min(known, *steps)
             return Mended(self._mend_s)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
@@ -192,6 +211,26 @@ class Mending:
         if self.staying(board):
             return self._fall(Fall.STAYS) if still_s >= LIVING * self.limit_s else None
         return self._fall(Fall.LATE) if still_s >= self.limit_s else None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether all go on after a mend is not known so far: ``look_after``."""
+        return self._after is not None and not self.is_under_way and self.fallen is None
+
+    def look_after(
+        self, board: Board, steps: Sequence[int], waits: Sequence[Waits | None], now: float
+    ) -> Stand | None:
+        """Look at the board while it ``is_watched``. An ``Apart`` is a fall."""
+        assert self._after is not None, "it is watched"
+        found = self._after.look(board, steps, waits, now)
+        if isinstance(found, Apart):
+            self._fall(Fall.APART)
+            self._rewinds += self._was_apart
+            self._was_apart = True
+        elif self._after.is_over:
+            self._sound_until, self._was_apart = None, False
+        self._after = None if self._after.is_over else self._after
+        return found
 
     def staying(self, board: Board) -> list[int]:
         """The ranks that live, and have not left their broken group."""
@@ -212,6 +251,8 @@ class Mending:
                 has ended well, because it is not to come back.
         """
         if boundary is None or not self.can_rewind:
+            return None
+        if self.fallen is Fall.APART and boundary > (self._sound_until or 0):
             return None
         self.fallen = None
         self._rewinds += 1

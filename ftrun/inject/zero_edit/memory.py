@@ -39,6 +39,7 @@ from ftrun.inject.zero_edit.randomness import Left, Randomness, States, _Left, l
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
@@ -120,7 +121,7 @@ class Memory:
         self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
         self._zeroed_before, self._keeps_gradients = 0, False
         self._gradients: list[Any] = []  # of the predecessor
-        self._is_passing = False
+        self._is_passing, self._pass_mark = False, 0
         self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
@@ -197,6 +198,7 @@ class Memory:
         self.world.begins(self._step)
         self._began_at = clock.now()
         self.world.begins_step()
+        self.world.given_mark = hash((0, self._pass_mark)) if self._is_passing else 0
 
     def should_commit(self) -> bool:
         if self._has_gradients == self._zeroed:
@@ -372,6 +374,8 @@ class Memory:
         self._is_passing = inputs is not None
         if self._is_passing:
             self.batches.passes(inputs)
+            self._pass_mark = mark_of_pass(inputs)
+            self.world.given_mark = hash((self.world.given_mark, self._pass_mark))
             self._give_gradients()
 
     def _give_gradients(self) -> None:

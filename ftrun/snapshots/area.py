@@ -62,6 +62,8 @@ KEPT = 2
 """Generations that stay, so that all ranks have one of the same step."""
 HOLDERS = 2
 """Processes that may hold a generation: what writes to a disk, and what sends to another node."""
+RESULTS_SHARE = 3
+"""An area for results is such a part of the other one: as large as its logs."""
 CALLS_MAX = 16384
 """In one log."""
 LARGE_BYTES = 64 << 10
@@ -845,7 +847,7 @@ class GroupMemory:
         cls, ranks: int, nbytes: int, here: range | None = None, *, has_results: bool = False
     ) -> GroupMemory:
         """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
-        ``has_results``: of reductions with other replicas.
+        ``has_results``: of reductions with other replicas, a third of that more.
 
         Raises:
             OSError: this system has no such memory, or no futex.
@@ -905,8 +907,9 @@ class GroupMemory:
     def _area(self, number: int) -> Area:
         if number not in self._areas:
             memory = self._files[1 + number]
-            memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
-            self._areas[number] = Area(memory, self.nbytes)
+            nbytes = self.nbytes // (RESULTS_SHARE if number >= len(self.here) else 1)
+            memory.reserve(2 * nbytes)  # of addresses: see ``lay_out``
+            self._areas[number] = Area(memory, nbytes)
         return self._areas[number]
 
     def hold(self, step: int | None = None) -> list[Held] | None:
@@ -923,6 +926,11 @@ class GroupMemory:
             for one in whole:
                 one.release()
         return None
+
+    @property
+    def worker_bytes(self) -> int:
+        """What is set aside for each worker."""
+        return self.nbytes + self.nbytes // RESULTS_SHARE * self.has_results
 
     def held_bytes(self) -> int:
         """How much memory all areas take now."""

@@ -66,8 +66,9 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
+            known = None if slot.mending is None else slot.mending.mend_s
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
-            slot.mending = Mending(*limits)
+            slot.mending = Mending(*limits, mend_s=known)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -307,6 +308,20 @@ class Replacing(Part):
         slot.goes_on(self._out.now)
         left = slot.budget.left
         self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
+
+    def group_ended(self, slot: SlotState) -> None:
+        """All processes of the group are gone: tell of those that were to be replaced.
+
+        The failure that has ended the group is told by itself.
+        """
+        first = slot.ends.first() if slot.is_failing else None
+        for rank, known in sorted(slot.replaced.items()):
+            is_first = first is not None and (first.group_rank, first.pid) == (rank, known.end.pid)
+            if not (is_first or known.failure in slot.failures):
+                slot.failures.append(known.failure)
+                self._out.add(words.replaced(known.failure, words.WAS_TO_BE_REPLACED))
+        if slot.replaced and first is None and self._ending.has_begun:
+            self._failures.ended(slot)
 
     def _forget(self, slot: SlotState, rank: int) -> None:
         """What is known of the dead process, which is not so of its replacement."""

@@ -54,6 +54,9 @@ def replaced(failure: Failure, then: str) -> ShowNotice:
     return ShowNotice("lost", (failure.replica_id,), text, log)
 
 
+WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."
+
+
 def is_replaced(failure: Failure, step: int) -> ShowNotice:
     """A worker that died is being replaced, and that lasts."""
     return replaced(

@@ -27,7 +27,11 @@ restarted, in new memory.
 
 Of several ``replicas`` the other ones wait while this one is mended, and would train on while it is
 restarted. So a worker is replaced in place where that costs less (``is_cheaper``), and while the
-others still wait for an answer. After a fall the group is restarted, and heals from them.
+others still wait for an answer. After a fall the group is restarted, and heals from them. What a
+mend takes is an estimate (``mend_s``): each one that is measured counts for half of it, and those
+before for the other half. A restart measures none, and brings it half the way back to what is
+assumed where nothing is known. So after slow mends the replica is restarted some times, and then
+it is tried once more.
 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
@@ -109,6 +113,7 @@ class Mending:
         spans: it has ranks on several nodes.
         replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
             wait for its answer after an interrupt.
+        mend_s: what a mend has taken in the incarnations before; None: there was none.
     """
 
     limit_s: float
@@ -116,6 +121,7 @@ class Mending:
     replicas: int = 1
     rejoin_s: float = 0.0
     hang_s: float = 0.0
+    mend_s: float | None = None
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
@@ -124,10 +130,10 @@ class Mending:
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
     _tries: int = 0
-    _mend_s: float | None = None
     _after: Afterwards | None = None
     _sound_until: int | None = None
     _was_apart: bool = False
+    _assumed_s: float = MEND_S
 
     @property
     def is_under_way(self) -> bool:
@@ -154,7 +160,9 @@ class Mending:
         if self.fallen is not None:
             return None
         is_known = isinstance(place, Generation)
-        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes, set_up_s):
+        self._assumed_s = max(MEND_S, set_up_s)
+        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes):
+            self._expect(self._assumed_s)
             return self._fall(Fall.DEARER)
         if not self._deaths:
             self._began_at = now
@@ -193,12 +201,12 @@ class Mending:
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._rewinds = self._tries = 0
-            self._mend_s = now - self._began_at
+            self._expect(now - self._began_at)
             if self.hang_s and self.replicas == 1 and not self.spans:
                 self._after = Afterwards(self.hang_s, tuple(steps))
                 known = self._sound_until
                 self._sound_until = min(steps) if known is None else min(known, *steps)
-            return Mended(self._mend_s)
+            return Mended(now - self._began_at)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1
@@ -261,9 +269,15 @@ class Mending:
         self._moved_at = now
         return Decree(self.number)
 
-    def _is_cheaper(self, nbytes: int, set_up_s: float) -> bool:
-        mend_s = max(MEND_S, set_up_s) if self._mend_s is None else self._mend_s
-        return is_cheaper(self.replicas, mend_s, nbytes / HEAL_BYTES_PER_S, self.rejoin_s)
+    @property
+    def _expected_s(self) -> float:
+        return self._assumed_s if self.mend_s is None else self.mend_s
+
+    def _expect(self, mend_s: float) -> None:
+        self.mend_s = (self._expected_s + mend_s) / 2
+
+    def _is_cheaper(self, nbytes: int) -> bool:
+        return is_cheaper(self.replicas, self._expected_s, nbytes / HEAL_BYTES_PER_S, self.rejoin_s)
 
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason
@@ -278,7 +292,7 @@ def is_cheaper(replicas: int, mend_s: float, heal_s: float, rejoin_s: float) -> 
 
     Args:
         replicas: that train together.
-        mend_s: the last mend took so long; ``heal_s``: so long a restarted replica loads its state.
+        mend_s: a mend takes so long; ``heal_s``: so long a restarted replica loads its state.
         rejoin_s: after that the others go on without it.
     """
     restart_s = RESTART_S * max(1.0, mend_s / MEND_S) + heal_s

@@ -225,6 +225,7 @@ class Process:
             self.board.due,
             draws.choice([0.0, 100.0, 1000.0]),
             1.0,
+            1.0,
             fills=draws.random() < 0.2,
             is_behind=sum(self.begun.values()) < sum(self.board.done[0].values()),
         )

@@ -28,10 +28,12 @@ def arm(rank, deaths):
     in_object = [number for number, place in deaths.items() if place == IN_AN_OBJECT]
     places = {x: place for x, place in deaths.items() if x not in (copy, *in_object)}
     from ftrun.core.replay import pacing
+    from ftrun.inject.zero_edit.world import kinds
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
     from ftrun.snapshots.area import Area
 
-    pacing.SHARE = 1e9  # a generation at each step
+    pacing.SHARE, pacing.REPEAT_S = 1e9, 0.0  # a generation at each step
+    kinds.GATHERED_BYTES_MIN = 0  # small gathers go the way of large ones
     begin, through, write = World.begin, World.is_through, Area.write
 
     def die(place):

@@ -394,7 +394,9 @@ class CallWork(dist.Work):
         while (state := call.state) is not State.THROUGH:
             native = call.native
             if native is not None and (state is State.ISSUED or state is State.SECOND):
+                began = clock.now()
                 error = _wait(call, native, timeout)
+                world.waited_s += clock.now() - began
                 with world.lock:
                     call.ended(native, error)
                 if world.ready:

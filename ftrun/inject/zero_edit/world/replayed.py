@@ -20,12 +20,15 @@ Not here: one call (replayed_call.py), what a generation is (memory.py), the mem
 
 from __future__ import annotations
 
+import mmap
+import resource
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import islice
 from math import inf
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -36,7 +39,7 @@ from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
-from ftrun.core.replay.pacing import fills
+from ftrun.core.replay.pacing import fills, fits
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -375,6 +378,13 @@ class ReplayedWorld(World):
         had = max(1, step - self.steps[-1]) if self.steps else 1
         each, calls = self.area.log_bytes(self.log) / had, (self.done - self._opened) / had
         return calls * (had + more) > CALLS_MAX or fills(each, self.area.log_room, had + more)
+
+    def has_room(self, more: int, groups: int = 1) -> bool:
+        """Whether a generation may take memory that none has had, if all workers of this node do
+        so, in so many groups."""
+        now = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        peak = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now)
+        return fits(self.board.room, more, peak, groups * len(self.memory.here))
 
     def may_be_made(self, since: int) -> bool:
         """Whether a generation can be made whose place is after so many calls."""

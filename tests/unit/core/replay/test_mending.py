@@ -11,6 +11,7 @@ from ftrun.core.replay.mending import (
     Decree,
     Mended,
     Mending,
+    Outcome,
     is_cheaper,
 )
 from ftrun.core.replay.settling import Board, Generation
@@ -160,13 +161,41 @@ def test_of_several_replicas_it_is_mended_where_that_costs_less() -> None:
     assert not is_cheaper(2, 0.4, 10.0, 1.0), "the others do not wait so long"
 
 
-def test_after_a_slow_mend_the_replica_is_restarted() -> None:
+def mend(mending: Mending, now: float, takes_s: float) -> Outcome:
+    """A death, and its mend if it is one; returns what follows the death."""
+    found = mending.died(1, PLACE, now)
+    if isinstance(found, Decree):
+        words = [mending.number] * 3
+        mended = mending.look(board(mending.number, words), words, NONE, now + takes_s)
+        assert mended == Mended(takes_s)
+    return found
+
+
+def test_one_slow_mend_is_no_reason_to_restart() -> None:
     mending = of_two()
-    assert mending.died(1, PLACE, 1.0) == Decree(1)
-    assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 3.0) == Mended(2.0)
-    assert mending.died(1, PLACE, 9.0) == Decree(2), "a restart would be slow too"
-    mending.look(board(2, [2, 2, 2]), [2, 2, 2], NONE, 13.5)
-    assert mending.died(1, PLACE, 19.0) is Fall.DEARER
+    assert mend(mending, 10.0, 4.5) == Decree(1)
+    assert mend(mending, 20.0, 0.5) == Decree(2)
+    assert mend(mending, 30.0, 0.5) == Decree(3)
+    assert mending.mend_s is not None
+    assert 0.5 < mending.mend_s < 1.0, "the slow one counts for less and less"
+
+
+def test_after_slow_mends_the_replica_is_restarted_and_then_one_is_tried_again() -> None:
+    mending = of_two()
+    assert mend(mending, 10.0, 16.0) == Decree(1)
+    found = []
+    for number in range(1, 5):
+        mending = Mending(60.0, replicas=2, rejoin_s=5.0, mend_s=mending.mend_s)
+        found.append(mend(mending, number * 100.0, 0.5))
+    assert found == [Fall.DEARER, Fall.DEARER, Decree(1), Decree(1)]
+
+
+def test_a_set_up_that_was_slow_once_counts_until_mends_are_known() -> None:
+    mending = of_two()
+    assert mending.died(1, PLACE, 1.0, 0, 3.5) == Decree(1)
+    mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 1.5)
+    assert mending.mend_s == 2.0
+    assert mending.died(1, PLACE, 9.0, 0, 8.0) == Decree(2)
 
 
 def test_the_more_replicas_wait_the_larger_must_the_state_be() -> None:

@@ -501,10 +501,13 @@ class Healing:
     def _ask_place(self, order: _Fetch) -> str:
         """The donors' place, if the script has one; at step 0 all stand at the beginning.
 
+        Who only catches up stays where it is. Its donors may wait for it before their next step, as
+        in an evaluation, and so before the place that they would tell.
+
         Raises:
             PeerError: they do not answer.
         """
-        if self.ask_place is None or order.tag.step == 0:
+        if self.ask_place is None or order.tag.step == 0 or order.load.catches_up:
             return ""
         return self.ask_place(
             order.load.quorum, order.tag.step, order.cancel.is_set, self._timeout_s

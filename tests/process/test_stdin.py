@@ -10,7 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.jobs import ROOT, run
+
 READS = "import os, sys; print('read', os.environ['RANK'], sys.stdin.read().split(), flush=True)"
 ASKS = "name = input('who? '); print('hello', name); breakpoint(); print('went on')"
 TIMEOUT_S = 60.0
@@ -23,28 +24,32 @@ def command(directory: Path, source: str, *options: str) -> tuple[list[str], dic
     return [*words, str(script)], {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+def piped(words: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """The command to its end, with two words in its standard input."""
+    reads, writes = os.pipe()
+    os.write(writes, b"two words")
+    os.close(writes)
+    with open(reads) as pipe:
+        return run(
+            words, env=environ, stdin=pipe, capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+
+
 def test_a_pipe_reaches_the_first_worker_and_no_other(tmp_path: Path) -> None:
-    words, environ = command(tmp_path, READS, "-w", "2")
-    done = subprocess.run(
-        words, env=environ, input="two words", capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    done = piped(*command(tmp_path, READS, "-w", "2"))
     assert "read 0 ['two', 'words']" in done.stdout
     assert "read 1 []" in done.stdout
 
 
 def test_replicas_read_nothing_unless_one_is_named(tmp_path: Path) -> None:
     source = READS.replace("RANK", "REPLICA_GROUP_ID")
-    words, environ = command(tmp_path, source, "--replicas", "2", "--stdin", "1.0")
-    done = subprocess.run(
-        words, env=environ, input="two words", capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    done = piped(*command(tmp_path, source, "--replicas", "2", "--stdin", "1.0"))
     assert "read 1 ['two', 'words']" in done.stdout
     assert "read 0 []" in done.stdout
 
 
 def test_a_worker_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    words, environ = command(tmp_path, READS, "--stdin", "1.0")
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = piped(*command(tmp_path, READS, "--stdin", "1.0"))
     assert done.returncode == 2
     assert "--stdin '1.0': give REPLICA.RANK of a worker of this job" in done.stderr
 

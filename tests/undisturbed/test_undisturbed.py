@@ -23,7 +23,7 @@ from tests.undisturbed.table import LINE
 
 PROGRAMS = Path(__file__).with_name("programs")
 PROGRAMS_MIN = 60
-TORCHRUN_S = 90.0
+TORCHRUN_S = 180.0
 """torchrun alone stands still in one of some hundred runs of these programs: a Reducer that is the
 last holder of its group joins Gloo's threads while it holds the interpreter's lock."""
 BY_EXEC = "ddp"

@@ -178,4 +178,14 @@ def test_deaths_change_nothing(tmp_path: Path, row: str) -> None:
     found, output = ends(tmp_path / "deaths", script, deaths)
     assert found == calm, output
     assert bool(reason) == ("one world" in output), output
+    assert "which was its own" not in output
     assert re.search(reason, output), output
+
+
+def test_an_average_that_each_rank_has_begun_with_its_own_weights_is_named(tmp_path: Path) -> None:
+    """Seen: the average that rank 0 saves was that of another rank, without a word."""
+    seeded = (
+        f"torch.manual_seed(rank); net = copy.deepcopy(net)[:1].append(nn.Linear(12, 2))\n{AVERAGE}"
+    )
+    _, output = ends(tmp_path / "deaths", seeded, ("0 saving 0",))
+    assert re.search(r"not carried: the Sequential \(script\.py:\d+\) of this rank, which", output)

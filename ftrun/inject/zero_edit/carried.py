@@ -17,6 +17,7 @@ from ftrun.checkpoint import script_classes
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import mapped
+from ftrun.training.sharded import parameters_of
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -25,7 +26,7 @@ KEY = "script"
 CALLBACKS = "callbacks"
 """Unlike all else their state is that of the place, not of the step: a replica that goes through
 its peers' last steps again goes through theirs too."""
-LIFE, SYNCS, APART = "life", "syncs", "apart"
+LIFE, SYNCS, APART, ORDERS = "life", "syncs", "apart", "orders"
 _versions_kept: Any = torch.autograd._unsafe_preserve_version_counter
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
@@ -66,8 +67,28 @@ class Carried:
             name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
-        apart = self._script.marking.apart
-        return {**parts, SYNCS: self._script.models.syncs, LIFE: self.life, APART: apart}
+        apart, orders = self._script.marking.apart, self._orders()
+        more = {SYNCS: self._script.models.syncs, APART: apart, ORDERS: orders}
+        return {**parts, **more, LIFE: self.life}
+
+    def _orders(self) -> list[list[list[int]]]:
+        """Of each group of each optimizer, the places of its parameters in the models; -1: it is of
+        none. A script that gives them as a set has another order in each process."""
+        models = self._script.models.wrapped
+        known = {id(x): at for at, x in enumerate(x for one in models for x in parameters_of(one))}
+        return [
+            [[known.get(id(x), -1) for x in group["params"]] for group in one.param_groups]
+            for one in self._script.stepping.optimizers.that_heal()
+        ]
+
+    def _put_in_order(self, theirs: list[list[list[int]]]) -> None:
+        """Let each group have its parameters as the peers' has, whose state is by their order."""
+        optimizers = self._script.stepping.optimizers.that_heal()
+        for one, own, there in zip(optimizers, self._orders(), theirs, strict=False):
+            for group, places, wanted in zip(one.param_groups, own, there, strict=False):
+                if places != wanted and sorted(places) == sorted(wanted) and -1 not in places:
+                    by_place = dict(zip(places, group["params"], strict=True))
+                    group["params"][:] = [by_place[at] for at in wanted]
 
     def first_state(self) -> dict[str, Any]:
         """The state before the first commit: each rank has its own, as torch and the script have
@@ -121,6 +142,7 @@ class Carried:
         self._let_go()
         self.is_put_off = False
         self.life, self.lacking = tree.get(LIFE, ""), []
+        self._put_in_order(tree.get(ORDERS, []))
         for name, parts in self._parts().items():
             given = tree.get(name)
             if given is None or (name == CALLBACKS and not given):

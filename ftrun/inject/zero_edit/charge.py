@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,17 +18,22 @@ from torch.optim import Optimizer
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import OPEN
+from ftrun.inject.zero_edit.marking import digest_of
 from ftrun.inject.zero_edit.mates import store_of_all
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import digests_of
+from ftrun.inject.zero_edit.values.units import is_leaf
 from ftrun.training.manager import Manager
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
 
+UNLIKE = "unlike"
+"""A key of the store: the names of modules that were not alike on two ranks before the first step,
+one a line."""
 STEPPED_LIMIT = timedelta(minutes=1)
 """Until all replicas have come to the first step, which waits for them anyway."""
 
@@ -55,8 +61,8 @@ class Charge:
         if self._is_told:
             return
         self._is_told = True
-        if self._script.memory is None and not self._script.joins_at():
-            self._compare_stepped(managed)
+        if self._script.memory is None:
+            self._compare(managed, joins=bool(self._script.joins_at()))
         if trial is not None:
             trial.watch(models.wrapped)
         loose = parts(models, stepping)[1]
@@ -65,22 +71,35 @@ class Charge:
         elif self._script.mates.rank == 0 and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
 
-    def _compare_stepped(self, optimizers: Sequence[Optimizer]) -> None:
+    def _compare(self, optimizers: Sequence[Optimizer], *, joins: bool) -> None:
         """Refuse optimizers that step some parameters here and others at the next rank of this
-        node: nobody else has the state of a replica that dies."""
+        node: nobody else has the state of a replica that dies. Note the modules beside the models
+        that are not alike there: a newcomer, which ``joins``, names those."""
+        store = store_of_all("ftrun/stepped", STEPPED_LIMIT)
+        if joins:
+            names = store.get(UNLIKE).decode() if store.check([UNLIKE]) else ""
+            self._script.tensors.unlike = frozenset(names.splitlines())
+            return
         own, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
         stepped = {id(p) for x in optimizers for group in x.param_groups for p in group["params"]}
         trained = [p for x in self._script.models.wrapped for p in x.parameters()]
         known = [id(p) in stepped for p in trained if p.requires_grad]
-        store = store_of_all("ftrun/stepped", STEPPED_LIMIT)
+        is_whole = all(known) or not optimizers
         digest = hashlib.blake2b(bytes(known), digest_size=8).hexdigest()
-        store.set(str(own), digest)
-        if all(known) or not optimizers:
+        beside = {} if self._script.mates.are_several else self._script.models.beside()
+        kept = {
+            name: digest_of(filter(is_leaf, [*module.parameters(), *module.buffers()]))
+            for name, module in beside.items()
+        }
+        store.set(str(own), json.dumps([digest, kept]))
+        if is_whole and not kept:
             return
-        other = digest
+        other = digest, kept
         with contextlib.suppress(RuntimeError):  # it has not come: nobody can tell
-            other = store.get(str((own + 1) % ranks)).decode()
-        if other != digest:
+            other = json.loads(store.get(str((own + 1) % ranks)).decode())
+        for name in [name for name, found in kept.items() if other[1].get(name, found) != found]:
+            store.append(UNLIKE, f"{name}\n")
+        if other[0] != digest and not is_whole:
             names = _names("", [*optimizers], self._script.stepping.optimizers.site_of)
             refuse(
                 f"{names.strip()} steps some parameters here, and others at other ranks: a part of "

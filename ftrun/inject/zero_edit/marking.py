@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,8 @@ class Marking:
 
     def digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""
-        found = digest_of(self.optimizers)
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        found = digest_of(p for group in groups for p in group["params"])
         return self._mates.digest(found) if self._mates.are_several else found
 
     def _corrupt(self, trap: Path) -> None:
@@ -121,16 +122,12 @@ def text_of(settings: Settings) -> str:
     )
 
 
-def digest_of(optimizers: Sequence[Optimizer]) -> str:
-    """A digest of the bits of all parameters that these optimizers step: one pass over them.
-
-    Of a sharded one, this worker's part.
-    """
+def digest_of(tensors: Iterable[torch.Tensor]) -> str:
+    """A digest of the bits of dense tensors: one pass over them. Of a sharded one, this worker's
+    part."""
     sums: dict[torch.device, list[torch.Tensor]] = {}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                sums.setdefault(parameter.device, []).append(_sum(local_of(parameter.detach())))
+    for tensor in tensors:
+        sums.setdefault(tensor.device, []).append(_sum(local_of(tensor.detach())))
     numbers = [torch.stack(found).tolist() for found in sums.values()]
     return hashlib.blake2b(repr(numbers).encode(), digest_size=8).hexdigest()
 

@@ -102,6 +102,7 @@ class Tensors:
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
             held from the draw on until it is asked for.
+        unlike: the modules that were not alike on all ranks before the first step.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
     """
 
@@ -125,6 +126,7 @@ class Tensors:
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
         self._has_begun = self.keeps_all = False
+        self.unlike = frozenset[str]()
         self.busy: Callable[[], Set[int]] = frozenset
         self.words: list[str] = []
         self.lacking: list[str] = []
@@ -300,6 +302,8 @@ class Tensors:
                 continue
             state = completed(given[name], own, name, _made(name), self.lacking)
             modules[name].load_state_dict(state, strict=False)  # without what is trained
+            if name in self.unlike:
+                self.lacking.append(f"the {_made(name)} of this rank, which was its own")
             self.words.append(_made(name))
 
 

@@ -6,11 +6,13 @@ import pytest
 
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import (
+    CALLED,
     Keeps,
     Misses,
     begins,
     free_parts,
     is_in_vain,
+    is_of_one_size,
     is_over,
     keeps,
     may_be_made,
@@ -36,6 +38,11 @@ from ftrun.core.replay.settling import Generation, Logged
 def test_what_is_logged(kind: str, root: Keeps | None, other: Keeps | None) -> None:
     assert keeps(kind, is_root=True) is root
     assert keeps(kind, is_root=False) is other
+
+
+def test_members_may_give_unlike_sizes_to_a_gather() -> None:
+    assert is_of_one_size("allreduce") and is_of_one_size("broadcast")
+    assert not is_of_one_size("gather") and not is_of_one_size("_allgather_base")
 
 
 def test_each_reason_has_words_and_a_number_that_is_not_0() -> None:
@@ -111,3 +118,9 @@ def test_a_log_is_over_when_nobody_begins_at_its_generation() -> None:
     assert not is_over([3, 6], 7, [6, 2]), "one has no newer generation"
     assert not is_over([3, 6], 6, [6, 6]), "another may be in the step before"
     assert not is_over([3], 7, [6, 6])
+
+
+def test_of_which_calls_all_members_give_as_much() -> None:
+    alike = [kind for kind in CALLED if is_of_one_size(kind)]
+    assert alike == ["allreduce", "allreduce_coalesced", "broadcast"]
+    assert all(keeps(kind, is_root=True) for kind in CALLED[1:])

@@ -222,6 +222,31 @@ def test_a_backward_pass_may_still_need_what_is_loaded_again() -> None:
         loss.backward()
 
 
+def test_a_group_whose_parameters_have_another_order_takes_the_state_of_its_own() -> None:
+    """As those of a set: the weight and the bias of two layers, and one of no model."""
+
+    def made(*order: int) -> tuple[Made, list[nn.Parameter]]:
+        one = Made([], models=2)
+        known = [x for model in one.models for x in model.parameters()]
+        groups = [
+            {"params": [known[at] for at in order]},
+            {"params": [nn.Parameter(torch.ones(2))]},
+        ]
+        one.optimizers.append(torch.optim.SGD(groups, lr=1.0, momentum=0.9))
+        one.created.add(one.optimizers[0])
+        return one, known
+
+    there, theirs = made(0, 1, 2, 3)
+    for at, parameter in enumerate(theirs):
+        parameter.grad = torch.full_like(parameter, float(at + 1))
+    there.optimizers[0].step()
+    here, own = made(2, 1, 3, 0)
+    here.carried.apply(there.carried.state())
+    momentum = here.optimizers[0].state
+    assert [momentum[x]["momentum_buffer"].unique().item() for x in own] == [1, 2, 3, 4]
+    assert here.optimizers[0].param_groups[0]["params"] == own
+
+
 class Basis:
     """As an optimizer keeps one for each parameter."""
 

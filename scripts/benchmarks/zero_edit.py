@@ -1,11 +1,12 @@
-"""A step of an unmodified script beside that of the same script in another form.
+"""An unmodified script beside the same script in another form, or under another launcher.
 
-- Two replicas of 0.1 M parameters, under ``ftrun --replicas 2``, beside a Manager of its own.
-- Two workers of one group, with memory snapshots beside without.
+- A step of two replicas, under ``ftrun --replicas 2``, beside that with a Manager of its own.
+- An all_reduce of the script's own between two steps, under ``ftrun --replicas 2`` and torchrun.
+- A step of two workers of one group, with memory snapshots and without.
 
 The jobs of both forms run at the same time and take turns: while one trains a block of steps, the
 workers of the other wait for theirs. So whatever slows the machine down for a second slows both. A
-sample is one block, and a ratio that of two neighbouring ones.
+sample is one block, and a ratio that of two neighbouring ones. All are means of both workers.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import re
 import socket
 import statistics
 import tempfile
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from benchmarks.jobs import BIN
 from benchmarks.results import Result, Row
 from tests.jobs import Command
 
-FORMS = ("ftrun", "explicit")
 WORKERS = 2
 TIMEOUT_S = 180.0
 
@@ -47,6 +48,9 @@ torch.distributed.init_process_group("gloo")
 optimizer = inner
 network = DistributedDataParallel(model)
 """
+VALUE = """
+value = torch.zeros(values)
+"""
 ONE_GROUP = """
 torch.distributed.init_process_group("gloo")
 SHARDED
@@ -62,6 +66,16 @@ network = model
 for part in (*model, model):
     fully_shard(part)
 """
+TRAIN = """
+for (x,) in loader:
+    optimizer.zero_grad()
+    network(x).square().mean().backward()
+    optimizer.step()
+"""
+CALL = """
+for _ in range(calls):
+    torch.distributed.all_reduce(value)
+"""
 SCRIPT = """
 import json, os, pathlib, socket, sys, time, torch
 from torch import nn
@@ -69,28 +83,26 @@ from torch.utils.data import DataLoader, TensorDataset
 FIRST
 torch.manual_seed(0)
 torch.set_num_threads(1)
-width, layers, batch, steps, warm_up, blocks = (int(word) for word in sys.argv[1:7])
+width, layers, batch, steps, warm_up, blocks, calls, values = map(int, sys.argv[1:9])
 model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 FORM
 loader = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
 turns = socket.socket(socket.AF_UNIX)
 turns.settimeout(TIMEOUT)
-turns.connect(str(pathlib.Path(sys.argv[7], "turns")))
+turns.connect(str(pathlib.Path(sys.argv[9], "turns")))
 turns.sendall(b"NAME"[:1])
 times = []
 for block in range(warm_up + blocks):
+BEFORE
     turns.sendall(b".")
     if not turns.recv(1):
         break
     began, used = time.perf_counter(), time.CLOCK()
-    for (x,) in loader:
-        optimizer.zero_grad()
-        network(x).square().mean().backward()
-        optimizer.step()
+TIMED
     whole, own = time.perf_counter() - began, time.CLOCK() - used
-    times.append((whole / steps * 1e3, own / steps * 1e3))
-who = "-".join((os.environ["FTRUN_REPLICA_ID"], os.environ["RANK"]))
-pathlib.Path(sys.argv[7], f"NAME{who}").write_text(json.dumps(times[-blocks:]))
+    times.append((whole / (calls or steps) * 1e3, own / (calls or steps) * 1e3))
+who = "-".join((os.environ.get("FTRUN_REPLICA_ID", "0"), os.environ["RANK"]))
+pathlib.Path(sys.argv[9], f"NAME{who}").write_text(json.dumps(times[-blocks:]))
 turns.sendall(b".")
 turns.recv(1)
 """
@@ -98,7 +110,10 @@ turns.recv(1)
 
 @dataclass(frozen=True)
 class Plan:
-    """A model of ``layers`` square layers, and blocks of steps of it."""
+    """A model of ``layers`` square layers, and blocks of steps of it.
+
+    ``calls``: a block is so many calls after the steps, each of so many ``values``; 0: the steps.
+    """
 
     width: int
     layers: int
@@ -106,14 +121,20 @@ class Plan:
     steps: int
     warm_up: int
     blocks: int
+    calls: int = 0
+    values: int = 0
 
     def words(self) -> tuple[str, ...]:
         """As the script's arguments."""
-        numbers = (self.width, self.layers, self.batch, self.steps, self.warm_up, self.blocks)
-        return tuple(map(str, numbers))
+        return tuple(map(str, astuple(self)))
 
 
-PLAN = Plan(158, 4, 32, 500, 2, 16)
+PLAN = Plan(158, 4, 64, 400, 2, 16)
+CALLS = {
+    "4B": ("4 bytes", "µs", Plan(8, 1, 8, 2, 2, 16, calls=2000, values=1)),
+    "64MiB": ("64 MiB", "ms", Plan(8, 1, 8, 2, 2, 16, calls=6, values=16 << 20)),
+}
+"""By name: what an all_reduce of the script's own reduces, and the unit of its time."""
 GROUPS = {
     "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 2, 12)),
     "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 4, 8)),
@@ -126,35 +147,63 @@ GROUPS = {
 worker has half of it."""
 LONG_STEPS = ("ddp-8M", "fsdp-8M", "ddp-1G", "fsdp-1G")
 TOLD = re.compile(r"ftrun: (Memory snapshots: .*)")
+Start = tuple[str, tuple[str, ...]]
+"""The source of a script, and the words of the command before it."""
 
 
 def measure(starts: int) -> Result:
-    """Both forms ``starts`` times."""
-    times: dict[str, list[float]] = {form: [] for form in FORMS}
-    own: dict[str, list[float]] = {form: [] for form in FORMS}
-    options = ("--replicas", str(WORKERS))
-    jobs = {
-        form: (_source(form, first, INNER + body, "thread_time"), options)
-        for form, first, body in (("ftrun", "", UNMODIFIED), ("explicit", "import ftrun", EXPLICIT))
+    """Both forms ``starts`` times, and then both launchers."""
+    unmodified = _source("ftrun", "", INNER + UNMODIFIED, "thread_time")
+    explicit = _source("explicit", "import ftrun", INNER + EXPLICIT, "thread_time")
+    replicas = ("--replicas", str(WORKERS))
+    forms = {
+        "ftrun": (unmodified, _ftrun("ftrun", *replicas)),
+        "explicit": (explicit, _ftrun("explicit", *replicas)),
     }
-    for _ in range(starts):
-        for form, blocks in _blocks(jobs, PLAN).items():
-            times[form] += [whole for whole, _ in blocks]
-            own[form] += [used for _, used in blocks]
+    rows = _rows("", "step, 0.1 M parameters", "ms", forms, PLAN, starts)
+    body = INNER + UNMODIFIED + VALUE
+    launchers = {
+        "ftrun": (_source("ftrun", "", body, "thread_time", CALL), _ftrun("ftrun", *replicas)),
+        "torchrun": (
+            _source("torchrun", "", body, "thread_time", CALL),
+            (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(WORKERS)),
+        ),
+    }
+    for name, (what, unit, plan) in CALLS.items():
+        named = f"all_reduce of {what} between steps"
+        rows += _rows(f"{name}_", named, unit, launchers, plan, starts)
     return Result(
         "zero-edit",
-        f"An unmodified script beside the explicit form, {starts} starts of both",
-        [
-            Row("step_ms", "step, 0.1 M parameters", "ms", times, digits=3),
-            Row("ratio", "… over the explicit form", "×", _ratios(times), digits=3),
-            Row("thread_ms", "processor time of the training thread", "ms", own, digits=3),
-            Row("thread_ratio", "… over the explicit form", "×", _ratios(own), digits=3),
-        ],
+        f"An unmodified script beside the explicit form and under torchrun, {starts} starts each",
+        rows,
         notes=[
-            "`ftrun` is the unmodified script; both forms draw from a DataLoader. A sample is the "
-            f"mean of a block of {PLAN.steps} steps, and both jobs take turns block by block."
+            "`ftrun` is the unmodified script. Both forms draw from a DataLoader. Two jobs take "
+            f"turns block by block, and a sample is the mean of a block: of {PLAN.steps} steps, or "
+            f"of {' and '.join(f'{x.calls} calls of {what}' for what, _, x in CALLS.values())}.",
         ],
     )
+
+
+def _rows(
+    key: str, what: str, unit: str, jobs: Mapping[str, Start], plan: Plan, starts: int
+) -> list[Row]:
+    """The script under both launchers, or both of its forms: ``ftrun``, and another one."""
+    factor = 1e3 if unit == "µs" else 1.0
+    times: dict[str, list[float]] = {form: [] for form in jobs}
+    own: dict[str, list[float]] = {form: [] for form in jobs}
+    for _ in range(starts):
+        for form, blocks in _blocks(jobs, plan).items():
+            times[form] += [whole * factor for whole, _ in blocks]
+            own[form] += [used * factor for _, used in blocks]
+    other = next(form for form in jobs if form != "ftrun")
+    over = "the explicit form" if other == "explicit" else other
+    thread = f"… in processor time of the {'training' if not key else 'calling'} thread"
+    return [
+        Row(f"{key}step_{unit}", what, unit, times, digits=3),
+        Row(f"{key}ratio", f"… over {over}", "×", _ratios(times, other), digits=3),
+        Row(f"{key}thread_{unit}", thread, unit, own, digits=3),
+        Row(f"{key}thread_ratio", f"… over {over}", "×", _ratios(own, other), digits=3),
+    ]
 
 
 def measure_memory(starts: int, names: Sequence[str]) -> Result:
@@ -168,7 +217,7 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         body = ONE_GROUP.replace("SHARDED", sharded)
         given = ("--workers-per-replica", str(WORKERS), "--memory-snapshots")
         jobs = {
-            form: (_source(form, "", body, "process_time"), (*given, value))
+            form: (_source(form, "", body, "process_time"), _ftrun(form, *given, value))
             for form, value in (("ftrun", "auto"), ("off", "off"))
         }
 
@@ -210,18 +259,26 @@ def _held_bytes(pid: int) -> int:
     return sum(path.stat().st_blocks * 512 for path in files)
 
 
-def _ratios(samples: dict[str, list[float]], over: str = "explicit") -> dict[str, list[float]]:
+def _ratios(samples: dict[str, list[float]], over: str) -> dict[str, list[float]]:
     pairs = zip(samples["ftrun"], samples[over], strict=True)
     return {"ftrun": [unmodified / other for unmodified, other in pairs]}
 
 
-def _source(form: str, first: str, body: str, clock: str) -> str:
-    source = SCRIPT.replace("FIRST", first).replace("FORM", body).replace("CLOCK", clock)
+def _ftrun(form: str, *given: str) -> tuple[str, ...]:
+    return (str(BIN / "ftrun"), "--device", "cpu", *given, "--log-dir", f"logs-{form}")
+
+
+def _source(form: str, first: str, body: str, clock: str, call: str = "") -> str:
+    """``call``: what a block's time is of, after its steps; "": of the steps."""
+    timed = textwrap.indent(call or TRAIN, "    ")
+    before = textwrap.indent(TRAIN, "    ") if call else ""
+    source = SCRIPT.replace("BEFORE", before).replace("TIMED", timed)
+    source = source.replace("FIRST", first).replace("FORM", body).replace("CLOCK", clock)
     return source.replace("NAME", form).replace("TIMEOUT", str(TIMEOUT_S))
 
 
 def _blocks(
-    jobs: Mapping[str, tuple[str, tuple[str, ...]]],
+    jobs: Mapping[str, Start],
     plan: Plan,
     look: Callable[[str, Command], None] = lambda form, job: None,
     told: list[str] | None = None,
@@ -229,7 +286,7 @@ def _blocks(
     """By form: the time of a step in each block, and its processor time; means of both workers.
 
     Args:
-        jobs: by form, the script's source and ftrun's options.
+        jobs: by form, the script's source and the words before it.
         look: called with each when all its blocks are done and its workers are there.
         told: gets what ftrun tells of its memory snapshots.
 
@@ -243,8 +300,8 @@ def _blocks(
         server.listen()
         server.settimeout(TIMEOUT_S)
         started = [
-            stack.enter_context(_job(form, source, options, plan, directory))
-            for form, (source, options) in jobs.items()
+            stack.enter_context(_job(form, source, launcher, plan, directory))
+            for form, (source, launcher) in jobs.items()
         ]
         workers: dict[str, list[socket.socket]] = {form: [] for form in jobs}
         for _ in range(WORKERS * len(jobs)):
@@ -269,11 +326,10 @@ def _blocks(
         return {form: _means(directory, form) for form in jobs}
 
 
-def _job(form: str, source: str, given: tuple[str, ...], plan: Plan, directory: Path) -> Command:
+def _job(form: str, source: str, launcher: Sequence[str], plan: Plan, directory: Path) -> Command:
     script = directory / f"of_{form}.py"
     script.write_text(source)
-    options = ("--device", "cpu", *given, "--log-dir", f"logs-{form}")
-    words = (str(BIN / "ftrun"), *options, str(script), *plan.words(), str(directory))
+    words = (*launcher, str(script), *plan.words(), str(directory))
     return Command(directory, words, {"XDG_STATE_HOME": str(directory / form)})
 
 

@@ -137,7 +137,8 @@ class Kind:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
             backend = there.torchs() if is_watched else there.native
             return getattr(backend, self.name)(*call.args), None
-        return self.fewer(call, there)
+        with call.mode():
+            return self.fewer(call, there)
 
 
 def nbytes(tensor: torch.Tensor) -> float:

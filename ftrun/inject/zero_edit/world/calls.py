@@ -72,12 +72,8 @@ class Buffers:
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor | bytes:
         """A copy of ``tensor``; of a small one its bytes, because torch's own copy costs more."""
-        return self.copies([tensor], nbytes(tensor) > KEPT_BYTES_MAX)[0]
-
-    def copies(self, tensors: Sequence[torch.Tensor], is_large: bool) -> list[torch.Tensor | bytes]:
-        """The same of several of one device, which are large together, or are not."""
-        is_small = bool(tensors) and tensors[0].is_cpu and not is_large
-        return list(map(to_bytes if is_small else self.clone, tensors))
+        is_small = tensor.is_cpu and nbytes(tensor) <= KEPT_BYTES_MAX
+        return to_bytes(tensor) if is_small else self.clone(tensor)
 
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of ``tensor``, as a tensor."""
@@ -124,7 +120,6 @@ class Call:
         is_sync: the script waits for it at once, so that a second phase comes in order.
         takes_deputy: a broadcast from a rank that is away is that of its deputy.
         tag: names the ranks whose inputs are in the result.
-        is_inference: torch lets only its inference mode write its tensors.
         is_part: it is one of several that make one call of the script's.
         record: what is noted of it for a newcomer.
         is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
@@ -149,7 +144,6 @@ class Call:
     since: float | None = None
     awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
-    is_inference = False
     handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
@@ -168,17 +162,17 @@ class Call:
     def mode(self) -> contextlib.AbstractContextManager[Any]:
         """In which its tensors may be written, in any thread: an evaluation may reduce tensors of
         torch's inference mode."""
-        return torch.inference_mode() if self.is_inference else contextlib.nullcontext()
+        is_inference = any(tensor.is_inference() for tensor in self.kind.outputs(self))
+        return torch.inference_mode() if is_inference else contextlib.nullcontext()
 
     def prepare(self) -> None:
         """Keep what it gives, if it writes over that."""
         kind = self.kind
         outputs = kind.outputs(self)
-        if outputs:
-            self.is_inference = outputs[0].is_inference()
-            self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
+        self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
         if kind.is_in_place:
-            self.kept = self.shell.world.buffers.copies(outputs, self.is_large)
+            clone = self.shell.world.buffers.clone
+            self.kept = list(map(clone, outputs)) if self.is_large else _copies(outputs)
         if (self.is_large or kind.is_by_rank) and self.is_sync and not kind.is_unsettled:
             self.is_two = bool(outputs or kind.inputs(self))
 
@@ -309,7 +303,7 @@ class Call:
         if self.is_large:
             world.buffers.release(self.kept or ())
         elif not self.is_two:
-            self.result = world.buffers.copies(kind.outputs(self), False)
+            self.result = _copies(kind.outputs(self))
             if self.record is not None and not kind.is_by_rank:
                 self.record.result = self.result
         self.kept = None
@@ -342,6 +336,11 @@ class Call:
             elif self.native is not None:
                 self._listen()
         return self.future
+
+
+def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | bytes]:
+    """Those of small tensors, as ``Buffers.copy`` makes them."""
+    return [to_bytes(x) if x.is_cpu else x.detach().clone() for x in tensors]
 
 
 def as_bytes(copies: Sequence[torch.Tensor | bytes]) -> list[bytes]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_STRIDED, _Tensor = torch.strided, torch.Tensor
 Issued = tuple[Any, Callable[[], object] | None]
 """The native Work (None: nothing goes over the network), and what is to be done after it."""
 Tensors = Callable[["Call"], list[torch.Tensor]]
@@ -135,7 +136,7 @@ class Kind:
         """
         if there.is_full and not self.is_ours:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
-            backend = there.torchs() if is_watched else there.native
+            backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
             return getattr(backend, self.name)(*call.args), None
         with call.mode():
             return self.fewer(call, there)
@@ -143,14 +144,14 @@ class Kind:
 
 def nbytes(tensor: torch.Tensor) -> float:
     """The size of a tensor as bytes; without a limit if it has no such form, as a sparse one."""
-    return tensor.nbytes if tensor.layout is torch.strided else inf
+    return tensor.nbytes if tensor.layout is _STRIDED else inf
 
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
     first = call.args[0]
     first = first[0] if type(first) is list and first else first
-    if type(first) is torch.Tensor:  # mostly: it costs less
+    if type(first) is _Tensor:  # mostly: it costs less
         return first.is_meta
     tensors = call.kind.outputs(call) or call.kind.inputs(call)
     if not tensors:

@@ -34,7 +34,7 @@ from ftrun.base import clock
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
-from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
+from ftrun.training.exchanged_tensors import from_bytes, small_bytes, to_bytes, words
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.world.shell import Shell
@@ -104,7 +104,7 @@ class Record:
 
     number: int
     group: str
-    result: list[torch.Tensor | bytes] | None = None
+    result: Sequence[torch.Tensor | bytes] | None = None
 
 
 class Call:
@@ -132,8 +132,8 @@ class Call:
     """
 
     state = HELD
-    kept: list[torch.Tensor | bytes] | None = None
-    result: list[torch.Tensor | bytes] | None = None
+    kept: Sequence[torch.Tensor | bytes] | None = None
+    result: Sequence[torch.Tensor | bytes] | None = None
     record: Record | None = None
     native: Any = None
     there: There | None = None
@@ -169,10 +169,11 @@ class Call:
         """Keep what it gives, if it writes over that."""
         kind = self.kind
         outputs = kind.outputs(self)
-        self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
-        if kind.is_in_place:
-            clone = self.shell.world.buffers.clone
-            self.kept = list(map(clone, outputs)) if self.is_large else _copies(outputs)
+        kept = self.kept = small_bytes(outputs, KEPT_BYTES_MAX) if kind.is_in_place else None
+        if kept is None:
+            self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
+            if kind.is_in_place:
+                self.kept = list(map(self.shell.world.buffers.clone, outputs))
         if (self.is_large or kind.is_by_rank) and self.is_sync and not kind.is_unsettled:
             self.is_two = bool(outputs or kind.inputs(self))
 
@@ -303,7 +304,10 @@ class Call:
         if self.is_large:
             world.buffers.release(self.kept or ())
         elif not self.is_two:
-            self.result = _copies(kind.outputs(self))
+            outputs = kind.outputs(self)
+            self.result = small_bytes(outputs, KEPT_BYTES_MAX)
+            if self.result is None:
+                self.result = list(map(world.buffers.clone, outputs))
             if self.record is not None and not kind.is_by_rank:
                 self.record.result = self.result
         self.kept = None
@@ -336,11 +340,6 @@ class Call:
             elif self.native is not None:
                 self._listen()
         return self.future
-
-
-def _copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | bytes]:
-    """Those of small tensors, as ``Buffers.copy`` makes them."""
-    return [to_bytes(x) if x.is_cpu else x.detach().clone() for x in tensors]
 
 
 def as_bytes(copies: Sequence[torch.Tensor | bytes]) -> list[bytes]:

@@ -23,7 +23,7 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
-from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.area import NONE, RESULTS_SHARE, GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
@@ -54,8 +54,8 @@ class MemorySnapshots:
         self._known: dict[str, GroupMemory] = {}
         self._at_risk: dict[str, AtRisk] = {}
         self._told: set[str] = set()
-        who = "all workers" if settings.replicas == 1 else "its replica"
-        self._otherwise = f"A death restarts {who}."
+        self._who = "all workers" if settings.replicas == 1 else "its replica"
+        self._otherwise = f"A death restarts {self._who}."
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
@@ -111,9 +111,9 @@ class MemorySnapshots:
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
         several = self._settings.replicas > 1
         areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
-        areas *= 2 * self._settings.replicas if several else 1  # and as many for results
-        free = free_bytes()
-        each = int(free * SHARE / areas) // 4096 * 4096
+        areas *= self._settings.replicas
+        free, of_results = free_bytes(), 1 / RESULTS_SHARE * several
+        each = int(free * SHARE / (areas * (1 + of_results))) // 4096 * 4096
         why = f"{amount(free)} of memory are free" if each < LEAST_BYTES else ""
         if not why:
             try:
@@ -145,6 +145,7 @@ class MemorySnapshots:
         if known is None:
             return ""
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
+        known.board.set(rank, Word.SAID_AT, 0)
         return known.place
 
     def ended_well(self, incarnation: str, rank: int) -> None:
@@ -192,7 +193,11 @@ class MemorySnapshots:
         areas = [known.area(rank) for rank in known.here]
         boundary = common([x.generations() for x in areas], [x.logs() for x in areas])
         broken = tuple(board.all(Word.BROKEN))
-        return BoardSeen(incarnation, board.look(), *words, boundary, broken, why=board.why)
+        steps, calls = board.all(Word.REACHED), map(board.said, range(board.ranks))
+        after = tuple(steps), tuple(calls)
+        return BoardSeen(
+            incarnation, board.look(), *words, boundary, broken, False, board.why, *after
+        )
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than the step ``boundary``."""
@@ -260,15 +265,17 @@ class MemorySnapshots:
                 self._tell_once(
                     "on",
                     f"Memory snapshots: on {where} ({amount(each)} a worker so far, at most "
-                    f"{amount(memory.nbytes)}). A lost worker {costs}.",
+                    f"{amount(memory.worker_bytes)}). A lost worker {costs}.",
                 )
             if known.has_gap:
                 room = amount(memory.area(memory.here.start).log_room)
+                then = f"takes all workers back to step {known.newest.step}"
+                then = then if self._settings.replicas == 1 else f"restarts {self._who}"
                 self._tell_once(
                     "full",
                     "Memory snapshots: the results of a step's collectives do not fit into its "
-                    f"log ({room} a worker). Until the next snapshot a death takes all workers "
-                    f"back to step {known.newest.step}. To have larger logs, free memory.",
+                    f"log ({room} a worker). Until the next snapshot a death {then}. To have "
+                    "larger logs, free memory.",
                 )
         if self.disk is not None:
             self.disk.look(memory, key.incarnation)

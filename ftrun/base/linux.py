@@ -155,11 +155,9 @@ def _signal_masks(status: Path) -> dict[str, int]:
 
 def process_row(pid: int) -> ProcessRow | None:
     """The process with this pid as it is now, or None."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
+    fields = _stat(pid)
+    if not fields:
         return None
-    fields = text.rpartition(")")[2].split()
     return ProcessRow(
         pid=pid,
         state=fields[0],
@@ -202,13 +200,14 @@ def status_of_dying(pid: int) -> int | None:
 
 def _status(pid: int, has_ended: Callable[[str, int], bool]) -> int | None:
     """The status in /proc/PID/stat, if the process's state and flags are such."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    is_over = has_ended(fields[0], int(fields[6]))
+    fields = _stat(pid)
+    is_over = bool(fields) and has_ended(fields[0], int(fields[6]))
     return os.waitstatus_to_exitcode(int(fields[49])) if is_over else None
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none if the process is gone."""
+    return _shown(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
 
 
 def process_rows() -> list[ProcessRow]:
@@ -218,19 +217,21 @@ def process_rows() -> list[ProcessRow]:
 
 def process_environment(pid: int) -> bytes:
     """The environment block of a process, NUL separated; empty if it may not be read."""
+    return _shown(pid, "environ")
+
+
+def _shown(pid: int, name: str) -> bytes:
+    """A file of /proc/PID, empty if it cannot be read. A sweep reads hundreds: no ``Path``."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
+        with open(f"/proc/{pid}/{name}", "rb", 0) as file:
+            return file.read()
     except OSError:
         return b""
 
 
 def command_line(pid: int) -> str:
     """The words or the title of a process; "" if it is gone or a zombie."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
-    except OSError:
-        return ""
-    return words.replace(b"\0", b" ").decode(errors="replace")
+    return _shown(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
 
 
 def send_signal(row: ProcessRow, number: int) -> int | None:

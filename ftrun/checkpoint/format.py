@@ -1,10 +1,10 @@
 """A state tree as a JSON structure plus raw leaves, and back. No pickle, nothing executable.
 
 A tree is what ``state_dict()`` functions return: nested dicts, lists and tuples around tensors,
-arrays and plain values, and enums, named tuples and dataclasses of the script's. ``pack`` splits it
-into a structure (plain JSON) and leaves (tensors, arrays, bytes), whose memory is used in place
-wherever it is dense; ``unpack`` restores the same tree, bit by bit. ``validate`` refuses an object
-of any other kind, with its key.
+arrays and plain values, and enums, named tuples, dataclasses and plain objects of the script's.
+``pack`` splits it into a structure (plain JSON) and leaves (tensors, arrays, bytes), whose memory
+is used in place wherever it is dense; ``unpack`` restores the same tree, bit by bit. ``validate``
+refuses an object of any other kind, with its key.
 
 Not here: where the leaves' bytes lie on the wire (layout.py) and how they travel (serve.py,
 heal.py).
@@ -23,7 +23,8 @@ Everything else is a JSON object whose only key names its kind::
     {"SimpleNamespace": {"map": {...}}}               and "Namespace", argparse's
     {"int": "-0x1f"} {"path": ["PosixPath", "/a"]}    and other plain values (plain_values.py)
     {"enum": ["module:Class", "MEMBER"]}              of the script's classes (script_classes.py)
-    {"namedtuple": ["module:Class", {"field": 1}]}    and "dataclass"
+    {"namedtuple": ["module:Class", {"field": 1}]}    and "dataclass", and "object"
+    {"again": 2}                 the third "object" once more
     {"leaf": 3}                  the fourth of the leaves
 """
 
@@ -110,8 +111,8 @@ def unpack(
             same path, and a DTensor its mesh. Without such a leaf (a fresh optimizer has no
             moments) it takes them from one that is sharded alike, or is on the same mesh. Without
             any leaf here, the receiver holds nothing, and the mesh is made by its description.
-        is_plain: dicts stand for the script's named tuples and dataclasses, and the names of
-            members for its enums', because this process need not have those classes.
+        is_plain: dicts stand for the script's named tuples and objects, and the names of members
+            for its enums', because this process need not have those classes.
 
     Raises:
         ProtocolError: the structure is not one that ``pack`` makes.
@@ -138,6 +139,7 @@ class _Packer:
 
     leaves: list[Leaf] = field(default_factory=list)
     leaves_out: bool = False
+    objects: dict[int, int] = field(default_factory=dict)  # plain ones, by identity
 
     def node(self, value: Tree, parent: str, name: str, depth: int) -> Json:
         try:
@@ -238,6 +240,10 @@ class _Packer:
         name = script_classes.name_of(type(value))
         if kind == script_classes.ENUM:
             return {kind: [name, value.name]}
+        if id(value) in self.objects:
+            return {"again": self.objects[id(value)]}
+        if kind == script_classes.OBJECT:
+            self.objects[id(value)] = len(self.objects)
         fields = script_classes.fields_of(value)
         written = {k: self.node(v, path, key_name(k), depth + 1) for k, v in fields.items()}
         return {kind: [name, written]}
@@ -269,9 +275,9 @@ def _refusal(value: object, path: str, why: str = "") -> UserError:
         what = f"{nested}{what} of {value.layout} on {value.device.type}"
     return UserError(
         f"state_dict key {shown(path)} holds a {f'{what} {why}'.rstrip()}: ftrun carries dense "
-        "tensors, numpy arrays, plain values, dicts, lists and tuples of them, enums, named tuples "
-        "and dataclasses to peers, and never code or pickles. Leave the key out of the state, or "
-        "give it in one of those forms"
+        "tensors, numpy arrays, plain values, dicts, lists and tuples of them, enums, named "
+        "tuples, dataclasses and plain objects to peers, and never code or pickles. Leave the key "
+        "out of the state, or give it in one of those forms"
     )
 
 
@@ -284,6 +290,7 @@ class _Unpacker:
 
     values: Sequence[Any]
     is_plain: bool = False
+    objects: list[Any] = field(default_factory=list)
 
     def node(self, written: Json, depth: int) -> Tree:
         if depth > DEPTH_MAX + 2:
@@ -322,8 +329,8 @@ class _Unpacker:
             return made
         if kind in script_classes.KINDS:
             return self._of_script(kind, body, depth)
-        if kind == "leaf":
-            return self.values[_natural(body)]
+        if kind in ("leaf", "again"):
+            return (self.values if kind == "leaf" else self.objects)[_natural(body)]
         return read_plain(kind, body)
 
     def _items(self, kind: str, body: Json, depth: int) -> Iterator[tuple[Any, Tree]]:
@@ -338,6 +345,12 @@ class _Unpacker:
         name, written = body
         if kind == script_classes.ENUM:
             return str(written) if self.is_plain else script_classes.member(name, written)
+        if kind == script_classes.OBJECT:  # it may be in one of its own attributes
+            made = {} if self.is_plain else script_classes.begun(name)
+            self.objects.append(made)
+            held = made if self.is_plain else vars(made)
+            held.update((key, self.node(value, depth + 1)) for key, value in written.items())
+            return made
         fields = {key: self.node(value, depth + 1) for key, value in written.items()}
         return fields if self.is_plain else script_classes.make(kind, name, fields)
 

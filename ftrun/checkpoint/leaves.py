@@ -192,15 +192,15 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor]:
-    """``tensor`` with its dimensions in the order of memory, and that order; a copy if need be."""
+    """``tensor`` with its dimensions in the order of memory, and that order; a copy if need be.
+
+    A copy has the same order: the last bits of a product depend on it.
+    """
     if tensor.is_contiguous():
         return (), tensor
     strides = tensor.stride()
     order = tuple(sorted(range(tensor.dim()), key=lambda d: -strides[d]))
-    permuted = tensor.permute(order)
-    if permuted.is_contiguous():
-        return order, permuted
-    return (), tensor.contiguous()
+    return order, tensor.permute(order).contiguous()
 
 
 def _shaped(spec: LeafSpec, buffer: torch.Tensor) -> torch.Tensor:

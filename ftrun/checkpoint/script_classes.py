@@ -1,12 +1,13 @@
-"""Objects of the script's own classes in a state: members of enums, named tuples, dataclasses.
+"""Objects of the script's own classes in a state: members of enums, named tuples, dataclasses, and
+plain objects, which hold attributes and nothing else.
 
 A structure names their class, as a pickle does. But a receiver only looks the name up, in the plain
 namespaces of modules that it has loaded already: nothing is imported, and no method of a class is
-called. A member of an enum is looked up too; the fields of a new tuple or dataclass are set.
+called. A member of an enum is looked up too; the fields of a new tuple or object are set.
 
 Objects that this would not carry whole are refused when they are written: those of a class that is
-not found under its name, with attributes besides its fields, or with a ``__del__``, which would
-run.
+not found under its name, with attributes besides its fields, with a ``__del__``, which would run,
+or with its own rules for copies.
 
 Not here: the values of the fields (format.py).
 """
@@ -24,18 +25,28 @@ from ftrun.base.errors import UserError
 
 Fields: TypeAlias = dict[str, Any]
 
-ENUM, NAMED_TUPLE, DATACLASS = "enum", "namedtuple", "dataclass"
-KINDS = (ENUM, NAMED_TUPLE, DATACLASS)
+ENUM, NAMED_TUPLE, DATACLASS, OBJECT = "enum", "namedtuple", "dataclass", "object"
+KINDS = (ENUM, NAMED_TUPLE, DATACLASS, OBJECT)
+_RULES = {"__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__", "__deepcopy__"}
+"""A class that has one of these decides itself what a copy of its objects holds."""
+
+
+class _Plain:
+    """Its objects hold attributes and nothing else."""
 
 
 def kind_of(kind: type) -> str:
-    """Which of the three a class is; "": none."""
+    """Which of the four a class is; "": none."""
     if issubclass(kind, Enum):
         return ENUM
     if issubclass(kind, tuple):
         names = getattr(kind, "_fields", None)
         return NAMED_TUPLE if type(names) is tuple else ""
-    return DATACLASS if dataclasses.is_dataclass(kind) else ""
+    if dataclasses.is_dataclass(kind):
+        return DATACLASS
+    has_rules = any(not _RULES.isdisjoint(vars(base)) for base in kind.__mro__[:-1])
+    is_plain = kind.__dictoffset__ and kind.__basicsize__ == _Plain.__basicsize__
+    return OBJECT if is_plain and not has_rules else ""
 
 
 def name_of(kind: type) -> str:
@@ -44,14 +55,16 @@ def name_of(kind: type) -> str:
 
 
 def fields_of(value: Any) -> Fields:
-    """The fields of a named tuple or dataclass, and their values, in their order."""
+    """The fields of a named tuple or an object, and their values, in their order."""
     if isinstance(value, tuple):
         return dict(zip(_names(type(value)), value, strict=True))
+    if kind_of(type(value)) == OBJECT:
+        return {**vars(value)}
     return {name: getattr(value, name) for name in _names(type(value))}
 
 
 def why_not(value: Any) -> str:
-    """Why an object of one of the three kinds cannot be carried; "": it can."""
+    """Why an object of one of the four kinds cannot be carried; "": it can."""
     kind = type(value)
     if _find(name_of(kind)) is not kind:
         return "whose class is not found under its name (is it made within a function?)"
@@ -60,6 +73,8 @@ def why_not(value: Any) -> str:
         return "" if whole else "a combination of flags"
     if hasattr(kind, "__del__"):
         return "whose class has a __del__"
+    if kind_of(kind) == OBJECT:
+        return "with __slots__" if copyreg._slotnames(kind) else ""  # type: ignore[attr-defined]
     more: set[str] = {*vars(value)} if hasattr(value, "__dict__") else set()
     if kind_of(kind) == NAMED_TUPLE:
         return f"with an attribute {min(more)!r} beside its fields" if more else ""
@@ -102,6 +117,15 @@ def make(kind: str, name: str, fields: Fields) -> Any:
     for key, value in fields.items():
         object.__setattr__(made, key, value)
     return made
+
+
+def begun(name: str) -> Any:
+    """A plain object of the class ``name``, without its attributes.
+
+    Raises:
+        UserError: this process has no such class.
+    """
+    return _blank(_class(OBJECT, name))
 
 
 def _class(kind: str, name: str) -> Any:

@@ -42,8 +42,9 @@ import xxhash
 from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import Attempt
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
-from ftrun.core.replay.log_rules import free_parts, needed, roomy
+from ftrun.core.replay.log_rules import CALLED, free_parts, needed, roomy
 from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts, Generation, Logged, common
@@ -61,6 +62,8 @@ KEPT = 2
 """Generations that stay, so that all ranks have one of the same step."""
 HOLDERS = 2
 """Processes that may hold a generation: what writes to a disk, and what sends to another node."""
+RESULTS_SHARE = 3
+"""An area for results is such a part of the other one: as large as its logs."""
 CALLS_MAX = 16384
 """In one log."""
 LARGE_BYTES = 64 << 10
@@ -639,14 +642,17 @@ class Word(IntEnum):
     ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED``,
     ``PRINTED_ERRORS``: so many lines are on its standard output and its standard error. ``FULL``:
     its log is, and the generation was made before this number of steps; 0: it is not. ``SEEN``,
-    ``SEEN_NUMBER``: the highest attempt of a quorum that it knows.
+    ``SEEN_NUMBER``: the highest attempt of a quorum that it knows. ``SAID_AT``: when it has said
+    last which call it waits in, by ``WAITS_GROUP``, ``WAITS_CALL``, ``WAITS_KIND`` and
+    ``WAITS_BYTES``.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
     AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
-    SEEN_NUMBER = 18
+    SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
 
 
+_SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)
 _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
@@ -684,6 +690,22 @@ class Board:
         """The highest attempt that a rank knows, or one below."""
         quorum_id = self.read(rank, Word.SEEN)
         return Attempt(quorum_id, self.read(rank, Word.SEEN_NUMBER))
+
+    def says(self, rank: int, group: int, call: int, kind: str, nbytes: int) -> None:
+        """A rank waits in this call; ``call`` -1: in none. Whoever reads half of it has nothing."""
+        self.set(rank, Word.SAID_AT, 0)
+        number = CALLED.index(kind)
+        for word, value in zip(_SAID, (group, call, number, nbytes), strict=True):
+            self.set(rank, word, value)
+        self.set(rank, Word.SAID_AT, time.monotonic_ns())
+
+    def said(self, rank: int) -> Waits | None:
+        """Which call a rank waits in; None: it has not said so far."""
+        at = self.read(rank, Word.SAID_AT)
+        group, call, number, nbytes = (self.read(rank, word) for word in _SAID)
+        if not at or at != self.read(rank, Word.SAID_AT):
+            return None
+        return Waits(group, call, CALLED[number], nbytes, (time.monotonic_ns() - at) / 1e9)
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
@@ -825,7 +847,7 @@ class GroupMemory:
         cls, ranks: int, nbytes: int, here: range | None = None, *, has_results: bool = False
     ) -> GroupMemory:
         """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
-        ``has_results``: of reductions with other replicas.
+        ``has_results``: of reductions with other replicas, a third of that more.
 
         Raises:
             OSError: this system has no such memory, or no futex.
@@ -885,8 +907,9 @@ class GroupMemory:
     def _area(self, number: int) -> Area:
         if number not in self._areas:
             memory = self._files[1 + number]
-            memory.reserve(2 * self.nbytes)  # of addresses: see ``lay_out``
-            self._areas[number] = Area(memory, self.nbytes)
+            nbytes = self.nbytes // (RESULTS_SHARE if number >= len(self.here) else 1)
+            memory.reserve(2 * nbytes)  # of addresses: see ``lay_out``
+            self._areas[number] = Area(memory, nbytes)
         return self._areas[number]
 
     def hold(self, step: int | None = None) -> list[Held] | None:
@@ -903,6 +926,11 @@ class GroupMemory:
             for one in whole:
                 one.release()
         return None
+
+    @property
+    def worker_bytes(self) -> int:
+        """What is set aside for each worker."""
+        return self.nbytes + self.nbytes // RESULTS_SHARE * self.has_results
 
     def held_bytes(self) -> int:
         """How much memory all areas take now."""

@@ -44,7 +44,7 @@ from ftrun.base.files import sync, write_whole
 from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import unpack
 from ftrun.checkpoint.leaves import LeafSpec
-from ftrun.checkpoint.script_classes import DATACLASS, NAMED_TUPLE
+from ftrun.checkpoint.script_classes import DATACLASS, NAMED_TUPLE, OBJECT
 from ftrun.snapshots import manifest
 from ftrun.snapshots.manifest import StoredFile, StoredLeaf
 
@@ -385,7 +385,7 @@ def _walk(written: Any, path: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     for kind in ("OrderedDict", "Counter", "defaultdict"):
         if kind in written:
             written = written[kind]
-    for kind in (NAMED_TUPLE, DATACLASS):
+    for kind in (NAMED_TUPLE, DATACLASS, OBJECT):
         if kind in written:
             written = {"map": written[kind][1]}
     if "leaf" in written:

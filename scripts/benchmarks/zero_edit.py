@@ -6,22 +6,27 @@
 
 The jobs of both forms run at the same time and take turns: while one trains a block of steps, the
 workers of the other wait for theirs. So whatever slows the machine down for a second slows both. A
-sample is one block, and a ratio that of two neighbouring ones. All are means of both workers.
+sample is one block, and a ratio that of two neighbouring ones. Blocks before those are a warm-up.
+With memory snapshots it lasts until these take no new memory any more: what that costs is a row.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import statistics
+import struct
 import tempfile
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from benchmarks.jobs import BIN
 from benchmarks.results import Result, Row
@@ -83,26 +88,26 @@ from torch.utils.data import DataLoader, TensorDataset
 FIRST
 torch.manual_seed(0)
 torch.set_num_threads(1)
-width, layers, batch, steps, warm_up, blocks, calls, values = map(int, sys.argv[1:9])
+width, layers, batch, steps, calls, values = map(int, sys.argv[1:7])
 model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 FORM
 loader = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
 turns = socket.socket(socket.AF_UNIX)
 turns.settimeout(TIMEOUT)
-turns.connect(str(pathlib.Path(sys.argv[9], "turns")))
+turns.connect(str(pathlib.Path(sys.argv[7], "turns")))
 turns.sendall(b"NAME"[:1])
 times = []
-for block in range(warm_up + blocks):
+while True:
 BEFORE
     turns.sendall(b".")
-    if not turns.recv(1):
+    if turns.recv(1) != b".":
         break
     began, used = time.perf_counter(), time.CLOCK()
 TIMED
     whole, own = time.perf_counter() - began, time.CLOCK() - used
     times.append((whole / (calls or steps) * 1e3, own / (calls or steps) * 1e3))
 who = "-".join((os.environ.get("FTRUN_REPLICA_ID", "0"), os.environ["RANK"]))
-pathlib.Path(sys.argv[9], f"NAME{who}").write_text(json.dumps(times[-blocks:]))
+pathlib.Path(sys.argv[7], f"NAME{who}").write_text(json.dumps(times))
 turns.sendall(b".")
 turns.recv(1)
 """
@@ -112,6 +117,7 @@ turns.recv(1)
 class Plan:
     """A model of ``layers`` square layers, and blocks of steps of it.
 
+    ``warm_up``: at least so many blocks do not count, and ``LONGEST`` times as many at most.
     ``calls``: a block is so many calls after the steps, each of so many ``values``; 0: the steps.
     """
 
@@ -126,7 +132,26 @@ class Plan:
 
     def words(self) -> tuple[str, ...]:
         """As the script's arguments."""
-        return tuple(map(str, astuple(self)))
+        model = self.width, self.layers, self.batch, self.steps
+        return tuple(map(str, (*model, self.calls, self.values)))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """By form: of each block the time of a step and its processor time, as means of both workers,
+    in ms. ``warm``: so many blocks do not count. ``others``: while those that do were trained by
+    both, the processor time of the job's other processes, by its own steps. ``held``: bytes of the
+    snapshots after each block.
+    """
+
+    blocks: dict[str, list[tuple[float, float]]]
+    warm: int
+    others: dict[str, float]
+    held: list[int]
+
+    def of(self, form: str, which: int) -> list[float]:
+        """The blocks that count. ``which``: 0: time, 1: processor time."""
+        return [block[which] for block in self.blocks[form][self.warm :]]
 
 
 PLAN = Plan(158, 4, 64, 400, 2, 16)
@@ -136,16 +161,18 @@ CALLS = {
 }
 """By name: what an all_reduce of the script's own reduces, and the unit of its time."""
 GROUPS = {
-    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 2, 12)),
-    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 4, 8)),
-    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 1, 10, 6)),
-    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 2, 12)),
-    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 4, 8)),
-    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 1, 10, 6)),
+    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 4, 16)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 4, 20)),
+    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 2, 4, 6)),
+    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 4, 16)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 4, 20)),
+    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 2, 4, 6)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
 worker has half of it."""
 LONG_STEPS = ("ddp-8M", "fsdp-8M", "ddp-1G", "fsdp-1G")
+LONGEST, STILL = 4, 3
+"""A warm-up is over when the snapshots have taken no new memory for so many blocks."""
 TOLD = re.compile(r"ftrun: (Memory snapshots: .*)")
 Start = tuple[str, tuple[str, ...]]
 """The source of a script, and the words of the command before it."""
@@ -192,9 +219,10 @@ def _rows(
     times: dict[str, list[float]] = {form: [] for form in jobs}
     own: dict[str, list[float]] = {form: [] for form in jobs}
     for _ in range(starts):
-        for form, blocks in _blocks(jobs, plan).items():
-            times[form] += [whole * factor for whole, _ in blocks]
-            own[form] += [used * factor for _, used in blocks]
+        found = _measure(jobs, plan)
+        for form in jobs:
+            times[form] += [whole * factor for whole in found.of(form, 0)]
+            own[form] += [used * factor for used in found.of(form, 1)]
     other = next(form for form in jobs if form != "ftrun")
     over = "the explicit form" if other == "explicit" else other
     thread = f"… in processor time of the {'training' if not key else 'calling'} thread"
@@ -211,34 +239,14 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
     rows, told = list[Row](), list[str]()
     for name in names:
         what, sharded, plan = GROUPS[name]
-        times: dict[str, list[float]] = {"ftrun": [], "off": []}
-        own: dict[str, list[float]] = {"ftrun": [], "off": []}
-        held: dict[str, list[float]] = {"ftrun": []}
         body = ONE_GROUP.replace("SHARDED", sharded)
         given = ("--workers-per-replica", str(WORKERS), "--memory-snapshots")
         jobs = {
             form: (_source(form, "", body, "process_time"), _ftrun(form, *given, value))
             for form, value in (("ftrun", "auto"), ("off", "off"))
         }
-
-        def look(form: str, job: Command, held: dict[str, list[float]] = held) -> None:
-            if form == "ftrun":
-                held[form].append(_held_bytes(job.process.pid) / WORKERS / 1e6)
-
-        for _ in range(starts):
-            blocks = _blocks(jobs, plan, look, told)
-            for form, found in blocks.items():
-                times[form] += [whole for whole, _ in found]
-                own[form] += [used for _, used in found]
-        more = [mine - plain for mine, plain in zip(own["ftrun"], own["off"], strict=True)]
-        rows += [
-            Row(f"{name}_ms", f"step, {what}", "ms", times),
-            Row(f"{name}_ratio", "… over that without", "×", _ratios(times, "off"), digits=4),
-            Row(f"{name}_cpu", "processor time of all threads", "ms", own),
-            Row(f"{name}_cpu_ratio", "… over that without", "×", _ratios(own, "off"), digits=4),
-            Row(f"{name}_cpu_more", "… more than that without", "ms", {"ftrun": more}, digits=2),
-            Row(f"{name}_held", "memory of the snapshots, a worker", "MB", held, digits=0),
-        ]
+        found = [_measure(jobs, plan, told) for _ in range(starts)]
+        rows += _rows_of_memory(name, what, found, plan)
     return Result(
         "memory-snapshots",
         f"A step of one group with memory snapshots and without, {starts} starts of both",
@@ -246,17 +254,65 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         notes=[
             "`ftrun` is with memory snapshots. A sample is the mean of a block of steps of both "
             "workers, and both jobs take turns block by block.",
-            "Copies of the state take 0.5 % of the steps' time, 1 % if the log is small. The first "
-            "ones take new memory, 0.6 s for 1 GB; they are in blocks before these.",
+            "Copies of the state take 0.5 % of the steps' time, 1 % if the log is small, and come "
+            "every few steps: so the ratio of all blocks together says more than that of one.",
+            "Part of FSDP2's ratio is a saving: with snapshots its large gathers go by all-to-all, "
+            "which takes less of the processor than Gloo's own.",
+            "First steps: what the blocks take more that do not count. Snapshots take new memory "
+            "there, 0.6 s for 1 GB.",
             *(f"ftrun's own line: {text}" for text in told),
         ],
     )
+
+
+def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan) -> list[Row]:
+    forms = ("ftrun", "off")
+    times, own = (
+        {form: [x for one in found for x in one.of(form, which)] for form in forms}
+        for which in (0, 1)
+    )
+    whole, whole_own = ({"ftrun": [sum(x["ftrun"]) / sum(x["off"])]} for x in (times, own))
+    turns = {form: sum(times[form]) / sum(map(sum, times.values())) for form in forms}
+    # They run in the other job's turns, too.
+    others = {form: [one.others[form] * turns[form] for one in found] for form in forms}
+    first, late, held = list[float](), list[float](), list[float]()
+    for one in found:
+        mine, plain = ([used for _, used in one.blocks[form][: one.warm]] for form in forms)
+        first.append((sum(mine) - sum(plain)) * plan.steps / 1e3)
+        late.append((one.held[-1] - one.held[one.warm - 1]) / WORKERS / 1e6)
+        held.append(one.held[-1] / WORKERS / 1e6)
+    return [
+        Row(f"{name}_ms", f"step, {what}", "ms", times),
+        Row(f"{name}_ratio", "… over that without", "×", _ratios(times, "off"), digits=4),
+        Row(f"{name}_whole", "… of all blocks together", "×", whole, digits=4),
+        Row(f"{name}_cpu", "processor time of all threads", "ms", own),
+        Row(f"{name}_cpu_ratio", "… over that without", "×", _ratios(own, "off"), digits=4),
+        Row(f"{name}_cpu_whole", "… of all blocks together", "×", whole_own, digits=4),
+        Row(f"{name}_others", "processor time of the launcher and its helpers, a step", "ms",
+            others, digits=2),
+        Row(f"{name}_first", "first steps: processor time more than without, a worker", "s",
+            {"ftrun": first}, digits=2),
+        Row(f"{name}_held", "memory of the snapshots, a worker", "MB", {"ftrun": held}, digits=0),
+        Row(f"{name}_late", "… of it taken in the blocks that count", "MB", {"ftrun": late},
+            digits=0),
+    ]  # fmt: skip
 
 
 def _held_bytes(pid: int) -> int:
     """What the memory takes that an agent has without a file."""
     files = [path for path in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in os.readlink(path)]
     return sum(path.stat().st_blocks * 512 for path in files)
+
+
+def _others_s(pid: int, workers: Collection[int]) -> dict[int, float]:
+    """The processor time of each process of a job but its workers."""
+    agent, found = psutil.Process(pid), {}
+    for process in (agent, *agent.children(recursive=True)):
+        if process.pid not in workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
+    return found
 
 
 def _ratios(samples: dict[str, list[float]], over: str) -> dict[str, list[float]]:
@@ -270,25 +326,20 @@ def _ftrun(form: str, *given: str) -> tuple[str, ...]:
 
 def _source(form: str, first: str, body: str, clock: str, call: str = "") -> str:
     """``call``: what a block's time is of, after its steps; "": of the steps."""
-    timed = textwrap.indent(call or TRAIN, "    ")
     before = textwrap.indent(TRAIN, "    ") if call else ""
-    source = SCRIPT.replace("BEFORE", before).replace("TIMED", timed)
+    source = SCRIPT.replace("BEFORE", before).replace(
+        "TIMED", textwrap.indent(call or TRAIN, "    ")
+    )
     source = source.replace("FIRST", first).replace("FORM", body).replace("CLOCK", clock)
     return source.replace("NAME", form).replace("TIMEOUT", str(TIMEOUT_S))
 
 
-def _blocks(
-    jobs: Mapping[str, Start],
-    plan: Plan,
-    look: Callable[[str, Command], None] = lambda form, job: None,
-    told: list[str] | None = None,
-) -> dict[str, list[tuple[float, float]]]:
-    """By form: the time of a step in each block, and its processor time; means of both workers.
+def _measure(jobs: Mapping[str, Start], plan: Plan, told: list[str] | None = None) -> Measured:
+    """Both forms in turns.
 
     Args:
         jobs: by form, the script's source and the words before it.
-        look: called with each when all its blocks are done and its workers are there.
-        told: gets what ftrun tells of its memory snapshots.
+        told: gets what ftrun tells of its memory snapshots; None: the script has none.
 
     Raises:
         TimeoutError: a worker did not come to its turn in time.
@@ -299,31 +350,64 @@ def _blocks(
         server.bind(str(directory / "turns"))
         server.listen()
         server.settimeout(TIMEOUT_S)
-        started = [
-            stack.enter_context(_job(form, source, launcher, plan, directory))
+        started = {
+            form: stack.enter_context(_job(form, source, launcher, plan, directory))
             for form, (source, launcher) in jobs.items()
-        ]
+        }
         workers: dict[str, list[socket.socket]] = {form: [] for form in jobs}
         for _ in range(WORKERS * len(jobs)):
             worker = stack.enter_context(server.accept()[0])
             worker.settimeout(TIMEOUT_S)
             initial = worker.recv(1).decode()
             workers[next(form for form in jobs if form[0] == initial)].append(worker)
-        whole = plan.warm_up + plan.blocks
-        for block in range(whole + 1):
-            for form in list(jobs)[:: 1 if block % 2 else -1]:
-                _await(workers[form])
-                if block == whole:
-                    look(form, started[list(jobs).index(form)])
-                for worker in workers[form]:
-                    worker.sendall(b".")
-                if block < whole:
-                    _await(workers[form], peek=True)
-        for job in started:
+        pids = {form: job.process.pid for form, job in started.items()}
+        warm, others, held = _take_turns(workers, pids, plan, has_memory=told is not None)
+        for job in started.values():
             job.process.wait(TIMEOUT_S)
             if told is not None:
                 told += TOLD.findall(job.output)
-        return {form: _means(directory, form) for form in jobs}
+        return Measured({form: _means(directory, form) for form in jobs}, warm, others, held)
+
+
+def _take_turns(
+    workers: Mapping[str, list[socket.socket]],
+    pids: Mapping[str, int],
+    plan: Plan,
+    *,
+    has_memory: bool,
+) -> tuple[int, dict[str, float], list[int]]:
+    """``warm``, ``others`` and ``held`` of ``Measured``. ``pids``: of the launchers."""
+    held, warm, block, before = list[int](), 0, 0, dict[str, dict[int, float]]()
+    while not warm or block < warm + plan.blocks:
+        for form in list(workers)[:: 1 if block % 2 else -1]:
+            _await(workers[form])
+            for worker in workers[form]:
+                worker.sendall(b".")
+            _await(workers[form], peek=True)
+        block += 1
+        held.append(_held_bytes(pids["ftrun"]) if has_memory else 0)
+        is_still = len(held) > STILL and held[-1] == held[-1 - STILL]
+        may_end = block >= plan.warm_up and (is_still or not has_memory)
+        if not warm and (may_end or block >= LONGEST * plan.warm_up):
+            warm, before = block, {form: _others_of(form, workers, pids) for form in workers}
+    after = {form: _others_of(form, workers, pids) for form in workers}
+    others = {
+        form: sum(used - before[form].get(pid, 0.0) for pid, used in own.items()) * 1e3
+        for form, own in after.items()
+    }
+    for word in (b"e", b"."):
+        for form in workers:
+            _await(workers[form])
+            for worker in workers[form]:
+                worker.sendall(word)
+    return warm, {form: used / plan.blocks / plan.steps for form, used in others.items()}, held
+
+
+def _others_of(
+    form: str, workers: Mapping[str, list[socket.socket]], pids: Mapping[str, int]
+) -> dict[int, float]:
+    known = (x.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12) for x in workers[form])
+    return _others_s(pids[form], {struct.unpack("3i", x)[0] for x in known})
 
 
 def _job(form: str, source: str, launcher: Sequence[str], plan: Plan, directory: Path) -> Command:

@@ -23,6 +23,7 @@ import termios
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -51,7 +52,7 @@ IMPORTED = (
     TORCHRUN,
     "encodings.idna",
     "psutil",
-    "pydantic",  # by typer; ftrun itself has no use for it
+    "typer._adapters",  # when it reads a command line, and pydantic with it
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SPAWNER = "ftrun.agent.spawner"
@@ -76,6 +77,8 @@ def main() -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     Imports().finish()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # of torch's operators, which each fork would deregister
     gc.freeze()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
     child = template.serve()
@@ -145,8 +148,8 @@ class Forks:
         how, *more = request.program
         if how.endswith(SCRIPT):
             return partial(_run_and_end, "", how)
-        forks_too = how == "-c" and more[3] == SPAWNER
-        return partial(_run if forks_too else _run_and_end, how, more[0])
+        has_workers = how == "-c" and more[3] == SPAWNER
+        return partial(_run_and_end, how, more[0], lets_go=has_workers)
 
     def _hold(self, ours: socket.socket, theirs: socket.socket) -> Child | None:
         """Be a template for one agent, whose children must descend from it. Dies with it."""
@@ -279,8 +282,11 @@ def _run(how: str, what: str) -> None:
     exec(spec.loader.get_code(spec.name), program.__dict__)  # type: ignore[attr-defined]
 
 
-def _run_and_end(how: str, what: str) -> None:
-    """``_run``, without taking the interpreter's modules apart: half a second of a core."""
+def _run_and_end(how: str, what: str, lets_go: bool = False) -> None:
+    """``_run``, without taking the interpreter's modules apart: a quarter of what a worker costs.
+
+    ``lets_go``: first of what the script holds, whose destructors are a worker's own.
+    """
     code: object = 0
     try:
         _run(how, what)
@@ -291,9 +297,18 @@ def _run_and_end(how: str, what: str) -> None:
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    if lets_go:
+        _let_go(sys.modules["__main__"].__dict__)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code or 0)
+
+
+def _let_go(names: dict[str, Any]) -> None:
+    """As the interpreter does with a module at its end."""
+    for name in [name for name in names if not name.startswith("__")]:
+        names[name] = None
+    gc.collect()
 
 
 if __name__ == "__main__":

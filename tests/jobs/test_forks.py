@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -66,6 +67,31 @@ def test_its_end_is_its_parents_to_know(tmp_path: Path) -> None:
         job.signal(signal.SIGKILL)
         assert job.process.wait(60) == -signal.SIGKILL
         assert job.left() == []
+
+
+ENDS = """
+import atexit, sys, threading
+
+class Held:
+    def __del__(self):
+        print("let go", flush=True)
+
+def outlive():
+    threading.main_thread().join()
+    print("thread", flush=True)
+
+held = Held()
+atexit.register(print, "at exit", flush=True)
+threading.Thread(target=outlive).start()
+sys.exit("of its own")
+"""
+
+
+def test_a_worker_ends_with_its_threads_its_handlers_and_its_objects(tmp_path: Path) -> None:
+    with Job(tmp_path, ENDS, "--max-restarts", "0") as job:
+        assert job.end() == 1
+        said = re.findall(r"^\[0\.0\] (.*)", job.output, re.MULTILINE)
+        assert said == ["of its own", "thread", "at exit", "let go"], job.output
 
 
 @pytest.mark.parametrize("why", ["wish", "module", "variable"])

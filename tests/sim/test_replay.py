@@ -30,7 +30,17 @@ def test_a_survivor_that_stays_ends_in_a_fall(seed: int) -> None:
     assert "fall  STAYS" in "\n".join(one.story)
 
 
+def test_calls_that_cannot_meet_after_a_mend_are_a_fall() -> None:
+    name = "makes a call twice"
+    with pytest.raises(Violation, match="APART"):
+        world(SEEDS[name], name).run()
+    with pytest.raises(Violation, match="no fall comes"):
+        world(SEEDS[name], f"{name}, and nobody looks").run()
+
+
 SEEDS = {
+    "makes a call twice": 4,
+    "makes a call twice, and nobody looks": 4,
     "reads a peer's log without a second look": 13522,
     "chooses its generation late": 9240,
     "connects once": 19,

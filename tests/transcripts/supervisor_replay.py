@@ -56,6 +56,7 @@ from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.quorum import Endpoint
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 from tests.transcripts.replay import main
@@ -341,9 +342,11 @@ def _kept(text: str) -> e.Kept:
 def _board(r: Replay, name: str, text: str) -> e.Event:
     """``number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0``, or parts of it.
 
-    ``boundary 4; waits 1``: a step from which all can go on, once a node has come.
+    ``boundary 4; waits 1``: a step from which all can go on, once a node has come. ``steps 7,7; in
+    5 allreduce,6 barrier,-1``: the steps taken, and the calls that each waits in; ``?``: unknown.
     """
-    given = dict(part.split() for part in text.split("; "))
+    given = dict(part.split(maxsplit=1) for part in text.split("; "))
+    said = given.pop("in", None)
     known = {x: [int(y) for y in words.split(",")] for x, words in given.items()}
     none = [0] * len(known["joined"])
     words = [known.get(x, none) for x in ("published", "done", "over")]
@@ -352,8 +355,15 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     falls = tuple(known.get("falls", none))
     boundary = known["boundary"][0] if "boundary" in known else None
     joined, broken = tuple(known["joined"]), tuple(known.get("broken", ()))
-    waits = "waits" in known
-    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, waits)
+    steps = tuple(known.get("steps", none))
+    calls = [_call(one) for one in said.split(",")] if said else [None] * len(none)
+    more = "waits" in known, "", steps, tuple(calls)
+    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, *more)
+
+
+def _call(text: str) -> Waits | None:
+    number, _, kind = text.partition(" ")
+    return None if number == "?" else Waits(0, int(number), kind, 0, 0.0)
 
 
 def _dying(r: Replay, name: str, status: str, *more: str | None) -> e.Event:

@@ -69,6 +69,7 @@ loader = DataLoader(data, batch_size=8, shuffle=True, generator=torch.Generator(
 step = 0
 log, often = open(f"log-{rank}.csv", "w"), f"often-{rank}.txt"
 log.write("step,loss\\n")
+both = open("both.txt", "w+t")  # each writes the same at its own place
 for epoch in range(4):
     if epoch == 1 and kind == "fsdp":
         inner[4].bias.requires_grad_(False)
@@ -86,12 +87,15 @@ for epoch in range(4):
         rank_sum += loss.item()
         on_device.append(round(loss.item(), 6))
         log.write(f"{step},{loss.item():.6f}\\n")
+        both.write(f"step {step}\\n")
+        both.flush()
         for name in (often, "all.txt"):
             with open(name, "a") as file:
                 file.write(f"{rank} {step}\\n")
         at(f"after {step}")
 found = [total.sum.item(), total.count, rank_sum, on_device, inner[0].passes, inner[0].heat]
 log.close()
+both.close()
 found += [inner[0].mean.tolist(), inner[0].last.tolist(), len(inner[0].seen), step]
 digest = hashlib.sha256(repr(found).encode())
 for tensor in model.state_dict().values():
@@ -100,6 +104,7 @@ for tensor in model.state_dict().values():
 print(f"end {digest.hexdigest()[:16]}", flush=True)
 """
 FILES = [name for rank in (0, 1) for name in (f"log-{rank}.csv", f"often-{rank}.txt")]
+FILES.append("both.txt")
 ON = ("--workers-per-replica", "2", "--device", "cpu", "--memory-snapshots")
 MENDED = r"worker 0\.\d \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
 

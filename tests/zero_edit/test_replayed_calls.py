@@ -61,3 +61,25 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", texts[2])
     starts = [(tmp_path / "full" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [2, 2, 2], "from memory"
+
+
+def test_after_a_mend_from_which_nobody_goes_on_all_begin_again(tmp_path: Path) -> None:
+    """A replacement with a bug makes a call more than its peers. Then no call ever ends."""
+    found = []
+    for name, deaths, more in (
+        ("off", [], ()),
+        ("auto", [(2, 1, "in an object", 150)], ("twice",)),
+    ):
+        (tmp_path / name).mkdir()
+        options = "--workers-per-replica", "3", "--device", "cpu", "--hang-timeout", "5"
+        args = ("fsdp", json.dumps(deaths), *more)
+        given = (*options, "--memory-snapshots", name)
+        with Job(tmp_path / name, SCRIPTS / "replayed.py", *given, args=args) as job:
+            assert job.end() == 0
+            found.append(sorted(re.findall(r"^\[0\.\d\] end \d \w+$", job.output, re.MULTILINE)))
+            text = job.output
+    assert len(found[0]) == 3 and found[0] == found[1]
+    assert "the workers of a group wait in calls that cannot meet (worker" in text
+    assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", text)
+    starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
+    assert starts == [2, 2, 3]

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ftrun.core import messages as m
 from ftrun.core.forms import Form
 from ftrun.core.ids import OfIncarnation, StateId, WorkerKey
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -141,7 +142,8 @@ class BoardSeen:
 
     ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
     group is missing, and they can go on from there once one has come in its place. ``why``: see
-    Kept.
+    Kept. ``steps``: by rank, so many it has taken; ``calls``: what it has said last of the call
+    that it waits in (core/replay/afterwards.py).
     """
 
     incarnation: str
@@ -152,6 +154,8 @@ class BoardSeen:
     broken: tuple[int, ...] = ()
     waits: bool = False
     why: str = ""
+    steps: tuple[int, ...] = ()
+    calls: tuple[Waits | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

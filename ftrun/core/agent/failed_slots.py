@@ -52,7 +52,7 @@ class FailedSlots(Part):
         slot.has_failed = True
         if self._ending.has_begun:
             self.show(failure)
-            self._send_evidence(slot, kinds.ENDED, "the job was ending")
+            self.ended(slot)
             return
         at_start = slot.is_at_start and failure.signature() is not None
         has_position = slot.has_position(failure)
@@ -112,6 +112,10 @@ class FailedSlots(Part):
         )
         self._unconfirmed.sent(evidence, self._out.now)
         self._out.add(SendEvidence(evidence))
+
+    def ended(self, slot: SlotState) -> None:
+        """The job ends, and no restart follows."""
+        self._send_evidence(slot, kinds.ENDED, "the job was ending")
 
     def show(self, failure: Failure, then: str = "") -> None:
         """Show people the failure; ``then``: what follows."""

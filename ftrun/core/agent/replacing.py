@@ -3,7 +3,9 @@
 That is so if the agent keeps its state in memory (``WorkerExited.kept``). The survivors are told at
 once, by a decree. The replacement starts when the dead process is gone. Then the board is looked at
 until all are in one group again. If that cannot be followed, all processes are ended, and all begin
-again from the last step that each has in memory. Where that is not to be had either, it is an
+again from the last step that each has in memory. After a mend the board is looked at for some
+steps more, because all may be connected and wait in calls that cannot meet. Where memory is not to
+be had, it is an
 ordinary failure: the whole group is started again, and its line tells why. If a node of the group
 is lost, and other nodes have its ranks' states, they wait for a node that comes in its place.
 
@@ -13,7 +15,7 @@ failure of a group (failed_slots.py), the words' meaning (words.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ftrun.core.agent import events as e
@@ -28,12 +30,14 @@ from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
+from ftrun.core.replay.afterwards import Apart
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import Decree, Mended, Mending
 from ftrun.core.replay.settling import Generation
 
 LOOK_S = 0.02
 NODE_LOOK_S = 0.1
+AFTER_LOOK_S = 1.0
 SLOW_S = 3.0
 """A replacement that has not joined by then is spoken of before it has."""
 REJOIN_S = 5.0
@@ -62,7 +66,9 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
-            slot.mending = Mending(s.join_timeout_s, s.spans, s.replicas, REJOIN_S)
+            known = None if slot.mending is None else slot.mending.mend_s
+            limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
+            slot.mending = Mending(*limits, mend_s=known)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -221,20 +227,14 @@ class Replacing(Part):
         if slot.phase is not SlotPhase.RUNNING:
             return
         self._end_who_holds_up(slot, event)
-        now = self._out.now
-        outcome = slot.mending.look(event.board, event.joined, event.falls, now, event.broken)
+        now, steps = self._out.now, event.steps
+        if slot.mending.is_watched:
+            self._seen_after(slot, event)
+            return
+        words_of = event.board, event.joined, event.falls, now, event.broken, steps
+        outcome = slot.mending.look(*words_of)
         if isinstance(outcome, Fall):
-            known = next(iter(slot.replaced.values()))
-            first, life = known.end, slot.lives[known.end.group_rank]
-            started = life if life > known.failure.restarts else None
-            staying = slot.mending.staying(event.board)
-            why = first.group_rank, outcome, event.why, started, staying
-            slot.fall = words.not_replaced(*why, is_one=self._is_one)
-            slot.verdict = Restart(0.0, slot.budget.spent)
-            if self._can_begin_again(slot, first.group_rank):
-                self._end_all(slot, slot.alive)
-            else:
-                self._fail(slot, first)
+            self._falls(slot, event.why, slot.mending.staying(event.board))
         elif isinstance(outcome, Mended):
             self._mended(slot, outcome.after_s)
         elif slot.mending.is_under_way:
@@ -242,6 +242,35 @@ class Replacing(Part):
             if isinstance(outcome, Decree):
                 place = slot.replica_id, slot.incarnation
                 self._out.add(e.MakeDecree(*place, outcome.number, -1))
+
+    def _seen_after(self, slot: SlotState, event: e.BoardSeen) -> None:
+        """The board after a mend: whether all go on."""
+        assert slot.mending is not None, "it is watched"
+        found = slot.mending.look_after(event.board, event.steps, event.calls, self._out.now)
+        slot.look_at = self._out.now + AFTER_LOOK_S if slot.mending.is_watched else None
+        if isinstance(found, Apart):
+            slot.replaced = slot.mended
+            slot.ends.note(self._out.now, next(iter(slot.replaced.values())).failure)
+            slot.stands(self._out.now - found.still_s)
+            self._falls(slot, words.where_all_are(event.board.done, found.waits), [])
+        elif found is not None:
+            ranks = sorted(slot.mended)
+            still = slot.replica_id, ranks, found.still_s, event.board.done, found.waits
+            self._out.add(words.do_not_go_on(*still))
+
+    def _falls(self, slot: SlotState, why: str, staying: Sequence[int]) -> None:
+        """A mend has fallen: all begin again, from memory if that is sound."""
+        assert slot.mending is not None, "it has fallen"
+        known = next(iter(slot.replaced.values()))
+        first, life = known.end, slot.lives[known.end.group_rank]
+        started = life if life > known.failure.restarts else None
+        reason = first.group_rank, slot.mending.fallen, why, started, staying
+        slot.fall = words.not_replaced(*reason, is_one=self._is_one)
+        slot.verdict = Restart(0.0, slot.budget.spent)
+        if self._can_begin_again(slot, first.group_rank):
+            self._end_all(slot, slot.alive)
+        else:
+            self._fail(slot, first)
 
     def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs.
@@ -271,12 +300,28 @@ class Replacing(Part):
             slot.failures.append(known.failure)
             self._failures.was_replaced(slot, rank, known.step, then)
         slot.ends = Ends()
-        slot.replaced.clear()
+        slot.mended, slot.replaced = slot.replaced, {}
         slot.fall, slot.verdict, slot.rewound_to = "", None, None
-        slot.look_at = slot.slow_at = None
+        is_watched = slot.mending is not None and slot.mending.is_watched
+        slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
+        slot.slow_at = None
         slot.goes_on(self._out.now)
         left = slot.budget.left
         self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
+
+    def group_ended(self, slot: SlotState) -> None:
+        """All processes of the group are gone: tell of those that were to be replaced.
+
+        The failure that has ended the group is told by itself.
+        """
+        first = slot.ends.first() if slot.is_failing else None
+        for rank, known in sorted(slot.replaced.items()):
+            is_first = first is not None and (first.group_rank, first.pid) == (rank, known.end.pid)
+            if not (is_first or known.failure in slot.failures):
+                slot.failures.append(known.failure)
+                self._out.add(words.replaced(known.failure, words.WAS_TO_BE_REPLACED))
+        if slot.replaced and first is None and self._ending.has_begun:
+            self._failures.ended(slot)
 
     def _forget(self, slot: SlotState, rank: int) -> None:
         """What is known of the dead process, which is not so of its replacement."""

@@ -99,6 +99,8 @@ class Slot:
     committed a step; ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``:
     when its last incarnation was started. ``forgotten``: it is another agent's as soon as the
     processes here have ended. ``lost_at``: since when it cannot train; None while it can.
+    ``mending``: of the workers of its last incarnation, one by one; None: there are no memory
+    snapshots.
     """
 
     replica_id: str
@@ -115,6 +117,7 @@ class Slot:
     lost_at: float | None = None
     lost_s: float = 0.0
     status: int | None = None
+    mending: Mending | None = None
 
 
 @dataclass
@@ -135,8 +138,8 @@ class SlotState(Slot):
     what follows. ``has_failed``: so the node's health is checked before the next; ``is_checked``,
     ``is_healthy``: it is asked for, or found good (health.py). ``leaves``: what people have asked
     of it; None: nothing. ``killed_on_request``: workers that people have killed.
-    ``mending``: of its workers, one by one; None: there are no memory snapshots.
-    ``replaced``: those that died, until all go on. ``lives``: by rank, the restarts at its start.
+    ``replaced``: those that died, until all go on; ``mended``: those of the last mend. ``lives``:
+    by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
     ``ending``: the ranks whose processes are not gone so far, after which all begin again from
@@ -172,8 +175,8 @@ class SlotState(Slot):
     has_failed: bool = False
     is_checked: bool = False
     is_healthy: bool = False
-    mending: Mending | None = None
     replaced: dict[int, Replaced] = field(default_factory=dict)
+    mended: dict[int, Replaced] = field(default_factory=dict)
     lives: dict[int, int] = field(default_factory=dict)
     fall: str = ""
     verdict: Verdict | None = None

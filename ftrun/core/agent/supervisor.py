@@ -390,6 +390,7 @@ class Supervisor:
     def _group_ended(self, slot: SlotState) -> None:
         was_running = slot.phase is SlotPhase.RUNNING
         slot.clear_deadlines()
+        self._replacing.group_ended(slot)
         if slot.is_failing:
             self._failures.judge(slot)
         sweep = e.SweepReplica(slot.replica_id, slot.incarnation)

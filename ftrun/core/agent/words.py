@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ftrun.base.words import counted
+from ftrun.base.words import counted, ranges
 from ftrun.core.agent.events import ShowNotice, WorkerLife
 from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
 from ftrun.core.forms import Form
 from ftrun.core.messages import USAGE_CODE
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Counts
 
 REMEDY_APART = (
     "For replicas that train together and heal, give the script a Manager (docs/MANAGER.md); for "
@@ -50,6 +52,9 @@ def replaced(failure: Failure, then: str) -> ShowNotice:
     log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
     text = f"{who}{pid} {failure.cause()}. {then}"
     return ShowNotice("lost", (failure.replica_id,), text, log)
+
+
+WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."
 
 
 def is_replaced(failure: Failure, step: int) -> ShowNotice:
@@ -109,6 +114,49 @@ def not_replaced(
         why += f" (the replacement's log is {life}.log)"
     then = "all begin again" if is_one else "its replica restarts"
     return f"Worker {group_rank} cannot be replaced alone, so {then}: {why}. "
+
+
+def do_not_go_on(
+    replica_id: str,
+    ranks: Sequence[int],
+    still_s: float,
+    done: Sequence[Counts],
+    waits: Sequence[Waits | None],
+) -> ShowNotice:
+    """After a mend some workers have waited in a call for long. ``ranks``: were replaced."""
+    text = (
+        f"Since {_workers(ranks)} came back some workers have waited for {still_s:.0f} s in one "
+        f"call: {where_all_are(done, waits)}. They go on to wait, because another may be at work. "
+        "`ftrun stack` shows where each stands. One that you end by kill -9 is replaced; "
+        "--hang-factor F does so by itself."
+    )
+    return ShowNotice("waits", (replica_id,), text)
+
+
+def where_all_are(done: Sequence[Counts], waits: Sequence[Waits | None]) -> str:
+    """In which call each worker waits. ``done``: by group, of each rank."""
+    groups = [*dict.fromkeys(group for own in done for group in own)]
+    places: dict[str, list[int]] = {}
+    for rank, known in enumerate(waits):
+        places.setdefault(_place(groups, known), []).append(rank)
+    found = [f"{_workers(ranks)} {place}" for place, ranks in places.items()]
+    for group in sorted({known.group for known in waits if known and known.call >= 0}):
+        members = [rank for rank, own in enumerate(done) if group in own]
+        found.append(f"group {groups.index(group) + 1} is of {_workers(members)}")
+    return ", ".join(found)
+
+
+def _place(groups: Sequence[int], known: Waits | None) -> str:
+    if known is None or not known.is_fresh:
+        return "silent (stopped, or in a library that holds Python's lock)"
+    if known.call < 0:
+        return "in no collective"
+    number = groups.index(known.group) + 1
+    return f"in call {known.call} ({known.kind.strip('_')}) of group {number}"
+
+
+def _workers(ranks: Sequence[int]) -> str:
+    return f"{'worker' if len(ranks) == 1 else 'workers'} {ranges([*map(str, ranks)])}"
 
 
 def would_have_gone_on(step: int) -> str:

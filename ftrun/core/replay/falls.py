@@ -40,6 +40,7 @@ class Fall(IntEnum):
     STEP_LOST = 26
     QUORUM = 27
     MANAGER = 28
+    APART = 29
 
     @property
     def words(self) -> str:
@@ -75,6 +76,7 @@ _WORDS = {
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.STAYS: "another worker has not left its broken process group for too long",
+    Fall.APART: "since it was replaced the workers of a group wait in calls that cannot meet",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
     Fall.SCRIPT: f"{_UNKNOWN}; a line of a worker told why",
     Fall.TOO_NEW: (

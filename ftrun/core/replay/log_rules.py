@@ -54,6 +54,8 @@ _RESULTS = {
     "alltoall",
     "alltoall_base",
 }
+CALLED = ("", *sorted({"barrier", *_ROOT_ONLY, *_GATHERS, *_ALIKE, *_RESULTS}))
+"""The calls that can be followed."""
 
 
 def keeps(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
@@ -76,6 +78,11 @@ def keeps(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
     if kind == "barrier":
         return Keeps.NOTHING
     return Keeps.RESULT if kind in _RESULTS else None
+
+
+def is_of_one_size(kind: str) -> bool:
+    """Whether all members give tensors of as many bytes."""
+    return kind in _ALIKE
 
 
 def of_all(call: int, members: Sequence[int]) -> int:

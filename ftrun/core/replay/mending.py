@@ -11,6 +11,8 @@
 |                     | broken group: it may compute in a library that holds Python's lock);     |
 |                     | Decree, if a group could not be connected though nobody has died;        |
 |                     | Mended, once each rank has joined the group of the newest number         |
+| a look after a mend | ``Stand``, if some wait in their calls for long; a fall, if their calls  |
+|                     | cannot meet (afterwards.py)                                              |
 
 The first death of a mend counts as a restart, and so does each further one of a rank that is being
 replaced. The first deaths of other ranks meanwhile belong to the same restart, as under torchrun,
@@ -25,10 +27,18 @@ restarted, in new memory.
 
 Of several ``replicas`` the other ones wait while this one is mended, and would train on while it is
 restarted. So a worker is replaced in place where that costs less (``is_cheaper``), and while the
-others still wait for an answer. After a fall the group is restarted, and heals from them.
+others still wait for an answer. After a fall the group is restarted, and heals from them. What a
+mend takes is an estimate (``mend_s``): each one that is measured counts for half of it, and those
+before for the other half. A restart measures none, and brings it half the way back to what is
+assumed where nothing is known. So after slow mends the replica is restarted some times, and then
+it is tried once more.
 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
+
+After a mend from which its workers wait in calls that cannot meet, they may have exchanged wrong
+values. So all begin again from a step that was taken before that mend, and only once: if it comes
+to the same, the group is restarted.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
@@ -40,6 +50,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ftrun.core.replay.afterwards import Afterwards, Apart, Stand, Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation, missing
 
@@ -68,6 +79,7 @@ SOUND = frozenset(
         Fall.NODES,
         Fall.STAYS,
         Fall.DIES_AGAIN,
+        Fall.APART,
     }
 )
 """After these falls all generations are as good as before. A replacement that dies writes no whole
@@ -97,15 +109,19 @@ class Mending:
 
     Args:
         limit_s: that nothing may move for, while all wait.
+        hang_s: after a mend, that a rank may wait in one call for; 0: nobody looks.
         spans: it has ranks on several nodes.
         replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
             wait for its answer after an interrupt.
+        mend_s: what a mend has taken in the incarnations before; None: there was none.
     """
 
     limit_s: float
     spans: bool = False
     replicas: int = 1
     rejoin_s: float = 0.0
+    hang_s: float = 0.0
+    mend_s: float | None = None
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
@@ -114,7 +130,10 @@ class Mending:
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
     _tries: int = 0
-    _mend_s: float | None = None
+    _after: Afterwards | None = None
+    _sound_until: int | None = None
+    _was_apart: bool = False
+    _assumed_s: float = MEND_S
 
     @property
     def is_under_way(self) -> bool:
@@ -141,7 +160,9 @@ class Mending:
         if self.fallen is not None:
             return None
         is_known = isinstance(place, Generation)
-        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes, set_up_s):
+        self._assumed_s = max(MEND_S, set_up_s)
+        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes):
+            self._expect(self._assumed_s)
             return self._fall(Fall.DEARER)
         if not self._deaths:
             self._began_at = now
@@ -161,6 +182,7 @@ class Mending:
         falls: Sequence[int],
         now: float,
         broken: Sequence[int] = (),
+        steps: Sequence[int] = (),
     ) -> Outcome:
         """Look at the board while ``is_under_way``.
 
@@ -169,6 +191,7 @@ class Mending:
             falls: by rank, what it has written as the reason of a fall; 0: none.
             broken: by rank, the decree whose group it could not connect, though nobody has died: a
                 new number lets all try again, because a group's place in the store is of one try.
+            steps: by rank, so many it has taken.
         """
         if not self.is_under_way:
             return None
@@ -178,8 +201,12 @@ class Mending:
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._rewinds = self._tries = 0
-            self._mend_s = now - self._began_at
-            return Mended(self._mend_s)
+            self._expect(now - self._began_at)
+            if self.hang_s and self.replicas == 1 and not self.spans:
+                self._after = Afterwards(self.hang_s, tuple(steps))
+                known = self._sound_until
+                self._sound_until = min(steps) if known is None else min(known, *steps)
+            return Mended(now - self._began_at)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1
@@ -192,6 +219,26 @@ class Mending:
         if self.staying(board):
             return self._fall(Fall.STAYS) if still_s >= LIVING * self.limit_s else None
         return self._fall(Fall.LATE) if still_s >= self.limit_s else None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether all go on after a mend is not known so far: ``look_after``."""
+        return self._after is not None and not self.is_under_way and self.fallen is None
+
+    def look_after(
+        self, board: Board, steps: Sequence[int], waits: Sequence[Waits | None], now: float
+    ) -> Stand | None:
+        """Look at the board while it ``is_watched``. An ``Apart`` is a fall."""
+        assert self._after is not None, "it is watched"
+        found = self._after.look(board, steps, waits, now)
+        if isinstance(found, Apart):
+            self._fall(Fall.APART)
+            self._rewinds += self._was_apart
+            self._was_apart = True
+        elif self._after.is_over:
+            self._sound_until, self._was_apart = None, False
+        self._after = None if self._after.is_over else self._after
+        return found
 
     def staying(self, board: Board) -> list[int]:
         """The ranks that live, and have not left their broken group."""
@@ -213,6 +260,8 @@ class Mending:
         """
         if boundary is None or not self.can_rewind:
             return None
+        if self.fallen is Fall.APART and boundary > (self._sound_until or 0):
+            return None
         self.fallen = None
         self._rewinds += 1
         self._deaths = Counter(dict.fromkeys(range(workers), 0))
@@ -220,9 +269,15 @@ class Mending:
         self._moved_at = now
         return Decree(self.number)
 
-    def _is_cheaper(self, nbytes: int, set_up_s: float) -> bool:
-        mend_s = max(MEND_S, set_up_s) if self._mend_s is None else self._mend_s
-        return is_cheaper(self.replicas, mend_s, nbytes / HEAL_BYTES_PER_S, self.rejoin_s)
+    @property
+    def _expected_s(self) -> float:
+        return self._assumed_s if self.mend_s is None else self.mend_s
+
+    def _expect(self, mend_s: float) -> None:
+        self.mend_s = (self._expected_s + mend_s) / 2
+
+    def _is_cheaper(self, nbytes: int) -> bool:
+        return is_cheaper(self.replicas, self._expected_s, nbytes / HEAL_BYTES_PER_S, self.rejoin_s)
 
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason
@@ -237,7 +292,7 @@ def is_cheaper(replicas: int, mend_s: float, heal_s: float, rejoin_s: float) -> 
 
     Args:
         replicas: that train together.
-        mend_s: the last mend took so long; ``heal_s``: so long a restarted replica loads its state.
+        mend_s: a mend takes so long; ``heal_s``: so long a restarted replica loads its state.
         rejoin_s: after that the others go on without it.
     """
     restart_s = RESTART_S * max(1.0, mend_s / MEND_S) + heal_s

@@ -2,8 +2,11 @@
 
 Theory of operation. A replacement repeats what followed its newest generation, so that should be
 little; but a copy of the state costs, and short steps or a large state would pay for it at each
-step. So each step earns a share of the time that it took, which a replacement would take to repeat
-it, and what is earned pays for generations. One is made earlier if the log would be full before the
+step. So each step earns a share of the time that it took, and what is earned pays for generations.
+None is made, however cheap it is, while a replacement would repeat less than ``REPEAT_S``. For that
+it needs the time of the steps, but for their waits in calls: it has the results of these from the
+log. So short steps of a small state, or steps that mostly wait for other workers, cost less than
+the share. One is made earlier if the log would be full before the
 next could come, but for half of its price at least: so where a log is too small for that it gets
 full, and is told so. Memory that a copy takes for the first time is not in its price: it takes ten
 times as long as a copy, but once.
@@ -23,6 +26,8 @@ from dataclasses import dataclass
 
 SHARE = 0.005
 """Of a step's, that generations may take. The calls of a step have their own cost."""
+REPEAT_S = 0.2
+"""A replacement takes some tenths of a second until it can begin to repeat."""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
@@ -70,9 +75,11 @@ def fills(each: float, room: int, steps: int) -> bool:
 
 @dataclass
 class Pace:
-    """Rank 0's decision. ``earned_s``: and not paid for a generation so far."""
+    """Rank 0's decision. ``earned_s``: and not paid for a generation so far. ``repeats_s``: what a
+    replacement would need for the steps since the newest one was announced."""
 
     earned_s: float = 0.0
+    repeats_s: float = 0.0
 
     def begins(
         self,
@@ -80,6 +87,7 @@ class Pace:
         announced: int,
         step_s: float,
         copy_s: float,
+        repeat_s: float,
         *,
         fills: bool,
         is_behind: bool,
@@ -92,17 +100,20 @@ class Pace:
             step_s: what the last step has taken, in all threads; ``copy_s``: what the newest
                 generation has taken of the processor; 0: there is none so far, and the next comes
                 at once, because optimizers make their states in the first step.
+            repeat_s: what a replacement would need for the last step.
             fills: the log under way would be full before another generation.
             is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
         self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
+        self.repeats_s += repeat_s
+        is_worth = self.earned_s >= copy_s and (self.repeats_s >= REPEAT_S or not copy_s)
         newest, known = divmod(announced, 1 << _BEFORE)
         late = step + ahead - newest
         is_under_way = ahead > AHEAD and newest > step
         is_needed = fills and newest <= step and 2 * self.earned_s >= copy_s
-        if is_behind or is_under_way or late <= 0 or not (is_needed or self.earned_s >= copy_s):
+        if is_behind or is_under_way or late <= 0 or not (is_needed or is_worth):
             return announced
-        self.earned_s = max(0.0, self.earned_s - copy_s)
+        self.earned_s, self.repeats_s = max(0.0, self.earned_s - copy_s), 0.0
         known = (known << min(late, _BEFORE) | 1) % (1 << _BEFORE)
         return (step + ahead) * (1 << _BEFORE) + known

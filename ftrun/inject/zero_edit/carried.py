@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ftrun.checkpoint import script_classes
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
+from ftrun.inject.zero_edit.values.units import mapped
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -23,7 +25,7 @@ KEY = "script"
 CALLBACKS = "callbacks"
 """Unlike all else their state is that of the place, not of the step: a replica that goes through
 its peers' last steps again goes through theirs too."""
-LIFE, SYNCS = "life", "syncs"
+LIFE, SYNCS, APART = "life", "syncs", "apart"
 _versions_kept: Any = torch.autograd._unsafe_preserve_version_counter
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
@@ -64,7 +66,8 @@ class Carried:
             name: [travelling({**part.state_dict()}) for part in parts]
             for name, parts in self._parts().items()
         }
-        return {**parts, SYNCS: self._script.models.syncs, LIFE: self.life}
+        apart = self._script.marking.apart
+        return {**parts, SYNCS: self._script.models.syncs, LIFE: self.life, APART: apart}
 
     def first_state(self) -> dict[str, Any]:
         """The state before the first commit: each rank has its own, as torch and the script have
@@ -107,8 +110,14 @@ class Carried:
         """Take a state; what it does not have stays as it is.
 
         Raises:
-            Refused: this replica has made other objects.
+            Refused: this replica has made other objects, or the state is not all that it needs.
         """
+        if tree.get(APART):
+            refuse(
+                f"{tree[APART]}: the optimizers step by gradients that nothing has averaged over "
+                "the ranks, as in no_sync() for local SGD: the parameters of a rank that dies are "
+                "its own, and nobody else has them"
+            )
         self._let_go()
         self.is_put_off = False
         self.life, self.lacking = tree.get(LIFE, ""), []
@@ -123,11 +132,37 @@ class Carried:
                 )
             for part, state in zip(parts, given, strict=True):
                 _check_groups(part, state)
-                kind = type(part).__name__
-                own = {**part.state_dict()}
+                kind, own = type(part).__name__, {**part.state_dict()}
+                if isinstance(part, torch.optim.Optimizer):
+                    self._check_state(part, state, own)
                 with _same_groups(part):
                     part.load_state_dict(completed(state, own, kind, kind, self.lacking))
         self._script.models.set_syncs(tree.get(SYNCS, ()))
+
+    def _check_state(self, optimizer: Any, given: dict[str, Any], own: dict[str, Any]) -> None:
+        """Refuse a state that lacks a value for a parameter: this replica would step unlike its
+        peers. What the groups lack is the script's own, which has made them here as there."""
+        lost: list[str] = []
+        kind, values = type(optimizer).__name__, given.get("state", {})
+        completed(values, own.get("state", {}), kind, kind, lost)
+        if lost:
+            site = self._script.stepping.optimizers.site_of(optimizer)
+            refuse(
+                f"{site}: a replica that was started again cannot be given "
+                f"{', '.join(sorted({*lost}))}, and would step unlike its peers without it. "
+                "Tensors, plain values and plain objects of these can be given"
+            )
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        for index, parameter in enumerate(parameters):
+            for value in values.get(index, {}).values():
+                _put_on(value, parameter.device)
+
+
+def _put_on(value: Any, device: torch.device) -> None:
+    """Put what an object holds on the device of its parameter, as torch does with tensors."""
+    if script_classes.kind_of(type(value)) == script_classes.OBJECT:
+        held = vars(value)
+        held.update(mapped({**held}, lambda x: x.to(device) if torch.is_tensor(x) else x))
 
 
 @contextmanager

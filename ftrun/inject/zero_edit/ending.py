@@ -198,25 +198,24 @@ class Ending:
         """A call of the script's meets its peers, who have begun their step there: all that they
         have done since the steps that it went through again has healed too."""
         if self.is_behind and self.is_replaying and not self.replays:
-            self._restore(is_late=True)
+            self.goes_on()
             if self._tensors.lacking:
                 told.once(
                     f"{', '.join(self._tensors.lacking)}: made anew on the way from the place of "
                     "the last step to the call at which the peers wait, so it is this rank's own"
                 )
-            self.goes_on()
 
-    def goes_on(self) -> bool:
+    def goes_on(self, *, draws: bool = False) -> bool:
         """The script draws, or begins a pass or a reduction: whether that is of its own steps.
 
-        At the end of the script what it has changed after the replay, for example an average, is
-        restored first.
+        What it has changed after the replay, for example an average, is restored first: peers that
+        have finished have given that of their loop's end, others that of the step's beginning,
+        which may come some draws later.
         """
-        if self.is_replaying and not self.replays:
-            self.is_replaying = self.is_behind = False
+        if self.is_replaying and not self.replays and not (draws and self.is_behind):
+            is_behind, self.is_replaying, self.is_behind = self.is_behind, False, False
             self.stands_still = self.has_followed and not self._is_of_commit
-            if self.has_followed:
-                self._restore()
+            self._restore(is_late=is_behind)
         return not (self.is_replaying or self.has_followed)
 
     # ------------------------------------------------------------ the end

@@ -100,6 +100,7 @@ class InPlace:
         self.world = world = _World(seen, here.group_rank, memory)
         self.board, self.area = memory.board, world.area
         self._results = memory.results(here.group_rank)
+        self._groups = here.replicas
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
@@ -203,10 +204,11 @@ class InPlace:
             return
         worked_s, passed_s = time.process_time(), clock.now() - self._began_at
         step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
-        self._worked_s = worked_s
+        repeat_s = max(0.0, passed_s - world.waited_s)
+        self._worked_s, world.waited_s = worked_s, 0.0
         said, fills = self.board.read(0, Word.DUE), world.fills_within(AHEAD + 1, step)
         state = {"fills": fills, "is_behind": world.is_behind}
-        word = self._pace.begins(step, said, step_s, self._took_s, **state)
+        word = self._pace.begins(step, said, step_s, self._took_s, repeat_s, **state)
         if word != said:
             self.board.set(0, Word.DUE, word)
 
@@ -294,7 +296,15 @@ class InPlace:
         parts = [codec.encode(NewQuorum(seed.quorum)), *States.now().encode()]
         rank = world.rank
         try:
-            self.area.write(number, packed(head, parts), given.leaves, step, calls, calls)
+            self.area.write(
+                number,
+                packed(head, parts),
+                given.leaves,
+                step,
+                calls,
+                calls,
+                has_room=partial(world.has_room, groups=self._groups),
+            )
             self.board.set(rank, Word.NEWEST, step)
         except AreaFull as error:
             self._gives_up(str(error))

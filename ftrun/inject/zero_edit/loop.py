@@ -71,7 +71,7 @@ class Loop:
         if script.trial is not None and not iterator.entry:
             script.trial.loader_begins()
         if self._course.now is not State.BETWEEN:  # mostly it is
-            script.ending.goes_on()
+            script.ending.goes_on(draws=True)
             if not self._course.now.has_stepped and script.joins_at():
                 self._draws_on_its_way(iterator)
         if not iterator.entry:
@@ -162,7 +162,7 @@ class Loop:
         joins in it, because a newcomer cannot begin in the middle of a pass.
         """
         if self._course.now is State.STEPPING or self._may_reduce():
-            self.script.noting.begun_at = ()
+            self.script.noting.begun_at, self.script.marking.is_reduced = (), True
             return True
         return False
 

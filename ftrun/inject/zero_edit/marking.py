@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import Optimizer
@@ -21,9 +21,13 @@ from torch.optim import Optimizer
 from ftrun.base.chaos_trap import corruption_trap
 from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.marks import PARAMETERS_EVERY
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.standing import Standing
 from ftrun.training.manager import Manager
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.world.world import World
 
 _NUMBERS = (int, float)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -37,14 +41,18 @@ class Marking:
 
     Args:
         mates: its workers; ``standing``: where it stands.
+        world: the script's; None: what replaces a worker gets the state of its own rank.
 
     Attributes:
         optimizers: those that step parameters of the training.
+        is_reduced: gradients were averaged in the step under way.
+        apart: where the optimizers have first stepped by gradients of this rank alone; "": nowhere.
     """
 
-    def __init__(self, mates: Mates, standing: Standing) -> None:
-        self._mates, self._standing = mates, standing
+    def __init__(self, mates: Mates, standing: Standing, world: World | None) -> None:
+        self._mates, self._standing, self._world = mates, standing, world
         self.optimizers: Sequence[Optimizer] = ()
+        self.is_reduced, self.apart = False, ""
         who = os.environ.get("FTRUN_REPLICA_ID", ""), os.environ.get("FTRUN_GROUP_RANK", "")
         self._trap = corruption_trap(os.environ, *who)
 
@@ -53,6 +61,7 @@ class Marking:
         stepped yet."""
         if self._trap is not None and self._trap.exists():
             self._corrupt(self._trap)
+        self._look_apart()
         if not manager.session.progress.wants_mark():
             return  # not one at which parameters are compared
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
@@ -60,6 +69,19 @@ class Marking:
         if self._mates.is_lead:
             settings = partial(text_of, settings_of(self.optimizers))
             manager.session.progress.mark(settings, found, self._standing.position())
+
+    def _look_apart(self) -> None:
+        """Note a step in which nothing was averaged, by a model's reduction or by the script."""
+        is_reduced, self.is_reduced = self.is_reduced, False
+        if self._world is None:
+            return
+        is_shared, self._world.has_shared = self._world.has_shared, False
+        if not (is_reduced or is_shared or self.apart) and self._has_gradients():
+            self.apart = call_site()
+
+    def _has_gradients(self) -> bool:
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        return any(p.grad is not None for group in groups for p in group["params"])
 
     def digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""

@@ -10,8 +10,6 @@ Not here: calls and their log (world/replayed.py), the memory itself (snapshots/
 from __future__ import annotations
 
 import contextlib
-import mmap
-import resource
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +27,7 @@ from ftrun.checkpoint.leaves import Leaf, LeafSpec
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Misses
-from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, fits, is_due
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
@@ -39,6 +37,7 @@ from ftrun.inject.zero_edit.randomness import Left, Randomness, States, _Left, l
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training.context import WorkerContext
@@ -120,7 +119,7 @@ class Memory:
         self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
         self._zeroed_before, self._keeps_gradients = 0, False
         self._gradients: list[Any] = []  # of the predecessor
-        self._is_passing = False
+        self._is_passing, self._pass_mark = False, 0
         self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
@@ -158,14 +157,16 @@ class Memory:
             return
         worked_s, passed_s = time.process_time(), clock.now() - self._began_at
         step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
-        self._worked_s = worked_s
         said, world = self.board.read(0, Word.DUE), self.world
+        repeat_s = max(0.0, passed_s - world.waited_s)
+        self._worked_s, world.waited_s = worked_s, 0.0
         ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
         word = self._pace.begins(
             self._step,
             said,
             step_s,
             self._took_s,
+            repeat_s,
             fills=world.fills_within(ahead + 1, self._step),
             is_behind=world.is_behind,
             ahead=ahead,
@@ -197,6 +198,7 @@ class Memory:
         self.world.begins(self._step)
         self._began_at = clock.now()
         self.world.begins_step()
+        self.world.given_mark = hash((0, self._pass_mark)) if self._is_passing else 0
 
     def should_commit(self) -> bool:
         if self._has_gradients == self._zeroed:
@@ -325,7 +327,7 @@ class Memory:
                     calls,
                     before,
                     is_whole=lambda: versions == [version_of(x) for x in later],
-                    has_room=self._has_room,
+                    has_room=world.has_room,
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])
             except AreaFull as error:
@@ -340,12 +342,6 @@ class Memory:
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
-
-    def _has_room(self, more: int) -> bool:
-        """Whether a copy may take memory that none has had, if all of this node do so."""
-        now = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-        peak = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now)
-        return fits(self.board.room, more, peak, len(self.world.memory.here))
 
     def _gives_up(self, why: str) -> None:
         if self.world.fell is None:
@@ -372,6 +368,8 @@ class Memory:
         self._is_passing = inputs is not None
         if self._is_passing:
             self.batches.passes(inputs)
+            self._pass_mark = mark_of_pass(inputs)
+            self.world.given_mark = hash((self.world.given_mark, self._pass_mark))
             self._give_gradients()
 
     def _give_gradients(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit import suspended
-from ftrun.inject.zero_edit.appended import Appended
+from ftrun.inject.zero_edit.appended import Appended, Sizes
 from ftrun.inject.zero_edit.around import drawn, innermost
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
@@ -55,7 +55,7 @@ class Noted:
     """The script at one draw; nobody changes it.
 
     ``exchanges``: collectives before it. ``is_passed``: only the draw was counted (sparing.py).
-    ``random``: the generators. ``lengths``: of the files to which the script appends; ``printed``:
+    ``random``: the generators. ``lengths``: of the files to which the script appends, and its place; ``printed``:
     lines. ``opened``: where the iterators of loaders stood. ``held``: generators of Python's.
     """
 
@@ -67,7 +67,7 @@ class Noted:
     turn: tuple[Spot, int] | None = None
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
-    lengths: dict[str, int] = field(default_factory=dict)
+    lengths: Sizes = field(default_factory=dict)
     printed: tuple[int, ...] = ()
     opened: Positions = ()
     held: tuple[suspended.Suspended, ...] = ()

@@ -12,7 +12,8 @@
    counts, also to files that it appends to, or writes again.
 
 A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
-a package opens. Modes that read too are left alone. A job that goes on from a snapshot is like a
+a package opens. Modes that read too are left alone; of one group they count before the first step.
+A job that goes on from a snapshot is like a
 replica that was started again.
 
 Not here: ``torch.save`` and safetensors (files.py).
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 MODES = frozenset({"w", "wt", "tw", "wb", "bw"})
 APPENDING = frozenset({"a", "at", "ta", "ab", "ba"})
+READING = frozenset({"w+", "w+t", "wt+", "w+b", "wb+"})
 HELD_MAX = 64
 _PLAIN: Any = builtins.open
 
@@ -83,7 +85,7 @@ class Rewriting:
         """This replica stands where its peers stand: from here on its files are written."""
         names = [held.name for held in self._held]
         for held in self._held:
-            held.go_on()
+            held.go_on(None if self.appended is None else self.appended.place(str(held.path)))
         self._held.clear()
         if names:
             files = first_of(list(dict.fromkeys(names)))
@@ -117,7 +119,8 @@ class Rewriting:
         opener: Any = None,
     ) -> IO[Any]:
         more: tuple[Any, ...] = (buffering, encoding, errors, newline)
-        is_written = mode in MODES or (mode in APPENDING and not self._has_begun())
+        is_early = mode in APPENDING or (mode in READING and self.appended is not None)
+        is_written = mode in MODES or (is_early and not self._has_begun())
         if is_written and opener is None and (path := self._path(file)) and is_by_script():
             if self._has_begun():
                 return _draft(path, self._drafts, mode, *more)
@@ -129,7 +132,7 @@ class Rewriting:
                 if mode in APPENDING and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
-        is_kept = mode in APPENDING or (mode in MODES and not self._has_begun())
+        is_kept = mode in APPENDING or (mode in MODES | READING and not self._has_begun())
         if is_kept and self.appended is not None and self._is_ours(file, opener):
             self.appended.opened(file, found)
         return found
@@ -184,7 +187,7 @@ class Rewriting:
 
     def _is_to_hold(self, path: Path, mode: str) -> bool:
         if not self._script.knows_its_peers():
-            is_there = mode in MODES and path.exists()
+            is_there = mode not in APPENDING and path.exists()
             if is_there and len(self._emptied) < HELD_MAX and path.stat().st_size:
                 self._emptied.append(path.name)
             return False
@@ -250,18 +253,25 @@ class _Held:
         self._draft.seek(0)
         with _PLAIN(self.path, "ab" if self.appends else "wb") as target:
             shutil.copyfileobj(self._draft, target)
-        self.go_on()
+        self.go_on(None)
 
-    def go_on(self) -> None:
-        """Drop the writes so far, and append later ones to the file."""
+    def go_on(self, place: int | None) -> None:
+        """Drop the writes so far, and write later ones to the file: at this place, or at its end.
+
+        Other workers may write the same file at places of their own.
+        """
         if self.is_open:
             opened = self.file()
             opened.flush()
-            target = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            how = os.O_RDWR if opened.readable() else os.O_WRONLY
+            how |= os.O_APPEND if place is None else 0
+            target = os.open(self.path, how | os.O_CREAT, 0o666)
             try:
                 os.dup2(target, opened.fileno(), inheritable=False)
             finally:
                 os.close(target)
+            if place is not None:
+                opened.seek(place)
         self.close()
 
 

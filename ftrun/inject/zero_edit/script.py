@@ -104,7 +104,7 @@ class Script:
         self.carried = Carried(self)
         self.ending: Ending = Ending(self)
         self.standing = Standing()
-        self.marking = Marking(self.mates, self.standing)
+        self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
         self.trial = trial_of(here)
         self.passing = Passing(self)
         self.drafts = Drafts(self)

@@ -31,6 +31,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ftrun.base.files import write_whole
+from ftrun.checkpoint.format import leaves_of
 from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.frames import module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
@@ -278,11 +279,11 @@ def digests_of(
     for name, module in beside.items():
         buffers.update((f"{name}.{inner}", x) for inner, x in module.named_buffers())
     moments = {
-        f"{type(optimizer).__name__} {number}.{key}": x
+        f"{type(optimizer).__name__} {number}{leaf.spec.path}": leaf.value
         for optimizer in optimizers
         for number, of in enumerate(optimizer.state.values())
-        for key, x in of.items()
-        if isinstance(x, torch.Tensor)
+        for leaf in leaves_of(of)
+        if isinstance(leaf.value, torch.Tensor)
     }
     return {
         kind: {name: _digest(x) for name, x in [*tensors.items()][:TENSORS_MAX]}

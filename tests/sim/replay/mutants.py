@@ -403,11 +403,11 @@ class ForgetsTheDead(Mending):
         joined: Sequence[int],
         falls: Sequence[int],
         now: float,
-        broken: Sequence[int] = (),
+        *more: Sequence[int],
     ) -> Outcome:
         for rank in self._deaths:
             joined = [self.number if one == rank else x for one, x in enumerate(joined)]
-        return super().look(board, joined, falls, now, broken)
+        return super().look(board, joined, falls, now, *more)
 
 
 class OverIsBack(Mending):
@@ -419,11 +419,11 @@ class OverIsBack(Mending):
         joined: Sequence[int],
         falls: Sequence[int],
         now: float,
-        broken: Sequence[int] = (),
+        *more: Sequence[int],
     ) -> Outcome:
         pairs = zip(joined, board.over, strict=True)
         joined = [self.number if over else number for number, over in pairs]
-        return super().look(board, joined, falls, now, broken)
+        return super().look(board, joined, falls, now, *more)
 
 
 class ConnectsOnce(Mending):
@@ -435,7 +435,7 @@ class ConnectsOnce(Mending):
         joined: Sequence[int],
         falls: Sequence[int],
         now: float,
-        broken: Sequence[int] = (),
+        *more: Sequence[int],
     ) -> Outcome:
         return super().look(board, joined, falls, now)
 
@@ -449,11 +449,11 @@ class LetsThemStay(Mending):
         joined: Sequence[int],
         falls: Sequence[int],
         now: float,
-        broken: Sequence[int] = (),
+        *more: Sequence[int],
     ) -> Outcome:
         if self.staying(board):
             self._moved_at = now
-        return super().look(board, joined, falls, now, broken)
+        return super().look(board, joined, falls, now, *more)
 
 
 class CountsADeath(Mending):
@@ -635,6 +635,27 @@ class _WritesPublishedFirst(World):
         yield from super().write(words, row)
 
 
+class MakesACallTwice(Process):
+    """A replacement's first call that its peers are in is made twice, as by a result that looks
+    like that of other members."""
+
+    has_erred = False
+
+    def begin(self, kind: str, group: int, *args: int) -> Call:
+        call = super().begin(kind, group, *args)
+        if self.is_new and not self.has_erred and self.from_where(call) is Source.LIVE:
+            self.has_erred = True
+            self.world.group(self.board.number).misses.add(group)
+            call = super().begin(kind, group, *args)
+        return call
+
+
+class NeverLooksAfter(Mending):
+    """Once all are connected nobody looks."""
+
+    is_watched = False
+
+
 def _as_on_one_node(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
     return keeps(kind, is_root=is_root)
 
@@ -722,6 +743,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "all begin again time after time": {"mending": RewindsForEver, "small": True},
     "gives up what still moves": {"mending": GivesUpWhatMoves},
     "tells a rank's words once": {"mirror": TellsARankOnce, "nodes": True},
+    "makes a call twice": {"process": MakesACallTwice},
+    "makes a call twice, and nobody looks": {
+        "process": MakesACallTwice,
+        "mending": NeverLooksAfter,
+    },
     "knows a step ahead": {"elsewhere": KnowsTheStepAhead, "nodes": True},
 }
 

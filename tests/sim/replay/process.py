@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftrun.core.replay import log_rules, settling
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import has_all
@@ -224,6 +225,7 @@ class Process:
             self.board.due,
             draws.choice([0.0, 100.0, 1000.0]),
             1.0,
+            1.0,
             fills=draws.random() < 0.2,
             is_behind=sum(self.begun.values()) < sum(self.board.done[0].values()),
         )
@@ -378,6 +380,14 @@ class Process:
             yield "call complete"
             yield from self.log()
             self.is_busy = False
+
+    def waits(self) -> Waits:
+        """The first call that it has begun and that is not complete."""
+        begun = [call for call in self.calls if not call.is_through]
+        if not begun:
+            return Waits(0, -1, "", 0, 0.0)
+        first = min(begun, key=lambda call: call.at)
+        return Waits(first.group, first.number, first.kind, 0, 0.0)
 
     def has_work(self) -> bool:
         if self.is_busy or all(call.is_through for call in self.calls):

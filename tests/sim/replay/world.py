@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from ftrun.core.replay import settling
+from ftrun.core.replay.afterwards import Apart
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, LIVING, REWINDS_MAX, Decree, Mended, Mending
 from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
@@ -116,7 +117,7 @@ class World:
         self._node_dies_at = apart.choice([0, 0, 1, 300, 1000]) if len(self.nodes) > 1 else 0
         self.lost: list[int] = []
         self._untold: list[Process] = []
-        self.mending = mending(LIMIT_S, len(self.nodes) > 1)
+        self.mending = mending(LIMIT_S, len(self.nodes) > 1, hang_s=LIMIT_S)
         self.network: list[tuple[Group, tuple[int, int], int, int, int]] = []
         self.reason: Fall | None = None
         self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
@@ -630,7 +631,14 @@ class World:
     def _look(self) -> None:
         words = self.board
         board = Board(words.number, words.published, words.done, words.over)
-        self._carry_out(self.mending.look(board, words.joined, words.falls, self.now, words.broken))
+        steps = [process.at for process in self.ranks]
+        if self.mending.is_watched:
+            waits = [process.waits() for process in self.ranks]
+            found = self.mending.look_after(board, steps, waits, self.now)
+            self._carry_out(Fall.APART if isinstance(found, Apart) else None)
+            return
+        joined = words.joined, words.falls, self.now, words.broken
+        self._carry_out(self.mending.look(board, *joined, steps))
 
     # ------------------------------------------------------------ the oracle
 
@@ -670,7 +678,8 @@ class World:
 
     def _judge(self) -> None:
         if self.reason is None:
-            self.see_that(self.told == self.rewinds, "told", "a fall is told once")
+            pending = self.mending.fallen is not None  # all have left before they were killed
+            self.see_that(self.told == self.rewinds + pending, "told", "a fall is told once")
             return
         rank = self.draws.randrange(self.spec.workers)
         self.told += self.mending.died(rank, Generation(0, 0), self.now) is not None

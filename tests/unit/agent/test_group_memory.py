@@ -14,16 +14,17 @@ from ftrun.snapshots.area import GroupMemory, Word
 from tests.unit.run_settings import resolved
 
 ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
+TWO: dict[str, Any] = {"replicas": 2, "inject": "explicit"}
 DEADLINE_S = 60.0
 
 
 def play(
-    here: Path, *, frees: int = 1 << 30, falls: int = 0, fills: bool = False
+    here: Path, *, frees: int = 1 << 30, falls: int = 0, fills: bool = False, **given: Any
 ) -> tuple[list[str], GroupMemory | None]:
     """What people are told of one group, whose workers both have a generation, or do not fit."""
 
     async def run() -> None:
-        known = MemorySnapshots(resolved(**ON), here, told.append)
+        known = MemorySnapshots(resolved(**ON, **given), here, told.append)
         known.make("0", "a")
         place = known.starts("a", 0)
         if place:
@@ -85,6 +86,17 @@ def test_it_is_told_once_when_all_have_a_generation(tmp_path: Path) -> None:
     assert told[0].endswith("at most 268 MB). A lost worker costs no step.")
 
 
+def test_replicas_share_it_and_results_have_a_third_of_it_besides(tmp_path: Path) -> None:
+    """So a worker's state has 4/3 of the room that it would have if results had as much."""
+    told, opened = play(tmp_path, frees=3 << 30, **TWO)
+    assert told[0].endswith("at most 403 MB). A lost worker costs no step.")
+    assert opened is not None and opened.has_results
+    area, results = opened.area(0), opened.results(0)
+    assert 3 * results.nbytes <= area.nbytes < 3 * results.nbytes + 3
+    assert opened.worker_bytes == area.nbytes + results.nbytes
+    assert 0 <= (3 << 30) * group_memory.SHARE - 4 * opened.worker_bytes < 1 << 16
+
+
 def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
     told, opened = play(tmp_path, frees=100 << 20)
     assert told == ["No memory snapshots: 105 MB of memory are free. A death restarts all workers."]
@@ -137,6 +149,11 @@ def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:
         "worker). Until the next snapshot a death takes all workers back to step 12. To have "
         "larger logs, free memory."
     )
+
+
+def test_of_several_replicas_one_is_restarted_then(tmp_path: Path) -> None:
+    told, _ = play(tmp_path, fills=True, **TWO)
+    assert "Until the next snapshot a death restarts its replica. To have" in told[1]
 
 
 def test_a_control_group_bounds_it(tmp_path: Path) -> None:

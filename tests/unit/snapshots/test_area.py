@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from ftrun.checkpoint.format import pack
+from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
@@ -213,6 +214,20 @@ def test_the_board_has_the_words_that_decide(memory: GroupMemory) -> None:
     board.make_decree(3, 333)
     assert board.look() == Words(3, [0, 3, 0], [{}, {}, {}], [True, False, False])
     assert board.died_at == 333
+
+
+def test_the_board_has_the_call_that_each_rank_waits_in(memory: GroupMemory) -> None:
+    board = memory.board
+    assert board.said(1) is None
+    board.says(1, GROUP, 7, "broadcast", 64)
+    said = board.said(1)
+    assert said is not None and 0 <= said.age_s < 3600
+    assert replace(said, age_s=0.0) == Waits(GROUP, 7, "broadcast", 64, 0.0)
+    board.says(1, 0, -1, "", 0)
+    said = board.said(1)
+    assert said is not None and said.call == -1
+    board.set(1, Word.SAID_AT, 0)
+    assert board.said(1) is None, "a replacement has said nothing so far"
 
 
 def test_the_board_has_how_far_each_rank_is_in_each_of_its_groups(memory: GroupMemory) -> None:

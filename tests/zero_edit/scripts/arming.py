@@ -5,6 +5,20 @@ import os
 IN_A_COPY, IN_AN_OBJECT = "in a copy", "in an object"
 
 
+def send_objects_twice():
+    """A bug that was: what a call gives from the log looks like that of other members, so that a
+    replacement makes a call more than its peers, and all wait for ever."""
+    from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
+
+    answer = World.answer_from_log
+
+    def answers(world, call):
+        answer(world, call)
+        call.tag = None
+
+    World.answer_from_log = answers
+
+
 def arm(rank, deaths):
     """Die at these places of calls or copies, by their numbers.
 
@@ -14,10 +28,12 @@ def arm(rank, deaths):
     in_object = [number for number, place in deaths.items() if place == IN_AN_OBJECT]
     places = {x: place for x, place in deaths.items() if x not in (copy, *in_object)}
     from ftrun.core.replay import pacing
+    from ftrun.inject.zero_edit.world import kinds
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld as World
     from ftrun.snapshots.area import Area
 
-    pacing.SHARE = 1e9  # a generation at each step
+    pacing.SHARE, pacing.REPEAT_S = 1e9, 0.0  # a generation at each step
+    kinds.GATHERED_BYTES_MIN = 0  # small gathers go the way of large ones
     begin, through, write = World.begin, World.is_through, Area.write
 
     def die(place):

@@ -1,7 +1,8 @@
 """Trains one group without replicas, by FSDP2 or DDP; its workers die at places of their calls.
 
-``replayed.py KIND DEATHS [CALLS]``: DEATHS are rows of a rank, which of its lives it is, a place of
-a call, and the number of that call (of the copy, where a copy is the place). A log has CALLS calls.
+``replayed.py KIND DEATHS [CALLS | twice]``: DEATHS are rows of a rank, which of its lives it is, a
+place of a call, and the number of that call (of the copy, where a copy is the place). A log has
+CALLS calls. "twice": with a bug by which all wait in calls that cannot meet.
 """
 
 import hashlib
@@ -23,7 +24,11 @@ if deaths:
     from arming import arm
 
     arm(rank, {number: place for one, time, place, number in deaths if (one, time) == (rank, life)})
-if sys.argv[3:]:
+if sys.argv[3:] == ["twice"]:
+    from arming import send_objects_twice
+
+    send_objects_twice()
+elif sys.argv[3:]:
     from ftrun.snapshots import area
 
     area.CALLS_MAX = int(sys.argv[3])

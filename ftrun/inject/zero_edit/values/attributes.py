@@ -38,6 +38,8 @@ PLAIN, TENSORS = "plain", "tensors"
 """Of the state: by module and name the values, as JSON has them; the tensors."""
 FROZEN = "requires_grad of "
 _TORCHS = vars(torch.nn.Module()).keys()
+_REGISTERED = "__composable_api_state_key_"
+"""So torch begins the names under which ``fully_shard`` and the like keep their own objects."""
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _ABSENT = object()
 
@@ -98,7 +100,7 @@ def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:
             continue  # its own are torch's
         known = vars(module)
         for key in known.keys() - _TORCHS:
-            if not is_own(key):
+            if not (is_own(key) or key.startswith(_REGISTERED)):
                 value = known[key]
                 is_plain = _is_plain(value)
                 is_unit = is_of_tensors if KINDS[type(value)] in _COLLECTIONS else is_leaf

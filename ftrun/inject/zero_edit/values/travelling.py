@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ftrun.base.errors import UserError
+from ftrun.checkpoint import script_classes
 from ftrun.checkpoint.format import validate
 
 _PLAIN = (int, float, bool, str, bytes, type(None))
@@ -71,4 +72,9 @@ def completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) ->
         padded = [*known, *[_ABSENT] * (len(given) - len(known))]
         items = [completed(x, y, path, part, lacking) for x, y in zip(given, padded, strict=False)]
         return type(given)(None if item is _ABSENT else item for item in items)
+    if type(own) is type(given) and script_classes.kind_of(type(given)) == script_classes.OBJECT:
+        held = vars(own)  # the script may have it under other names
+        held.clear()
+        held.update(vars(given))
+        return own
     return given

@@ -400,7 +400,9 @@ class CallWork(dist.Work):
         while (state := call.state) is not THROUGH:
             native = call.native
             if native is not None and (state is ISSUED or state is SECOND):
+                began = clock.now()
                 error = _wait(call, native, timeout)
+                world.waited_s += clock.now() - began
                 with world.lock:
                     call.ended(native, error)
                 if world.ready:

@@ -10,12 +10,13 @@ Not here: the life of a call (calls.py), groups (shell.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllToAllOptions
 from torch.distributed import ReduceOp
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt
@@ -25,6 +26,8 @@ from ftrun.process_groups.collectives import tensors_in
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.world.calls import Call
 
+GATHERED_BYTES_MIN = 256 << 10
+_GATHERED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8}
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _STRIDED, _Tensor = torch.strided, torch.Tensor
@@ -114,7 +117,8 @@ class Kind:
     come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
     away.
     ``is_ours``: so it does while all are there. ``is_unsettled``: a death in the middle of it
-    cannot be settled.
+    cannot be settled. ``quicker``: on a backend of all, the same by less work; None: not for this
+    call. All ranks decide that alike, by what must be alike in their arguments.
     """
 
     name: str
@@ -126,6 +130,7 @@ class Kind:
     is_by_rank: bool = False
     is_ours: bool = False
     is_unsettled: bool = False
+    quicker: Callable[[Call, Any], Issued | None] | None = None
 
     def issue(self, call: Call, there: There) -> Issued:
         """Issue a call.
@@ -137,7 +142,8 @@ class Kind:
         if there.is_full and not self.is_ours:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
             backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
-            return getattr(backend, self.name)(*call.args), None
+            issued = None if self.quicker is None else self.quicker(call, backend)
+            return issued or (getattr(backend, self.name)(*call.args), None)
         with call.mode():
             return self.fewer(call, there)
 
@@ -282,7 +288,7 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
             )
     buffers = call.shell.world.buffers
     if len(given) == 1:  # torch takes new memory for it at each call, which costs more than a copy
-        whole = buffers.clone(given[0].reshape(-1))
+        whole = buffers.clone(given[0].reshape(there.size, output.numel()))
     else:
         whole = torch.cat([tensor.reshape(-1) for tensor in given])
     work = _reduce_all([whole], opts, there)
@@ -292,6 +298,28 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
         buffers.release([whole])
 
     return work, spread
+
+
+def _gather_by_alltoall(call: Call, backend: Any) -> Issued | None:
+    """A large all-gather into one tensor: Gloo's own gathers into memory of its own first, and
+    copies all of it, which costs a fifth more of the processor than what this does."""
+    output, given, opts = call.args
+    size = len(call.shell.seats)
+    if nbytes(output) <= GATHERED_BYTES_MIN or not output.dtype == given.dtype in _GATHERED:
+        return None
+    if output.device.type != "cpu" or output.numel() != size * given.numel():
+        return None
+    buffers, options = call.shell.world.buffers, AllToAllOptions()
+    options.timeout = opts.timeout
+    to_each = buffers.clone(given.detach().reshape(1, -1).expand(size, -1))
+    into = output if output.is_contiguous() else torch.empty_like(output).contiguous()
+
+    def spread() -> None:
+        buffers.release([to_each])
+        if into is not output:
+            output.copy_(into)
+
+    return backend.alltoall_base(into, to_each, [], [], options), spread
 
 
 def _barrier(call: Call, there: There) -> Issued:
@@ -339,7 +367,8 @@ def _of_root(call: Call) -> list[torch.Tensor]:
 
 
 def _kind(name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: str) -> Kind:
-    return Kind(name, inputs, outputs, fewer, **{f"is_{flag}": True for flag in flags})
+    given: dict[str, Any] = {f"is_{flag}": True for flag in flags}
+    return Kind(name, inputs, outputs, fewer, **given)
 
 
 KINDS = {
@@ -350,7 +379,10 @@ KINDS = {
         _kind("reduce", _first, _first, _fewer_allreduce, "in_place", "by_rank"),
         _kind("broadcast", _of_root, _listed, _fewer_broadcast),
         _kind("allgather", _second, _first, _fewer_allgather, "fence"),
-        _kind("_allgather_base", _second, _first, _fewer_allgather, "fence"),
+        replace(
+            _kind("_allgather_base", _second, _first, _fewer_allgather, "fence"),
+            quicker=_gather_by_alltoall,
+        ),
         _kind("gather", _second, _first, _fewer_allgather, "by_rank"),
         _kind("scatter", _second, _first, _fewer_scatter, "by_rank"),
         _kind("reduce_scatter", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),

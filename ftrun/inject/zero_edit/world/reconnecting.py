@@ -71,6 +71,7 @@ class Reconnecting:
                     case Step.GO_ON:
                         self._board.wait(words.number, WAIT_S)
                         world.end_errors()
+                        world.says()
                     case Step.CUT:
                         self._drop_groups()
                         self._cut = words.number

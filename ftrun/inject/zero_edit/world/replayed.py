@@ -20,11 +20,15 @@ Not here: one call (replayed_call.py), what a generation is (memory.py), the mem
 
 from __future__ import annotations
 
+import mmap
+import resource
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import islice
+from math import inf
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -35,13 +39,13 @@ from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
-from ftrun.core.replay.pacing import fills
+from ftrun.core.replay.pacing import fills, fits
 from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.values.units import memory
 from ftrun.inject.zero_edit.world.calls import Call, State
-from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data
+from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data, nbytes
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of, mark_of
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -71,6 +75,8 @@ class ReplayedWorld(World):
         log: the number of the log under way.
         flying: the calls begun here that not all have logged, by their place in the program.
         before: of a replacement: by group, the calls before the place at which it begins.
+        given_mark: of what models were given since the last call; 0: of nothing. It goes into the
+            mark of the next one, so that a repeated step that gets another batch is found.
     """
 
     call = ReplayedCall
@@ -84,6 +90,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
+        self.given_mark = 0
         self._known: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}
@@ -215,6 +222,8 @@ class ReplayedWorld(World):
             self._note_awaited(call)
         if call.what is not Keeps.INPUT:
             call.mark = mark_of(call.kind.inputs(call))
+        if self.given_mark:
+            call.mark, self.given_mark = hash((call.mark, self.given_mark)), 0
         if line.elsewhere is not None:
             line.begins(call)
         groups = self._groups
@@ -371,6 +380,13 @@ class ReplayedWorld(World):
         each, calls = self.area.log_bytes(self.log) / had, (self.done - self._opened) / had
         return calls * (had + more) > CALLS_MAX or fills(each, self.area.log_room, had + more)
 
+    def has_room(self, more: int, groups: int = 1) -> bool:
+        """Whether a generation may take memory that none has had, if all workers of this node do
+        so, in so many groups."""
+        now = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+        peak = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - now)
+        return fits(self.board.room, more, peak, groups * len(self.memory.here))
+
     def may_be_made(self, since: int) -> bool:
         """Whether a generation can be made whose place is after so many calls."""
         return log_rules.may_be_made(whole_from=self._whole_from, since=since, begun=self.count)
@@ -509,6 +525,23 @@ class ReplayedWorld(World):
         for call in failed:
             if call.future is not None and not call.future.done():
                 call.future.set_exception(call.error)
+
+    def says(self) -> None:
+        """Tell the agent, after a death, which call this worker waits in."""
+        if not self.board.decree:
+            return
+        with self.changed:
+            begun = (x for x in self.flying.values() if not x.is_complete)
+            call = min(begun, key=lambda call: call.at, default=None)
+            if call is None:
+                self.board.says(self.rank, 0, -1, "", 0)
+                return
+            kind, line = call.kind, call.line
+            assert line is not None, "it is numbered"
+            is_of_one_size = log_rules.is_of_one_size(kind.name)
+            sizes = [nbytes(x) for x in kind.outputs(call)] if is_of_one_size else []
+            size = 0 if inf in sizes else int(sum(sizes))
+        self.board.says(self.rank, line.id, call.number, kind.name, size)
 
     # ------------------------------------------------------------ the end
 

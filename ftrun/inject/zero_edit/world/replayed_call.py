@@ -23,6 +23,8 @@ from ftrun.inject.zero_edit.world.kinds import nbytes
 
 MARKED_LEAST, MARKED_WORDS = 64, 16
 """Numbers of a tensor that is marked; the mark is of so many of its words."""
+INPUTS_MAX = 16
+"""Of one list."""
 _Words = ctypes.c_int64 * (1 << 40)
 
 
@@ -100,6 +102,13 @@ class ReplayedCall(Call):
         """Whether the script has not waited for it, and still can."""
         return not (self.waited or self.future is not None) and self.handle() is not None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether its result is there, perhaps before the script waits for it."""
+        if self.state is State.ISSUED and self.native is not None:
+            return bool(self.native.is_completed())
+        return self.state is State.THROUGH
+
     def prepare(self) -> None:
         """Keep what it gives: it writes over that."""
         self.kept = list(map(self.shell.world.buffers.copy, self.kind.outputs(self)))
@@ -170,11 +179,29 @@ def mark_of(inputs: Sequence[torch.Tensor]) -> int:
     when a step is repeated. A few numbers may be a time that was measured."""
     mark = 0
     for tensor in inputs:
-        is_large = tensor.is_floating_point() and tensor.numel() >= MARKED_LEAST
-        if is_large and tensor.device.type == "cpu" and tensor.is_contiguous():
-            words, count = _Words.from_address(tensor.data_ptr()), tensor.nbytes // 8
-            mark = hash((mark, *words[: count : max(1, count // MARKED_WORDS)]))
+        if tensor.is_floating_point() and tensor.numel() >= MARKED_LEAST:
+            mark = _marked(mark, tensor)
     return mark
+
+
+def mark_of_pass(given: Any, deep: int = 4) -> int:
+    """A mark of what a model is given, from some bytes of each of its tensors."""
+    if isinstance(given, torch.Tensor):
+        return _marked(given.numel(), given)
+    if isinstance(given, dict):
+        given = [*given.values()]
+    if not deep or not isinstance(given, (list, tuple)):
+        return 0
+    return hash(tuple(mark_of_pass(value, deep - 1) for value in given[:INPUTS_MAX]))
+
+
+def _marked(mark: int, tensor: torch.Tensor) -> int:
+    if tensor.device.type != "cpu" or type(tensor) is not torch.Tensor:
+        return mark
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return mark
+    words, count = _Words.from_address(tensor.data_ptr()), tensor.nbytes // 8
+    return hash((mark, *words[: count : max(1, count // MARKED_WORDS)]))
 
 
 def _as_given(kept: Any, like: torch.Tensor) -> torch.Tensor | None:

@@ -92,6 +92,8 @@ class World:
         is_ours: the call that begins is torch's DistributedDataParallel's.
         is_of_model: whether tensors are those of a model that is trained on all replicas.
         optimizer: of a model, whose step is under way; "": none is.
+        has_shared: the script has called what may average gradients since the last step.
+        waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
 
     call = Call
@@ -114,7 +116,7 @@ class World:
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
         self.in_set_up = True
-        self.optimizer = ""
+        self.optimizer, self.has_shared, self.waited_s = "", False, 0.0
         self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()
@@ -163,6 +165,7 @@ class World:
         if self.is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
         else:
+            self.has_shared = self.has_shared or may_share_out(call)
             if self.optimizer and may_share_out(call):
                 self.gives_up(
                     f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: "

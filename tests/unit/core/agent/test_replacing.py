@@ -192,7 +192,10 @@ class Node:
         done = [{0: 5}] * WORKERS
         board = Board(self.number, list(self.published), done, [False] * WORKERS)
         words = tuple(self.joined), tuple(self.falls)
-        return e.BoardSeen(self.incarnation, board, *words, self.boundary, (), self.waits)
+        more = (0,) * WORKERS, (None,) * WORKERS
+        return e.BoardSeen(
+            self.incarnation, board, *words, self.boundary, (), self.waits, "", *more
+        )
 
 
 def play(seed: int, *, spans: bool = False) -> Node:

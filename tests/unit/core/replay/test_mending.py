@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftrun.core.replay.afterwards import Apart, Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import (
     DEATHS_MAX,
@@ -10,6 +11,7 @@ from ftrun.core.replay.mending import (
     Decree,
     Mended,
     Mending,
+    Outcome,
     is_cheaper,
 )
 from ftrun.core.replay.settling import Board, Generation
@@ -159,13 +161,41 @@ def test_of_several_replicas_it_is_mended_where_that_costs_less() -> None:
     assert not is_cheaper(2, 0.4, 10.0, 1.0), "the others do not wait so long"
 
 
-def test_after_a_slow_mend_the_replica_is_restarted() -> None:
+def mend(mending: Mending, now: float, takes_s: float) -> Outcome:
+    """A death, and its mend if it is one; returns what follows the death."""
+    found = mending.died(1, PLACE, now)
+    if isinstance(found, Decree):
+        words = [mending.number] * 3
+        mended = mending.look(board(mending.number, words), words, NONE, now + takes_s)
+        assert mended == Mended(takes_s)
+    return found
+
+
+def test_one_slow_mend_is_no_reason_to_restart() -> None:
     mending = of_two()
-    assert mending.died(1, PLACE, 1.0) == Decree(1)
-    assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 3.0) == Mended(2.0)
-    assert mending.died(1, PLACE, 9.0) == Decree(2), "a restart would be slow too"
-    mending.look(board(2, [2, 2, 2]), [2, 2, 2], NONE, 13.5)
-    assert mending.died(1, PLACE, 19.0) is Fall.DEARER
+    assert mend(mending, 10.0, 4.5) == Decree(1)
+    assert mend(mending, 20.0, 0.5) == Decree(2)
+    assert mend(mending, 30.0, 0.5) == Decree(3)
+    assert mending.mend_s is not None
+    assert 0.5 < mending.mend_s < 1.0, "the slow one counts for less and less"
+
+
+def test_after_slow_mends_the_replica_is_restarted_and_then_one_is_tried_again() -> None:
+    mending = of_two()
+    assert mend(mending, 10.0, 16.0) == Decree(1)
+    found = []
+    for number in range(1, 5):
+        mending = Mending(60.0, replicas=2, rejoin_s=5.0, mend_s=mending.mend_s)
+        found.append(mend(mending, number * 100.0, 0.5))
+    assert found == [Fall.DEARER, Fall.DEARER, Decree(1), Decree(1)]
+
+
+def test_a_set_up_that_was_slow_once_counts_until_mends_are_known() -> None:
+    mending = of_two()
+    assert mending.died(1, PLACE, 1.0, 0, 3.5) == Decree(1)
+    mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 1.5)
+    assert mending.mend_s == 2.0
+    assert mending.died(1, PLACE, 9.0, 0, 8.0) == Decree(2)
 
 
 def test_the_more_replicas_wait_the_larger_must_the_state_be() -> None:
@@ -185,3 +215,66 @@ def test_a_script_with_a_long_set_up_restarts_its_replica() -> None:
     """The others would wait in vain: they go on without it after a while."""
     assert of_two().died(1, PLACE, 1.0, 0, 3.5) == Decree(1)
     assert of_two().died(1, PLACE, 1.0, 0, 4.5) is Fall.DEARER
+
+
+def watched() -> Mending:
+    """One that is mended, with a look at whether all go on."""
+    mending = Mending(60.0, hang_s=20.0)
+    mending.died(1, PLACE, 1.0)
+    words = board(1, [1, 1, 1])
+    assert mending.look(words, [1, 1, 1], NONE, 2.0, (), (30, 30, 30)) == Mended(1.0)
+    assert mending.is_watched
+    return mending
+
+
+def waits(*calls: int) -> list[Waits | None]:
+    return [Waits(0, call, "allreduce", 4, 0.1) for call in calls]
+
+
+def apart(mending: Mending, now: float) -> None:
+    """Its workers wait in calls that cannot meet."""
+    words = board(mending.number, [mending.number] * 3)
+    assert mending.look_after(words, (30, 30, 30), waits(5, 6, 6), now) is None
+    found = mending.look_after(words, (30, 30, 30), waits(5, 6, 6), now + 20.0)
+    assert isinstance(found, Apart) and found.group == 0
+    assert mending.fallen is Fall.APART and not mending.is_watched
+
+
+def test_after_a_mend_from_which_nobody_goes_on_all_begin_again_once() -> None:
+    mending = watched()
+    apart(mending, 10.0)
+    assert mending.rewind(30, 3, 31.0) == Decree(2)
+    words = board(2, [2, 2, 2])
+    assert mending.look(words, [2, 2, 2], NONE, 32.0, (), (30, 30, 30)) == Mended(31.0)
+    apart(mending, 40.0)
+    assert mending.rewind(30, 3, 61.0) is None, "it comes to the same"
+
+
+def test_what_was_computed_after_such_a_mend_is_not_gone_on_from() -> None:
+    mending = watched()
+    apart(mending, 10.0)
+    assert mending.rewind(31, 3, 31.0) is None
+
+
+def test_once_all_have_gone_on_nobody_looks_any_more() -> None:
+    mending = watched()
+    words = board(1, [1, 1, 1])
+    assert mending.look_after(words, (31, 32, 32), waits(-1, -1, -1), 10.0) is None
+    assert mending.is_watched, "one is in the step that was under way"
+    mending.died(2, PLACE, 11.0)
+    assert not mending.is_watched, "another mend is under way"
+    again = board(2, [2, 2, 2])
+    assert mending.look(again, [2, 2, 2], NONE, 12.0, (), (32, 32, 32)) == Mended(1.0)
+    assert mending.look_after(again, (34, 34, 34), waits(-1, -1, -1), 13.0) is None
+    assert not mending.is_watched
+    mending.died(2, PLACE, 14.0)
+    assert mending.look(board(3, [3] * 3), [3] * 3, NONE, 15.0, (), (40, 40, 40)) == Mended(1.0)
+    apart(mending, 16.0)
+    assert mending.rewind(40, 3, 37.0) == Decree(4), "of the mend that was right nothing is left"
+
+
+def test_without_a_limit_for_hangs_nobody_looks() -> None:
+    mending = Mending(60.0)
+    mending.died(1, PLACE, 1.0)
+    assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 2.0) == Mended(1.0)
+    assert not mending.is_watched

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ftrun.inject.zero_edit.appended import Appended
 
 
@@ -50,6 +52,42 @@ def test_a_file_of_several_workers_stays(tmp_path: Path) -> None:
         append(worker, path, "b")
     Appended(tmp_path / "appended-0.0").goes_on(0)
     assert path.read_text() == "abab"
+
+
+def test_a_worker_goes_on_at_its_own_place(tmp_path: Path) -> None:
+    """Of a file that several write, each from its beginning."""
+    path, own = tmp_path / "all", tmp_path / "own"
+    worker = Appended(tmp_path / "appended-1.0")
+    with path.open("w") as file, own.open("a") as other:
+        worker.opened(path, file)
+        worker.opened(own, other)
+        file.write("abc")
+        step(worker, 3)
+        file.write("d")
+        step(worker, 4)
+    replacement = Appended(tmp_path / "appended-1.0")
+    assert replacement.place(str(path)) is None, "it stands nowhere so far"
+    replacement.goes_on(3)
+    assert replacement.place(str(path)) == 3
+    assert replacement.place(str(own)) is None, "it appends"
+
+
+def test_what_was_written_again_in_front_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.csv"
+    for is_again in (False, True):
+        worker = Appended(tmp_path / "appended-1.0")
+        with path.open("w+") as file:
+            worker.opened(path, file)
+            file.write("a\n1\n")
+            step(worker, 3)
+            file.seek(0 if is_again else 4)
+            file.write("a,b\n1,\n")
+            file.flush()
+        Appended(tmp_path / "appended-1.0").goes_on(3)
+        text = "table.csv was written again from its beginning"
+        assert (text in capfd.readouterr().err) == is_again
 
 
 def test_few_files_are_followed(tmp_path: Path) -> None:

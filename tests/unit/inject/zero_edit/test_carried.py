@@ -50,9 +50,10 @@ class Made:
             models=models_,
             stepping=stepping,
             frameworks=SimpleNamespace(parts=list),
+            marking=SimpleNamespace(apart=""),
             may_load=lambda: True,
         )
-        self.carried = Carried(script)
+        self.script, self.carried = script, Carried(script)
 
 
 def sgd(*groups: int) -> torch.optim.SGD:
@@ -219,3 +220,58 @@ def test_a_backward_pass_may_still_need_what_is_loaded_again() -> None:
         loss = model(torch.ones(2, requires_grad=True)).sum()
         model.load_state_dict({k: x.clone() for k, x in model.state_dict().items()})
         loss.backward()
+
+
+class Basis:
+    """As an optimizer keeps one for each parameter."""
+
+    def __init__(self, rows: torch.Tensor | None, more: Any = None) -> None:
+        self.rows, self.more, self.step = rows, more, 3
+
+
+def with_state(value: Any, device: str = "cpu") -> torch.optim.SGD:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1, device=device))], lr=1.0)
+    optimizer.state[optimizer.param_groups[0]["params"][0]] = {"basis": value} if value else {}
+    return optimizer
+
+
+def state_of(optimizer: torch.optim.SGD) -> Any:
+    return optimizer.state[optimizer.param_groups[0]["params"][0]].get("basis")
+
+
+def test_an_object_in_an_optimizer_s_state_heals_and_stays_the_same_object() -> None:
+    there = Made([with_state(Basis(torch.ones(2), [torch.ones(1)]))])
+    bare, own = with_state(None), Basis(torch.zeros(2))
+    older = with_state(own)
+    for optimizer in (bare, older):
+        made = Made([optimizer])
+        made.carried.load(there.carried.state())
+        found = state_of(optimizer)
+        assert type(found) is Basis and [*vars(found)] == ["rows", "more", "step"]
+        assert repr(found.rows) == "tensor([1., 1.])" and found.step == 3
+        assert made.carried.lacking == []
+    assert state_of(older) is own
+
+
+def test_what_an_object_holds_is_put_where_its_parameter_is() -> None:
+    there = Made([with_state(Basis(torch.ones(2), [torch.ones(1)]))])
+    optimizer = with_state(None, device="meta")
+    Made([optimizer]).carried.load(there.carried.state())
+    found = state_of(optimizer)
+    assert (found.rows.device.type, found.more[0].device.type) == ("meta", "meta")
+
+
+@pytest.mark.parametrize("value", [threading.local(), Basis(None, is_flat)], ids=["C", "code"])
+def test_an_optimizer_s_state_that_cannot_be_carried_whole_is_refused(value: Any) -> None:
+    """Seen: a replica trained on without it, unlike its peers, and the job ended with 0."""
+    there, made = Made([with_state(value)]), Made([with_state(None)])
+    words = rf"cannot be given basis of SGD \(a {type(value).__name__}\), and would step unlike"
+    with pytest.raises(Refused, match=words):
+        made.carried.load(there.carried.state())
+
+
+def test_parameters_that_nobody_else_has_are_refused() -> None:
+    there, here = Made([sgd(1)]), Made([sgd(1)])
+    there.script.marking.apart = "train.py:7"
+    with pytest.raises(Refused, match=r"train\.py:7: the optimizers step by gradients that"):
+        here.carried.load(there.carried.state())

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed._composable.contract import contract
 
 from ftrun.inject.zero_edit.values.attributes import PLAIN, TENSORS, Attributes
 
@@ -68,3 +69,16 @@ def test_what_has_changed_since_the_first_step_heals() -> None:
 def test_what_another_one_has_not_made_stays() -> None:
     one = Attributes(lambda: {"0": Layer(), "loss": Layer()})
     one.load({PLAIN: {"0": {"nowhere count": 3}, "other": {" count": 3}}}, set())
+
+
+def test_what_torch_registers_with_a_module_is_no_value_of_it() -> None:
+    """Its name has a random part, which another process never has."""
+    layer = Layer()
+    attributes = Attributes(lambda: {"0": layer})
+    attributes.begin()
+    contract()(lambda module: module)(layer)
+    registered = [name for name in vars(layer) if name.startswith("__composable_api")]
+    assert len(registered) == 2
+    for name in registered:
+        setattr(layer, name, {"step": 1})
+    assert attributes.state(set()) == {PLAIN: {}, TENSORS: {}}

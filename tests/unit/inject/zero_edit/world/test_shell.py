@@ -8,6 +8,7 @@ import weakref
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, WorkerKey
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
-from ftrun.inject.zero_edit.world.kinds import KINDS
+from ftrun.inject.zero_edit.world.kinds import GATHERED_BYTES_MIN, KINDS
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
@@ -125,6 +127,36 @@ def started(shell: Shell, tensor: torch.Tensor) -> Call:
     call: Call = work.call
     call.native.wait()
     return call
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64])
+@pytest.mark.parametrize("count", [3, GATHERED_BYTES_MIN])
+def test_a_gather_of_any_size_gives_what_all_have_given(
+    both: Both, dtype: torch.dtype, count: int
+) -> None:
+    def work(shell: Shell) -> torch.Tensor:
+        output = torch.zeros(2 * count, 2, dtype=dtype)
+        own = output.chunk(2)[shell.own]  # as FSDP2 gives it
+        own.copy_(torch.arange(2 * count).view(count, 2).t().reshape(count, 2) + shell.own)
+        for _ in range(2):  # the second time by the same memory
+            shell._allgather_base(output, own, options()).wait()
+        with Seen() if shell.own else nullcontext():  # one rank alone may be profiled
+            shell._allgather_base(output, own.t().contiguous().t(), options()).wait()
+        other = output.clone() if shell.own else torch.zeros(2, 2 * count, dtype=dtype).t()
+        shell._allgather_base(other, own, options()).wait()
+        assert other.equal(output)
+        return output
+
+    def options() -> Any:
+        found = AllgatherOptions()
+        found.asyncOp = False
+        return found
+
+    first, second = both(work)
+    whole = torch.arange(2 * count).view(count, 2).t().reshape(count, 2)
+    expected = torch.cat([whole, whole + 1]).to(dtype)
+    assert first.equal(expected)
+    assert second.equal(expected)
 
 
 def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> None:

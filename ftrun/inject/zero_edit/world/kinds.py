@@ -176,8 +176,10 @@ def may_share_out(call: Call) -> bool:
     """Whether each rank may give another part of one whole by it. Then no deputy has the part of a
     rank that is away. A single number, and the largest of all, are no such parts."""
     given = call.kind.inputs(call) or call.kind.outputs(call)
-    is_alike = operation(call.args[-1]) in _OF_ALIKE
-    return not is_alike and sum(tensor.numel() for tensor in given) > 1
+    return (
+        sum(tensor.numel() for tensor in given) > 1
+        and operation(call.args[-1]) not in _OF_ALIKE  # to compare these takes microseconds
+    )
 
 
 _OF_ALIKE = (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.BAND, ReduceOp.BOR)

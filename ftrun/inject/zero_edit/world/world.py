@@ -165,7 +165,6 @@ class World:
         if self.is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
         else:
-            self.has_shared = self.has_shared or may_share_out(call)
             if self.optimizer and may_share_out(call):
                 self.gives_up(
                     f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: "
@@ -188,6 +187,7 @@ class World:
     def _note_begun(self, shell: Shell, call: Call) -> None:
         """Mostly it is under way meanwhile, so that this takes none of its time."""
         if not self.is_ours:
+            self.has_shared = self.has_shared or may_share_out(call)
             self._record(call)
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()

@@ -154,7 +154,7 @@ class Measured:
         return [block[which] for block in self.blocks[form][self.warm :]]
 
 
-PLAN = Plan(158, 4, 64, 400, 2, 16)
+PLAN = Plan(158, 4, 112, 320, 2, 16)
 CALLS = {
     "4B": ("4 bytes", "µs", Plan(8, 1, 8, 2, 2, 16, calls=2000, values=1)),
     "64MiB": ("64 MiB", "ms", Plan(8, 1, 8, 2, 2, 16, calls=6, values=16 << 20)),

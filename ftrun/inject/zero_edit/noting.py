@@ -55,8 +55,9 @@ class Noted:
     """The script at one draw; nobody changes it.
 
     ``exchanges``: collectives before it. ``is_passed``: only the draw was counted (sparing.py).
-    ``random``: the generators. ``lengths``: of the files to which the script appends, and its place; ``printed``:
-    lines. ``opened``: where the iterators of loaders stood. ``held``: generators of Python's.
+    ``random``: the generators. ``lengths``: of the files to which the script appends, and its
+    places in them; ``printed``: lines. ``opened``: where the iterators of loaders stood. ``held``:
+    generators of Python's.
     """
 
     stack: tuple[Spot, ...] = ()

@@ -11,6 +11,7 @@ from ftrun.core.replay.log_rules import (
     begins,
     free_parts,
     is_in_vain,
+    is_of_one_size,
     is_over,
     keeps,
     may_be_made,
@@ -36,6 +37,11 @@ from ftrun.core.replay.settling import Generation, Logged
 def test_what_is_logged(kind: str, root: Keeps | None, other: Keeps | None) -> None:
     assert keeps(kind, is_root=True) is root
     assert keeps(kind, is_root=False) is other
+
+
+def test_members_may_give_unlike_sizes_to_a_gather() -> None:
+    assert is_of_one_size("allreduce") and is_of_one_size("broadcast")
+    assert not is_of_one_size("gather") and not is_of_one_size("_allgather_base")
 
 
 def test_each_reason_has_words_and_a_number_that_is_not_0() -> None:

@@ -175,7 +175,8 @@ class Collectives:
 
 def listed(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """``tensors`` as a list of its own, also where it is one tensor."""
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    is_one = type(tensors) is not list and isinstance(tensors, torch.Tensor)
+    return [tensors] if is_one else list(tensors)  # type: ignore[list-item]
 
 
 def tensors_in(argument: Any) -> list[torch.Tensor]:

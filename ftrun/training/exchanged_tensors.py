@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +24,28 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
     """
     is_flat = tensor.is_cpu and tensor.is_contiguous()
     flat = tensor if is_flat else tensor.detach().cpu().contiguous()
-    return ctypes.string_at(flat.data_ptr(), flat.nbytes)
+    copied: bytes = _memory(flat.data_ptr())[: flat.nbytes]
+    return copied
+
+
+def small_bytes(tensors: Sequence[torch.Tensor], limit: int) -> list[bytes] | None:
+    """``to_bytes`` of each; None: they are not on the host, or have more than ``limit`` together.
+
+    A call of a script's own makes it twice, so that each function less counts.
+    """
+    found = []
+    for tensor in tensors:
+        if not tensor.is_cpu or tensor.layout is not _STRIDED or (count := tensor.nbytes) > limit:
+            return None
+        limit -= count
+        flat = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+        found.append(_memory(flat.data_ptr())[:count])
+    return found
+
+
+_STRIDED = torch.strided
+_memory: Callable[[int], Any] = (ctypes.c_char * (1 << 40)).from_address
+"""Gives all memory from an address on; a part of it is copied without a foreign call."""
 
 
 def from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:

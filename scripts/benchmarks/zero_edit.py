@@ -1,7 +1,8 @@
-"""A step of an unmodified script beside that of the same script in another form.
+"""An unmodified script beside the same script in another form, or under another launcher.
 
-- Two replicas of 0.1 M parameters, under ``ftrun --replicas 2``, beside a Manager of its own.
-- Two workers of one group, with memory snapshots beside without.
+- A step of two replicas, under ``ftrun --replicas 2``, beside that with a Manager of its own.
+- An all_reduce of the script's own between two steps, under ``ftrun --replicas 2`` and torchrun.
+- A step of two workers of one group, with memory snapshots and without.
 
 The jobs of both forms run at the same time and take turns: while one trains a block of steps, the
 workers of the other wait for theirs. So whatever slows the machine down for a second slows both. A
@@ -19,6 +20,7 @@ import socket
 import statistics
 import struct
 import tempfile
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,7 +32,6 @@ from benchmarks.jobs import BIN
 from benchmarks.results import Result, Row
 from tests.jobs import Command
 
-FORMS = ("ftrun", "explicit")
 WORKERS = 2
 TIMEOUT_S = 180.0
 
@@ -52,6 +53,9 @@ torch.distributed.init_process_group("gloo")
 optimizer = inner
 network = DistributedDataParallel(model)
 """
+VALUE = """
+value = torch.zeros(values)
+"""
 ONE_GROUP = """
 torch.distributed.init_process_group("gloo")
 SHARDED
@@ -67,6 +71,16 @@ network = model
 for part in (*model, model):
     fully_shard(part)
 """
+TRAIN = """
+for (x,) in loader:
+    optimizer.zero_grad()
+    network(x).square().mean().backward()
+    optimizer.step()
+"""
+CALL = """
+for _ in range(calls):
+    torch.distributed.all_reduce(value)
+"""
 SCRIPT = """
 import json, os, pathlib, socket, sys, time, torch
 from torch import nn
@@ -74,28 +88,26 @@ from torch.utils.data import DataLoader, TensorDataset
 FIRST
 torch.manual_seed(0)
 torch.set_num_threads(1)
-width, layers, batch, steps = (int(word) for word in sys.argv[1:5])
+width, layers, batch, steps, calls, values = map(int, sys.argv[1:7])
 model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 FORM
 loader = DataLoader(TensorDataset(torch.randn(batch * steps, width)), batch)
 turns = socket.socket(socket.AF_UNIX)
 turns.settimeout(TIMEOUT)
-turns.connect(str(pathlib.Path(sys.argv[5], "turns")))
+turns.connect(str(pathlib.Path(sys.argv[7], "turns")))
 turns.sendall(b"NAME"[:1])
 times = []
 while True:
+BEFORE
     turns.sendall(b".")
     if turns.recv(1) != b".":
         break
     began, used = time.perf_counter(), time.CLOCK()
-    for (x,) in loader:
-        optimizer.zero_grad()
-        network(x).square().mean().backward()
-        optimizer.step()
+TIMED
     whole, own = time.perf_counter() - began, time.CLOCK() - used
-    times.append((whole / steps * 1e3, own / steps * 1e3))
-who = "-".join((os.environ["FTRUN_REPLICA_ID"], os.environ["RANK"]))
-pathlib.Path(sys.argv[5], f"NAME{who}").write_text(json.dumps(times))
+    times.append((whole / (calls or steps) * 1e3, own / (calls or steps) * 1e3))
+who = "-".join((os.environ.get("FTRUN_REPLICA_ID", "0"), os.environ["RANK"]))
+pathlib.Path(sys.argv[7], f"NAME{who}").write_text(json.dumps(times))
 turns.sendall(b".")
 turns.recv(1)
 """
@@ -106,6 +118,7 @@ class Plan:
     """A model of ``layers`` square layers, and blocks of steps of it.
 
     ``warm_up``: at least so many blocks do not count, and ``LONGEST`` times as many at most.
+    ``calls``: a block is so many calls after the steps, each of so many ``values``; 0: the steps.
     """
 
     width: int
@@ -114,10 +127,13 @@ class Plan:
     steps: int
     warm_up: int
     blocks: int
+    calls: int = 0
+    values: int = 0
 
     def words(self) -> tuple[str, ...]:
         """As the script's arguments."""
-        return tuple(map(str, (self.width, self.layers, self.batch, self.steps)))
+        model = self.width, self.layers, self.batch, self.steps
+        return tuple(map(str, (*model, self.calls, self.values)))
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,12 @@ class Measured:
         return [block[which] for block in self.blocks[form][self.warm :]]
 
 
-PLAN = Plan(158, 4, 32, 500, 2, 16)
+PLAN = Plan(158, 4, 112, 320, 2, 16)
+CALLS = {
+    "4B": ("4 bytes", "µs", Plan(8, 1, 8, 2, 2, 16, calls=2000, values=1)),
+    "64MiB": ("64 MiB", "ms", Plan(8, 1, 8, 2, 2, 16, calls=6, values=16 << 20)),
+}
+"""By name: what an all_reduce of the script's own reduces, and the unit of its time."""
 GROUPS = {
     "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 4, 16)),
     "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 4, 20)),
@@ -153,36 +174,64 @@ LONG_STEPS = ("ddp-8M", "fsdp-8M", "ddp-1G", "fsdp-1G")
 LONGEST, STILL = 4, 3
 """A warm-up is over when the snapshots have taken no new memory for so many blocks."""
 TOLD = re.compile(r"ftrun: (Memory snapshots: .*)")
+Start = tuple[str, tuple[str, ...]]
+"""The source of a script, and the words of the command before it."""
 
 
 def measure(starts: int) -> Result:
-    """Both forms ``starts`` times."""
-    times: dict[str, list[float]] = {form: [] for form in FORMS}
-    own: dict[str, list[float]] = {form: [] for form in FORMS}
-    options = ("--replicas", str(WORKERS))
-    jobs = {
-        form: (_source(form, first, INNER + body, "thread_time"), options)
-        for form, first, body in (("ftrun", "", UNMODIFIED), ("explicit", "import ftrun", EXPLICIT))
+    """Both forms ``starts`` times, and then both launchers."""
+    unmodified = _source("ftrun", "", INNER + UNMODIFIED, "thread_time")
+    explicit = _source("explicit", "import ftrun", INNER + EXPLICIT, "thread_time")
+    replicas = ("--replicas", str(WORKERS))
+    forms = {
+        "ftrun": (unmodified, _ftrun("ftrun", *replicas)),
+        "explicit": (explicit, _ftrun("explicit", *replicas)),
     }
-    for _ in range(starts):
-        found = _measure(jobs, PLAN)
-        for form in FORMS:
-            times[form] += found.of(form, 0)
-            own[form] += found.of(form, 1)
+    rows = _rows("", "step, 0.1 M parameters", "ms", forms, PLAN, starts)
+    body = INNER + UNMODIFIED + VALUE
+    launchers = {
+        "ftrun": (_source("ftrun", "", body, "thread_time", CALL), _ftrun("ftrun", *replicas)),
+        "torchrun": (
+            _source("torchrun", "", body, "thread_time", CALL),
+            (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(WORKERS)),
+        ),
+    }
+    for name, (what, unit, plan) in CALLS.items():
+        named = f"all_reduce of {what} between steps"
+        rows += _rows(f"{name}_", named, unit, launchers, plan, starts)
     return Result(
         "zero-edit",
-        f"An unmodified script beside the explicit form, {starts} starts of both",
-        [
-            Row("step_ms", "step, 0.1 M parameters", "ms", times, digits=3),
-            Row("ratio", "… over the explicit form", "×", _ratios(times), digits=3),
-            Row("thread_ms", "processor time of the training thread", "ms", own, digits=3),
-            Row("thread_ratio", "… over the explicit form", "×", _ratios(own), digits=3),
-        ],
+        f"An unmodified script beside the explicit form and under torchrun, {starts} starts each",
+        rows,
         notes=[
-            "`ftrun` is the unmodified script; both forms draw from a DataLoader. A sample is the "
-            f"mean of a block of {PLAN.steps} steps, and both jobs take turns block by block."
+            "`ftrun` is the unmodified script. Both forms draw from a DataLoader. Two jobs take "
+            f"turns block by block, and a sample is the mean of a block: of {PLAN.steps} steps, or "
+            f"of {' and '.join(f'{x.calls} calls of {what}' for what, _, x in CALLS.values())}.",
         ],
     )
+
+
+def _rows(
+    key: str, what: str, unit: str, jobs: Mapping[str, Start], plan: Plan, starts: int
+) -> list[Row]:
+    """The script under both launchers, or both of its forms: ``ftrun``, and another one."""
+    factor = 1e3 if unit == "µs" else 1.0
+    times: dict[str, list[float]] = {form: [] for form in jobs}
+    own: dict[str, list[float]] = {form: [] for form in jobs}
+    for _ in range(starts):
+        found = _measure(jobs, plan)
+        for form in jobs:
+            times[form] += [whole * factor for whole in found.of(form, 0)]
+            own[form] += [used * factor for used in found.of(form, 1)]
+    other = next(form for form in jobs if form != "ftrun")
+    over = "the explicit form" if other == "explicit" else other
+    thread = f"… in processor time of the {'training' if not key else 'calling'} thread"
+    return [
+        Row(f"{key}step_{unit}", what, unit, times, digits=3),
+        Row(f"{key}ratio", f"… over {over}", "×", _ratios(times, other), digits=3),
+        Row(f"{key}thread_{unit}", thread, unit, own, digits=3),
+        Row(f"{key}thread_ratio", f"… over {over}", "×", _ratios(own, other), digits=3),
+    ]
 
 
 def measure_memory(starts: int, names: Sequence[str]) -> Result:
@@ -193,11 +242,11 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         body = ONE_GROUP.replace("SHARDED", sharded)
         given = ("--workers-per-replica", str(WORKERS), "--memory-snapshots")
         jobs = {
-            form: (_source(form, "", body, "process_time"), (*given, value))
+            form: (_source(form, "", body, "process_time"), _ftrun(form, *given, value))
             for form, value in (("ftrun", "auto"), ("off", "off"))
         }
         found = [_measure(jobs, plan, told) for _ in range(starts)]
-        rows += _rows(name, what, found, plan)
+        rows += _rows_of_memory(name, what, found, plan)
     return Result(
         "memory-snapshots",
         f"A step of one group with memory snapshots and without, {starts} starts of both",
@@ -216,7 +265,7 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
     )
 
 
-def _rows(name: str, what: str, found: Sequence[Measured], plan: Plan) -> list[Row]:
+def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan) -> list[Row]:
     forms = ("ftrun", "off")
     times, own = (
         {form: [x for one in found for x in one.of(form, which)] for form in forms}
@@ -266,23 +315,30 @@ def _others_s(pid: int, workers: Collection[int]) -> dict[int, float]:
     return found
 
 
-def _ratios(samples: dict[str, list[float]], over: str = "explicit") -> dict[str, list[float]]:
+def _ratios(samples: dict[str, list[float]], over: str) -> dict[str, list[float]]:
     pairs = zip(samples["ftrun"], samples[over], strict=True)
     return {"ftrun": [unmodified / other for unmodified, other in pairs]}
 
 
-def _source(form: str, first: str, body: str, clock: str) -> str:
-    source = SCRIPT.replace("FIRST", first).replace("FORM", body).replace("CLOCK", clock)
+def _ftrun(form: str, *given: str) -> tuple[str, ...]:
+    return (str(BIN / "ftrun"), "--device", "cpu", *given, "--log-dir", f"logs-{form}")
+
+
+def _source(form: str, first: str, body: str, clock: str, call: str = "") -> str:
+    """``call``: what a block's time is of, after its steps; "": of the steps."""
+    before = textwrap.indent(TRAIN, "    ") if call else ""
+    source = SCRIPT.replace("BEFORE", before).replace(
+        "TIMED", textwrap.indent(call or TRAIN, "    ")
+    )
+    source = source.replace("FIRST", first).replace("FORM", body).replace("CLOCK", clock)
     return source.replace("NAME", form).replace("TIMEOUT", str(TIMEOUT_S))
 
 
-def _measure(
-    jobs: Mapping[str, tuple[str, tuple[str, ...]]], plan: Plan, told: list[str] | None = None
-) -> Measured:
+def _measure(jobs: Mapping[str, Start], plan: Plan, told: list[str] | None = None) -> Measured:
     """Both forms in turns.
 
     Args:
-        jobs: by form, the script's source and ftrun's options.
+        jobs: by form, the script's source and the words before it.
         told: gets what ftrun tells of its memory snapshots; None: the script has none.
 
     Raises:
@@ -295,8 +351,8 @@ def _measure(
         server.listen()
         server.settimeout(TIMEOUT_S)
         started = {
-            form: stack.enter_context(_job(form, source, options, plan, directory))
-            for form, (source, options) in jobs.items()
+            form: stack.enter_context(_job(form, source, launcher, plan, directory))
+            for form, (source, launcher) in jobs.items()
         }
         workers: dict[str, list[socket.socket]] = {form: [] for form in jobs}
         for _ in range(WORKERS * len(jobs)):
@@ -354,11 +410,10 @@ def _others_of(
     return _others_s(pids[form], {struct.unpack("3i", x)[0] for x in known})
 
 
-def _job(form: str, source: str, given: tuple[str, ...], plan: Plan, directory: Path) -> Command:
+def _job(form: str, source: str, launcher: Sequence[str], plan: Plan, directory: Path) -> Command:
     script = directory / f"of_{form}.py"
     script.write_text(source)
-    options = ("--device", "cpu", *given, "--log-dir", f"logs-{form}")
-    words = (str(BIN / "ftrun"), *options, str(script), *plan.words(), str(directory))
+    words = (*launcher, str(script), *plan.words(), str(directory))
     return Command(directory, words, {"XDG_STATE_HOME": str(directory / form)})
 
 

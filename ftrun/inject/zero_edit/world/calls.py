@@ -18,7 +18,6 @@ Not here: which calls are issued again (core/worker/settling.py), the groups (sh
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +34,7 @@ from ftrun.base import clock
 from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
-from ftrun.training.exchanged_tensors import from_bytes, to_bytes, words
+from ftrun.training.exchanged_tensors import from_bytes, small_bytes, to_bytes, words
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.world.shell import Shell
@@ -58,6 +57,9 @@ class State(Enum):
     SECOND = "second"
     FAILED = "failed"
     THROUGH = "through"
+
+
+HELD, ISSUED, SECOND, FAILED, THROUGH = State  # to ask the class costs more at each call
 
 
 class Buffers:
@@ -102,21 +104,7 @@ class Record:
 
     number: int
     group: str
-    result: list[torch.Tensor | bytes] | None = None
-
-
-def _in_its_mode(method: Callable[..., None]) -> Callable[..., None]:
-    """Whatever thread runs it: an evaluation may reduce tensors of torch's inference mode."""
-
-    @functools.wraps(method)
-    def run(call: Call, *args: Any) -> None:
-        if not call.is_inference:
-            method(call, *args)
-            return
-        with torch.inference_mode():
-            method(call, *args)
-
-    return run
+    result: Sequence[torch.Tensor | bytes] | None = None
 
 
 class Call:
@@ -132,7 +120,6 @@ class Call:
         is_sync: the script waits for it at once, so that a second phase comes in order.
         takes_deputy: a broadcast from a rank that is away is that of its deputy.
         tag: names the ranks whose inputs are in the result.
-        is_inference: torch lets only its inference mode write its tensors.
         is_part: it is one of several that make one call of the script's.
         record: what is noted of it for a newcomer.
         is_large: its result is not kept. ``is_two``: it has a second phase, and ``has_result`` from
@@ -144,9 +131,9 @@ class Call:
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
-    state = State.HELD
-    kept: list[torch.Tensor | bytes] | None = None
-    result: list[torch.Tensor | bytes] | None = None
+    state = HELD
+    kept: Sequence[torch.Tensor | bytes] | None = None
+    result: Sequence[torch.Tensor | bytes] | None = None
     record: Record | None = None
     native: Any = None
     there: There | None = None
@@ -157,40 +144,52 @@ class Call:
     since: float | None = None
     awaits, held_at = "", 0.0
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
-    is_inference = False
     handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
         self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
     ) -> None:
         self.shell, self.kind, self.args, self.number, self.site = shell, kind, args, number, site
-        self.own = shell.own
         self.is_sync = is_sync
 
+    @property
+    def own(self) -> int:
+        """The place of this rank in its group."""
+        return self.shell.own
+
     # ------------------------------------------------------------ under the world's lock
+
+    def mode(self) -> contextlib.AbstractContextManager[Any]:
+        """In which its tensors may be written, in any thread: an evaluation may reduce tensors of
+        torch's inference mode."""
+        is_inference = any(tensor.is_inference() for tensor in self.kind.outputs(self))
+        return torch.inference_mode() if is_inference else contextlib.nullcontext()
 
     def prepare(self) -> None:
         """Keep what it gives, if it writes over that."""
         kind = self.kind
         outputs = kind.outputs(self)
-        self.is_inference = bool(outputs) and outputs[0].is_inference()
-        if kind.is_in_place:
-            self.kept = list(map(self.shell.world.buffers.copy, outputs))
-        self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
-        if self.is_sync and not kind.is_unsettled:
-            by_rank = kind.is_by_rank and bool(outputs or kind.inputs(self))
-            self.is_two = self.is_large or by_rank
+        kept = self.kept = small_bytes(outputs, KEPT_BYTES_MAX) if kind.is_in_place else None
+        if kept is None:
+            self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
+            if kind.is_in_place:
+                self.kept = list(map(self.shell.world.buffers.clone, outputs))
+        if (self.is_large or kind.is_by_rank) and self.is_sync and not kind.is_unsettled:
+            self.is_two = bool(outputs or kind.inputs(self))
 
-    @_in_its_mode
     def restore(self) -> None:
         """Put back what it gives, if it was written over."""
         self.native = self.after = None
         self.has_result = False
         if self.kept is not None:
-            for tensor, kept in zip(self.kind.inputs(self), self.kept, strict=True):
-                tensor.copy_(from_bytes(kept, tensor) if isinstance(kept, bytes) else kept)
+            kept = self.kept
+            self.write(
+                [
+                    from_bytes(x, y) if isinstance(x, bytes) else x
+                    for x, y in zip(kept, self.kind.inputs(self), strict=True)
+                ]
+            )
 
-    @_in_its_mode
     def issue(self, there: There) -> None:
         """Issue it, perhaps once more, among those that are there.
 
@@ -198,12 +197,20 @@ class Call:
             Impossible: it needs a rank that is away.
             Exception: torch's own, for a call that is wrong.
         """
+        self.send(there)
+        self.is_sent()
+
+    def send(self, there: There) -> None:
+        """As ``issue``, before anybody hears of its result: ``is_sent`` follows."""
         if self.there is not None:
             self.restore()
         self.there, self.tag = there, there.since
         self.native, self.after = self.kind.issue(self, there)
-        self.state, self.awaits = State.ISSUED, ""
-        if self.native is None:
+        self.state, self.awaits = ISSUED, ""
+
+    def is_sent(self) -> None:
+        """It was sent, unless it is held."""
+        if self.native is None and self.state is ISSUED:
             self._has_result()
         elif self.future is not None:
             self._listen()
@@ -212,7 +219,7 @@ class Call:
         """Wait until the rank is back that is to give it."""
         if not self.awaits:
             self.awaits, self.held_at = reason, clock.now()
-        self.state, self.native = State.HELD, None
+        self.state, self.native = HELD, None
 
     def given_last(self) -> list[torch.Tensor] | None:
         """What the root of this broadcast has given at this line last."""
@@ -236,12 +243,12 @@ class Call:
 
     def ended(self, native: Any, error: Exception | None) -> None:
         """A native Work has ended; nothing happens if it is not the one under way."""
-        is_under_way = self.state is State.ISSUED or self.state is State.SECOND
+        is_under_way = self.state is ISSUED or self.state is SECOND
         if native is not self.native or not is_under_way:
             return
         if error is not None:
             self._fails(error)
-        elif self.state is State.ISSUED and (self.is_two or self.after is not None):
+        elif self.state is ISSUED and (self.is_two or self.after is not None):
             self._has_result()
         else:
             self._is_through()
@@ -254,11 +261,11 @@ class Call:
         self.native = self.after = None
         self._is_through()
 
-    @_in_its_mode
     def write(self, result: Sequence[torch.Tensor]) -> None:
         """Let the script's tensors have a result."""
-        for tensor, value in zip(self.kind.outputs(self), result, strict=True):
-            tensor.copy_(value)
+        with self.mode():
+            for tensor, value in zip(self.kind.outputs(self), result, strict=True):
+                tensor.copy_(value)
 
     def stop(self, native: Any) -> None:
         """The group was aborted, and ``native`` writes no more: it has ended, for good."""
@@ -269,19 +276,19 @@ class Call:
         self.ended(native, error)
 
     def _fails(self, error: Exception) -> None:
-        self.state, self.error = State.FAILED, error
+        self.state, self.error = FAILED, error
         self.shell.world.changed.notify_all()
 
-    @_in_its_mode
     def _has_result(self) -> None:
         after, self.after = self.after, None
         if after is not None:
-            after()
+            with self.mode():
+                after()
         there = self.there
         if not self.is_two or there is None or there.is_alone:
             self._is_through()
             return
-        self.state, self.has_result = State.SECOND, True
+        self.state, self.has_result = SECOND, True
         if self.shell.is_stopped:
             self._fails(RuntimeError(ABORTED))
             return
@@ -290,28 +297,27 @@ class Call:
             self._listen()
 
     def _is_through(self) -> None:
-        self.state = State.THROUGH
-        world, kind = self.shell.world, self.kind
-        self._keep_result()
+        """Keep what others may need, and no more than that."""
+        self.state = THROUGH
+        shell, kind = self.shell, self.kind
+        world = shell.world
+        if self.is_large:
+            world.buffers.release(self.kept or ())
+        elif not self.is_two:
+            outputs = kind.outputs(self)
+            self.result = small_bytes(outputs, KEPT_BYTES_MAX)
+            if self.result is None:
+                self.result = list(map(world.buffers.clone, outputs))
+            if self.record is not None and not kind.is_by_rank:
+                self.record.result = self.result
+        self.kept = None
         if not kind.is_unsettled:
             self.native = None
-        self.shell.completed(self)
+        shell.completed(self)
         if self.future is not None:
             world.ready.append(self)
         if world.waiting:
             world.changed.notify_all()
-
-    def _keep_result(self) -> None:
-        """It is through: keep what others may need, and no more than that."""
-        buffers, kind = self.shell.world.buffers, self.kind
-        if self.kept is not None:
-            if self.is_large:
-                buffers.release(self.kept)
-            self.kept = None
-        if not (self.is_two or self.is_large):
-            self.result = list(map(buffers.copy, kind.outputs(self)))
-            if self.record is not None and not kind.is_by_rank:
-                self.record.result = self.result
 
     def _listen(self) -> None:
         native = self.native
@@ -329,7 +335,7 @@ class Call:
         """A future of its value; it completes outside of the lock."""
         if self.future is None:
             self.future = torch.futures.Future()
-            if self.state is State.THROUGH:
+            if self.state is THROUGH:
                 self.future.set_result(self.kind.outputs(self))
             elif self.native is not None:
                 self._listen()
@@ -391,9 +397,9 @@ class CallWork(dist.Work):
         call = self.call
         world = call.shell.world
         timeout = timeout or None  # torch's C++ says zero
-        while (state := call.state) is not State.THROUGH:
+        while (state := call.state) is not THROUGH:
             native = call.native
-            if native is not None and (state is State.ISSUED or state is State.SECOND):
+            if native is not None and (state is ISSUED or state is SECOND):
                 began = clock.now()
                 error = _wait(call, native, timeout)
                 world.waited_s += clock.now() - began
@@ -410,13 +416,13 @@ class CallWork(dist.Work):
         """Whether the result is there."""
         call = self.call
         native = call.native
-        if call.state in (State.ISSUED, State.SECOND) and native is not None:
+        if call.state in (ISSUED, SECOND) and native is not None:
             future = _future_of(native)
             if future is None:
                 return bool(native.is_completed())
             if future.done():
                 call._on_done(native, future)
-        return call.state is State.THROUGH
+        return call.state is THROUGH
 
     is_success = is_completed
 

@@ -30,6 +30,7 @@ GATHERED_BYTES_MIN = 256 << 10
 _GATHERED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8}
 _profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_STRIDED, _Tensor = torch.strided, torch.Tensor
 Issued = tuple[Any, Callable[[], object] | None]
 """The native Work (None: nothing goes over the network), and what is to be done after it."""
 Tensors = Callable[["Call"], list[torch.Tensor]]
@@ -129,7 +130,7 @@ class Kind:
     is_by_rank: bool = False
     is_ours: bool = False
     is_unsettled: bool = False
-    quicker: Callable[[Call, Any], Issued | None] = lambda call, backend: None
+    quicker: Callable[[Call, Any], Issued | None] | None = None
 
     def issue(self, call: Call, there: There) -> Issued:
         """Issue a call.
@@ -140,22 +141,23 @@ class Kind:
         """
         if there.is_full and not self.is_ours:
             is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
-            backend = there.torchs() if is_watched else there.native
-            issued = self.quicker(call, backend)
+            backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
+            issued = None if self.quicker is None else self.quicker(call, backend)
             return issued or (getattr(backend, self.name)(*call.args), None)
-        return self.fewer(call, there)
+        with call.mode():
+            return self.fewer(call, there)
 
 
 def nbytes(tensor: torch.Tensor) -> float:
     """The size of a tensor as bytes; without a limit if it has no such form, as a sparse one."""
-    return tensor.nbytes if tensor.layout is torch.strided else inf
+    return tensor.nbytes if tensor.layout is _STRIDED else inf
 
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
     first = call.args[0]
     first = first[0] if type(first) is list and first else first
-    if type(first) is torch.Tensor:  # mostly: it costs less
+    if type(first) is _Tensor:  # mostly: it costs less
         return first.is_meta
     tensors = call.kind.outputs(call) or call.kind.inputs(call)
     if not tensors:
@@ -174,8 +176,10 @@ def may_share_out(call: Call) -> bool:
     """Whether each rank may give another part of one whole by it. Then no deputy has the part of a
     rank that is away. A single number, and the largest of all, are no such parts."""
     given = call.kind.inputs(call) or call.kind.outputs(call)
-    is_alike = operation(call.args[-1]) in _OF_ALIKE
-    return not is_alike and sum(tensor.numel() for tensor in given) > 1
+    return (
+        sum(tensor.numel() for tensor in given) > 1
+        and operation(call.args[-1]) not in _OF_ALIKE  # to compare these takes microseconds
+    )
 
 
 _OF_ALIKE = (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.BAND, ReduceOp.BOR)

@@ -240,7 +240,8 @@ class ReplayedWorld(World):
     def _issue(self, call: Call) -> None:
         if call.shell.there is None and self.fell is not None:
             stay()  # somebody has died, or this replacement is not connected so far
-        super()._issue(call)
+        self._send(call)
+        call.is_sent()
 
     def busy(self) -> set[int]:
         """The memory of what this replacement's calls give that the script has Works of."""

@@ -103,10 +103,11 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         """A call is through. Under the world's lock."""
         if call.site:
             self.world.note(self, call)
-        if call.kind.is_fence and call.clears and len(self.calls) > 1:
+        calls = self.calls
+        if call.clears and call.kind.is_fence and len(calls) > 1:
             # All have come to it, and have waited for what was before it, as this rank has.
-            for number in [x for x in self.calls if x < call.number]:
-                del self.calls[number]
+            for number in [x for x in calls if x < call.number]:
+                del calls[number]
 
     def forget(self) -> None:
         """Keep no results: a death in one of these calls cannot be settled. Under the lock."""

@@ -165,13 +165,29 @@ class World:
         if self.is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
         else:
-            self.has_shared = self.has_shared or may_share_out(call)
             if self.optimizer and may_share_out(call):
                 self.gives_up(
                     f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: "
                     "its ranks may share out the work and the state of a step, so that a part of "
                     "it is lost with each one"
                 )
+        call.prepare()
+        gift = None if waits else shell.gifts.pop(call.number, None)
+        if not (waits or gift or shell.is_stopped or shell.there is None):
+            self._send(call)
+        self._note_begun(shell, call)
+        if waits:
+            call.hold("its groups are connected where the next step begins")
+        elif gift is not None:
+            bodies, tag = gift
+            call.take(call.decoded(bodies), tag)
+        else:
+            call.is_sent()
+
+    def _note_begun(self, shell: Shell, call: Call) -> None:
+        """Mostly it is under way meanwhile, so that this takes none of its time."""
+        if not self.is_ours:
+            self.has_shared = self.has_shared or may_share_out(call)
             self._record(call)
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()
@@ -182,22 +198,8 @@ class World:
         call.clears = not calls or all(map(_waited, calls.values()))
         if len(calls) >= CALLS_MAX:
             shell.forget()
-        call.prepare()
-        number = shell.next
+        calls[call.number] = call
         shell.next += 1
-        shell.calls[number] = call
-        if waits:
-            call.hold("its groups are connected where the next step begins")
-        elif number in shell.gifts:
-            bodies, tag = shell.gifts.pop(number)
-            call.take(call.decoded(bodies), tag)
-        elif not (shell.is_stopped or shell.there is None):
-            try:
-                self._issue(call)
-            except Exception:
-                shell.calls.pop(number, None)
-                shell.next = number
-                raise
 
     def _is_awaited(self, call: Call) -> bool:
         """Whether peers wait in this call for this rank, which has healed in a step under way: it
@@ -223,11 +225,11 @@ class World:
         if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):
             self.kept.add(shell.key, call.site, call.kind.outputs(call))
 
-    def _issue(self, call: Call) -> None:
+    def _send(self, call: Call) -> None:
         there = call.shell.there
         assert there is not None
         try:
-            call.issue(there)
+            call.send(there)
         except Impossible as error:
             if not self.holds(call, error):
                 self._cannot(f"{call_site()}: {error}")

@@ -274,3 +274,15 @@ def test_a_dispatch_mode_sees_the_call(both: Both) -> None:
         return [name for name in seen.names if name.startswith("c10d.")], tensor.item()
 
     assert both(work) == [(["c10d.allreduce_.default"], 2.0)] * 2
+
+
+def test_a_call_that_torch_refuses_has_no_number(both: Both) -> None:
+    """Its peers refuse it, too, and their next calls are to have the same numbers."""
+
+    def work(shell: Shell) -> tuple[int, int, float]:
+        with pytest.raises(RuntimeError, match="root"):
+            shell.broadcast([torch.ones(1)], 5)
+        world: Any = shell.world
+        return shell.next, world.count, summed(shell, torch.ones(1)).item()
+
+    assert both(work) == [(0, 0, 2.0)] * 2

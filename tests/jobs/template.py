@@ -305,9 +305,14 @@ def _run_and_end(how: str, what: str, lets_go: bool = False) -> None:
 
 
 def _let_go(names: dict[str, Any]) -> None:
-    """As the interpreter does with a module at its end."""
+    """As the interpreter does with a module at its end, but for models: with a DDP goes its process
+    group, which joins Gloo's threads with Python's lock held. One that drops the last tensor of a
+    call just now needs that lock, and torch waits for ever."""
+    nn = sys.modules.get("torch.nn")
+    models = () if nn is None else nn.Module
     for name in [name for name in names if not name.startswith("__")]:
-        names[name] = None
+        if not isinstance(names[name], models):
+            names[name] = None
     gc.collect()
 
 

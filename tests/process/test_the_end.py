@@ -143,14 +143,17 @@ def test_a_newcomer_that_ends_before_it_has_joined_has_not_finished(tmp_path: Pa
         assert job.left() == []
 
 
-@pytest.mark.parametrize(("options", "code"), [((), 73), (("--min-replicas", "1"), 0)])
+@pytest.mark.parametrize(
+    ("options", "codes"), [((), {72, 73}), (("--min-replicas", "1"), {0})], ids=["", "min-replicas"]
+)
 def test_a_replica_that_has_never_trained_fails_the_job(
-    tmp_path: Path, options: tuple[str, ...], code: int
+    tmp_path: Path, options: tuple[str, ...], codes: set[int]
 ) -> None:
+    """It raises at one step twice (73), or, as the other goes on, at three (72)."""
     words = ("--replicas", "2", "--device", "cpu", *options)
     with Job(tmp_path, NEVER, *words, args=("20",)) as job:
-        assert job.end() == code, job.output
-        if code:
+        assert job.end() in codes, job.output
+        if codes != {0}:
             assert "It has never trained a step. To go on without it: --min-replicas" in job.output
         else:
             allowed = "1 of 2 replicas has finished, which --min-replicas 1 allows: replica 1 was"

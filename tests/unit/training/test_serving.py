@@ -19,7 +19,10 @@ from tests.unit.training.scripted_agent import DEADLINE_S, Job, job
 
 
 class Thing:
-    """What ftrun does not carry."""
+    """What ftrun does not carry: it has rules of its own for copies."""
+
+    def __reduce__(self) -> str:
+        return "Thing"
 
 
 def boom() -> dict[str, Any]:

@@ -5,9 +5,9 @@ once, by a decree. The replacement starts when the dead process is gone. Then th
 until all are in one group again. If that cannot be followed, all processes are ended, and all begin
 again from the last step that each has in memory. After a mend the board is looked at for some
 steps more, because all may be connected and wait in calls that cannot meet. Where memory is not to
-be had, it is an
-ordinary failure: the whole group is started again, and its line tells why. If a node of the group
-is lost, and other nodes have its ranks' states, they wait for a node that comes in its place.
+be had, it is an ordinary failure: the whole group is started again, and its line tells why. If a
+node of the group is lost, and other nodes have its ranks' states, they wait for a node that comes
+in its place.
 
 Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
 failure of a group (failed_slots.py), the words' meaning (words.py).

@@ -185,10 +185,14 @@ def die_at_the_worst_moments(tmp_path: Path, undisturbed: dict[str, str], kind: 
         assert ends(job) == undisturbed
         died = {path.name.partition(" ")[2] for path in tmp_path.glob("died *")}
         assert died == {place for _, place in DEATHS}
-        # Nobody has a snapshot before the first step: then all begin again.
-        assert job.output.count("cannot be replaced alone") == 2, job.output
+        # Nobody has a snapshot before the first step: then all begin again. At "start" perhaps
+        # nobody has a process group yet either, so there is no word about a worker alone.
+        assert job.output.count("cannot be replaced alone") in (1, 2), job.output
+        assert job.output.count("repeated from memory; all go on") == len(DEATHS) - 2, job.output
         assert "All went on" not in job.output, job.output
-        assert f"replica 0: finished, 24 steps, {len(DEATHS)} restarts" in job.output
+        # Two that die while one mend lasts count as one restart.
+        restarts = re.search(r"replica 0: finished, 24 steps, (\d+) restarts", job.output)
+        assert restarts is not None and len(DEATHS) // 2 < int(restarts[1]) <= len(DEATHS)
 
 
 def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(

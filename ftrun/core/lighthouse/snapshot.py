@@ -235,7 +235,7 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
     replica_id = slot.replica_id
     if replica is None and slot.is_finished:
         return "finished"
-    if replica is None and slot.absence is not None:
+    if slot.absence is not None and (replica is None or replica.leaving is m.LeaveReason.DRAINED):
         return "given up"
     if replica is None and slot.restart_at is not None:
         return "backoff"

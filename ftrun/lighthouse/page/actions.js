@@ -43,7 +43,7 @@ export function showDetail(status) {
   if (!replica) return;
   const workers = replica.workers || [];
   const facts = [
-    ["Now", `${replica.is_hung ? "hangs" : words.useInWords(replica.use)}, ${noteOf(replica)}`],
+    ["Now", `${words.stateInWords(replica)}, ${noteOf(replica)}`],
     ["Phase", replica.phase + (replica.worker_phase ? `, its worker: ${replica.worker_phase}` : "")],
     ["Step", words.number(replica.step)],
     ["Node", replica.host || "none"],

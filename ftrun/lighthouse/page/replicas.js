@@ -76,11 +76,11 @@ function showNode(row, { node, members }) {
 function showReplica(row, replica, typical) {
   if (!row.children.length) fillRow(row, replica.replica_id);
   const [name, use, step, time, own, restarts, node, device] = row.children;
-  row.classList.toggle("alarm", replica.is_hung || ["stopped", "no quorum", "backoff", "absent"].includes(replica.use));
+  row.classList.toggle("alarm", replica.is_hung || words.isGivenUp(replica) || ["stopped", "no quorum", "backoff", "absent"].includes(replica.use));
   setText(name, replica.replica_id);
   const [word, note] = use.children;
   word.firstChild.className = "dot " + words.useClass(replica.use);
-  setText(word.lastChild, replica.is_hung ? "hangs" : words.useInWords(replica.use));
+  setText(word.lastChild, words.stateInWords(replica));
   setText(note, noteOf(replica));
   setText(step, replica.step === null ? "" : words.number(replica.step));
   setText(time, replica.step_s === null ? "" : milliseconds(replica.step_s));

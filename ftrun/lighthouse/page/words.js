@@ -14,6 +14,14 @@ const SHORT_S = 60, HOUR_S = 3600, DAY_S = 86400, KIBI = 1024;
 /** A use as the page calls it. */
 export function useInWords(use) { return SENSES[use] || String(use); }
 
+/** What a replica does. One that was given up counts its time as drained. */
+export function stateInWords(replica) {
+  if (replica.is_hung) return "hangs";
+  return isGivenUp(replica) ? replica.phase : useInWords(replica.use);
+}
+
+export function isGivenUp(replica) { return replica.phase === "given up"; }
+
 /** The class that gives a use its colour; a use of a later ftrun has none. */
 export function useClass(use) {
   return USES.includes(use) ? "use-" + use.replace(" ", "-") : "use-absent";

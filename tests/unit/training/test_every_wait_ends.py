@@ -61,6 +61,8 @@ HASTY = {"timeout": SHORT, "quorum_timeout": SHORT}
 """A Manager whose own timeouts are under test."""
 UNSTATED = {"timeout": None, "quorum_timeout": SHORT}
 """One whose operations time out, and go out again for as long as their peer does not come."""
+HEALS = {"timeout": SHORT, "quorum_timeout": LONG}
+"""One whose quorum comes, however slow the machine is, and whose heal is under test."""
 PATIENT = {"timeout": LONG, "quorum_timeout": LONG}
 """One whose timeouts are too long to end a call: that call's own timeout does."""
 
@@ -352,12 +354,15 @@ WAITS = (
     Row("Session.exchange", _between, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
     Row("Session.exchange", _step, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
     # The Manager: a state that does not come.
-    Row("Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(), errored=False),
+    Row(
+        "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(),
+        errored=False, manager=HEALS,
+    ),
     _times_out(
         "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(timeout=SHORT),
         STATE, **OWN,
     ),
-    Row("Session.heal_after_backward", _heal, _heal_late),
+    Row("Session.heal_after_backward", _heal, _heal_late, manager=HEALS),
     # The Manager: operations.
     Row("Manager.allreduce", _step, lambda h: _work(h).wait(), gives=True),
     Row("Manager.batch", _step, _batch, gives=[True, True]),

@@ -11,28 +11,31 @@ from ftrun.base.words import age, amount, plain
 from ftrun.core.lighthouse.status import HealStatus, ReplicaStatus, WaitStatus
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, GOOD, NOTE
 
-HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING = (
-    "hung", "absent", "stopped", "backoff", "no quorum", "healing", "repairing", "starting",
-    "waiting",
+HUNG, ABSENT, GIVEN_UP, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING = (
+    "hung", "absent", "given up", "stopped", "backoff", "no quorum", "healing", "repairing",
+    "starting", "waiting",
 )  # fmt: skip
 PAUSED, OUTSIDE, DRAINING, TRAINING, RUNNING, DRAINED, FINISHED = (
     "paused", "outside", "draining", "training", "running", "drained", "finished",
 )  # fmt: skip
 
 ORDER = (
-    HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING, PAUSED,
-    OUTSIDE, DRAINING, TRAINING, RUNNING, DRAINED, FINISHED,
+    HUNG, ABSENT, GIVEN_UP, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING, WAITING,
+    PAUSED, OUTSIDE, DRAINING, TRAINING, RUNNING, DRAINED, FINISHED,
 )  # fmt: skip
 """The most urgent first: the order of the groups when replicas are folded by state."""
 
-SICK = frozenset({HUNG, ABSENT, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING})
+SICK = frozenset(
+    {HUNG, ABSENT, GIVEN_UP, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING}
+)
 """Groups of these are open from the beginning."""
 
 _LOOKS = {
-    HUNG: ("✖", BAD), ABSENT: ("✖", BAD), STOPPED: ("✖", BAD), BACKOFF: ("○", BAD),
-    NO_QUORUM: ("○", CARE), HEALING: ("◐", CARE), REPAIRING: ("◐", CARE), STARTING: ("◌", CARE),
-    WAITING: ("◌", NOTE), PAUSED: ("‖", NOTE), OUTSIDE: ("‖", NOTE), DRAINING: ("◌", NOTE),
-    TRAINING: ("●", GOOD), RUNNING: ("●", NOTE), DRAINED: ("·", DIM), FINISHED: ("·", DIM),
+    HUNG: ("✖", BAD), ABSENT: ("✖", BAD), GIVEN_UP: ("✖", BAD), STOPPED: ("✖", BAD),
+    BACKOFF: ("○", BAD), NO_QUORUM: ("○", CARE), HEALING: ("◐", CARE), REPAIRING: ("◐", CARE),
+    STARTING: ("◌", CARE), WAITING: ("◌", NOTE), PAUSED: ("‖", NOTE), OUTSIDE: ("‖", NOTE),
+    DRAINING: ("◌", NOTE), TRAINING: ("●", GOOD), RUNNING: ("●", NOTE), DRAINED: ("·", DIM),
+    FINISHED: ("·", DIM),
 }  # fmt: skip
 _BY_USE = {
     "training": TRAINING, "outside": OUTSIDE, "waiting": WAITING, "repairing": REPAIRING,
@@ -66,8 +69,8 @@ def name_of(replica: ReplicaStatus) -> str:
         return PAUSED
     if replica["heal"] is not None:
         return HEALING
-    if replica["phase"] == "draining":
-        return DRAINING
+    if replica["phase"] in (DRAINING, GIVEN_UP):
+        return replica["phase"]
     return _BY_USE.get(replica["use"], plain(replica["use"]))
 
 

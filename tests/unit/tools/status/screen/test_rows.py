@@ -98,6 +98,7 @@ def member(**facts: object) -> ReplicaStatus:
         ({"is_hung": True}, "hung"),
         ({"use": "a use of later", "use_s": 1.0}, "a use of later 1.0 s"),
         ({"phase": "draining"}, "draining 13 min"),
+        ({"phase": "given up", "use": "drained"}, "given up 13 min"),
     ],
 )
 def test_what_a_replica_does_in_words(facts: dict[str, object], words: str) -> None:

@@ -105,6 +105,7 @@ SEEDS = {
     "keeps nothing of a full log": 33,
     "keeps nothing behind the place": 33,
     "a log begins with what is logged": 15,
+    "each replacement begins a log": 700_031_992,
     "begins again without the logs": 59,
     "a log ends too early": 373,
     "rewinds to the oldest": 8,

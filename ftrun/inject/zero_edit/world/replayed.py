@@ -397,6 +397,7 @@ class ReplayedWorld(World):
             if log_rules.begins(
                 self.area.logs(),
                 self.area.generations(),
+                begun=self.count,
                 is_full=self._is_full,
                 is_behind=self.is_behind,
                 spans=self.memory.spans,

@@ -75,6 +75,8 @@ class ReplayedWorld(World):
         log: the number of the log under way.
         flying: the calls begun here that not all have logged, by their place in the program.
         before: of a replacement: by group, the calls before the place at which it begins.
+        waited_s: of rank 0, so long the script has waited in calls. Whoever reads it may begin it
+            anew.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
             mark of the next one, so that a repeated step that gets another batch is found.
     """
@@ -90,7 +92,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
-        self.given_mark = 0
+        self.given_mark, self.waited_s = 0, 0.0
         self._known: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}

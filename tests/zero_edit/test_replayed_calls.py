@@ -63,6 +63,19 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     assert starts == [2, 2, 2], "from memory"
 
 
+def test_who_began_again_and_gets_another_input_does_not_go_on(tmp_path: Path) -> None:
+    """All begin again from memory, because a log was full. Then what they get is not the same."""
+    options = "--workers-per-replica", "3", "--device", "cpu", "--memory-snapshots", "auto"
+    args = ("fsdp", json.dumps([(1, 1, "before", 70)]), "2", "other")
+    with Job(tmp_path, SCRIPTS / "replayed.py", *options, args=args) as job:
+        assert job.end() == 0
+        text = job.output
+    assert "it would go on without the same input of its model as before, at replayed.py" in text
+    assert "All went on" not in text
+    starts = [(tmp_path / f"started-{rank}").stat().st_size for rank in range(3)]
+    assert starts == [3, 3, 3], "first from memory, and then from the beginning"
+
+
 def test_after_a_mend_from_which_nobody_goes_on_all_begin_again(tmp_path: Path) -> None:
     """A replacement with a bug makes a call more than its peers. Then no call ever ends."""
     found = []

@@ -36,7 +36,7 @@ from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
-from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.replayed import CannotFollow, ReplayedWorld
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.snapshots import area
 from ftrun.training import compiling, context
@@ -139,6 +139,8 @@ class _Loop(Loop):
             return otherwise
         try:
             return call(*args)
+        except CannotFollow:
+            raise
         except Exception as error:  # noqa: BLE001  # the script must not see it
             world.falls(Fall.SCRIPT, f"{type(error).__name__}: {error}")
             return otherwise

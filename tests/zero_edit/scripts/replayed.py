@@ -1,8 +1,9 @@
 """Trains one group without replicas, by FSDP2 or DDP; its workers die at places of their calls.
 
-``replayed.py KIND DEATHS [CALLS | twice]``: DEATHS are rows of a rank, which of its lives it is, a
-place of a call, and the number of that call (of the copy, where a copy is the place). A log has
-CALLS calls. "twice": with a bug by which all wait in calls that cannot meet.
+``replayed.py KIND DEATHS [CALLS [other] | twice]``: DEATHS are rows of a rank, which of its lives
+it is, a place of a call, and the number of that call (of the copy, where a copy is the place). A
+log has CALLS calls. "twice": with a bug by which all wait in calls that cannot meet. "other": who
+starts after a death gets another input than its predecessor.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ elif sys.argv[3:]:
     area.CALLS_MAX = int(sys.argv[3])
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-data = torch.randn(30, 4, 8)
+data = torch.randn(30, 4, 8) + ("other" in sys.argv and os.path.exists("died"))
 model = nn.Sequential(nn.Linear(8, 33), nn.ReLU(), nn.Dropout(0.2), nn.Linear(33, 3))
 if kind == "fsdp":
     fully_shard(model[0])

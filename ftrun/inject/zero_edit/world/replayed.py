@@ -62,6 +62,10 @@ ERROR_S = 20.0
 """A call that has failed although nobody has died: after this time it is the script's own error."""
 
 
+class CannotFollow(UserError):
+    """A worker cannot go on from the place at which it is to begin."""
+
+
 class ReplayedWorld(World):
     """All groups of this process, in one replica group with memory snapshots.
 
@@ -75,6 +79,8 @@ class ReplayedWorld(World):
         log: the number of the log under way.
         flying: the calls begun here that not all have logged, by their place in the program.
         before: of a replacement: by group, the calls before the place at which it begins.
+        is_proven: it is no replacement, or has got what its predecessor had in its first step.
+            Before, it has not joined: so the agent sees if it falls.
         waited_s: of rank 0, so long the script has waited in calls. Whoever reads it may begin it
             anew.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
@@ -92,7 +98,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
-        self.given_mark, self.waited_s = 0, 0.0
+        self.given_mark, self.waited_s, self.is_proven = 0, 0.0, True
         self._known: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}
@@ -137,13 +143,20 @@ class ReplayedWorld(World):
         """This worker cannot go on from its place: the agent sees to it, if anybody has died.
 
         Raises:
-            UserError: nobody has: all have started from a disk.
+            CannotFollow: nobody has: all have started from a disk.
         """
         if self.is_newcomer and not self.board.decree:
-            raise UserError(
+            raise CannotFollow(
                 f"rank {self.rank} cannot go on from the snapshot on the disk: {why}. Give "
                 "--resume none to begin at the start"
             )
+
+    def proves(self) -> None:
+        """This replacement has got what its predecessor had."""
+        if not self.is_proven:
+            with self.changed:
+                self.is_proven = True
+                self._groups.note_back()
 
     # ------------------------------------------------------------ groups
 

@@ -10,7 +10,7 @@ node of the group is lost, and other nodes have its ranks' states, they wait for
 in its place.
 
 Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
-failure of a group (failed_slots.py), the words' meaning (words.py).
+failure of a group (failed_slots.py), its sentences (mend_words.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ftrun.core.agent import events as e
-from ftrun.core.agent import words
+from ftrun.core.agent import mend_words as words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of

@@ -16,13 +16,16 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Counts
 
 
-def replaced(failure: Failure, then: str) -> ShowNotice:
-    """A worker has died and was replaced inside its group; ``then``: what followed."""
+def replaced(failure: Failure, then: str, *, is_told: bool = False) -> ShowNotice:
+    """A worker has died and was replaced inside its group; ``then``: what followed.
+
+    ``is_told``: so much was said before.
+    """
     who = f"worker {failure.replica_id}.{failure.group_rank}"
     pid = f" (pid {failure.pid})" if failure.pid else ""
     log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
-    text = f"{who}{pid} {failure.cause()}. {then}"
-    return ShowNotice("lost", (failure.replica_id,), text, log)
+    what = "was replaced, and its group did not go on" if is_told else failure.cause()
+    return ShowNotice("lost", (failure.replica_id,), f"{who}{pid} {what}. {then}", log)
 
 
 WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."

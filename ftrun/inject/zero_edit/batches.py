@@ -175,8 +175,8 @@ class Batches:
 
     def compare(self) -> None:
         """A replacement's first pass gets what its predecessor's got."""
-        expected, self._expected = self._expected, {}
-        if expected and expected[INPUTS] != _digest(self._inputs):
+        expected, self._expected = self._expected.get(INPUTS), {}
+        if expected and expected != _digest(self._inputs):
             self._lacks([f"the same input of its model as before, at {call_site()}"])
 
     def digests(self) -> dict[str, str]:

@@ -199,6 +199,5 @@ class Incident:
         """Steps that the job must train again."""
         if self.response is None:
             return max((x.evidence.steps_again for x in self.parts if x.evidence), default=0)
-        if self.response.step is None:
-            return 0
-        return max(0, self.step - self.response.step)
+        step = self.response.step
+        return 0 if step is None else max(0, self.step - step)

@@ -204,7 +204,7 @@ class ReplayedWorld(World):
         if has_no_data(call):
             call.state, call.waited = State.THROUGH, True
             return
-        if self.is_apart:
+        if self.is_walking or self.is_passing or self.is_following:
             self._answer(shell, call)
             return
         if self.in_set_up and not self.is_ours:
@@ -305,7 +305,8 @@ class ReplayedWorld(World):
         if not is_live:
             return
         try:
-            call.issue(call.shell.there)  # all ranks are there
+            call.send(call.shell.there)  # all ranks are there
+            call.is_sent()
         except Exception:  # torch refuses it, at all ranks alike
             del self.flying[call.at], line.kept[call.number]
             self.count, line.begun = call.at, call.number

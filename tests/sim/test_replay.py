@@ -30,6 +30,12 @@ def test_a_survivor_that_stays_ends_in_a_fall(seed: int) -> None:
     assert "fall  STAYS" in "\n".join(one.story)
 
 
+@pytest.mark.parametrize("seed", [710_012_239, 720_013_512, 720_015_452, 720_022_008])
+def test_each_of_several_replacements_begins_no_log_of_its_own(seed: int) -> None:
+    """The third would take the place of one that is needed: these were falls, or lost a step."""
+    world(seed).run()
+
+
 def test_calls_that_cannot_meet_after_a_mend_are_a_fall() -> None:
     name = "makes a call twice"
     with pytest.raises(Violation, match="APART"):

@@ -26,12 +26,15 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("ddp", "static")]
+
+
+@pytest.mark.parametrize("kind", [*SLOW, "fsdp"])
 def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     options = ("--workers-per-replica", "3", "--device", "cpu")
     found, texts = [], []
     planned = [
-        (*who, place, number // 2 if kind == "ddp" and place != "in a copy" else number)
+        (*who, place, number // 2 if kind != "fsdp" and place != "in a copy" else number)
         for *who, place, number in DEATHS  # of DDP there are half as many calls in a step
     ]
     runs: list[tuple[str, list[tuple[Any, ...]], tuple[str, ...]]] = [

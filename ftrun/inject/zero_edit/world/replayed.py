@@ -25,7 +25,7 @@ import resource
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -88,6 +88,8 @@ class ReplayedWorld(World):
         before: of a replacement: by group, the calls before the place at which it begins.
         is_proven: it is no replacement, or has got what its predecessor had in its first step.
             Before, it has not joined: so the agent sees if it falls.
+        is_alone: whether this worker answers a call by itself, which its predecessor has not made;
+            None: there are no such calls.
         waited_s: of rank 0, so long the script has waited in calls. Whoever reads it may begin it
             anew.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
@@ -106,6 +108,7 @@ class ReplayedWorld(World):
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
         self.given_mark, self.waited_s, self.is_proven = 0, 0.0, True
+        self.is_alone: Callable[[Call], bool] | None = None
         self._known: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}
@@ -216,7 +219,7 @@ class ReplayedWorld(World):
         """A rank begins a call."""
         assert isinstance(call, ReplayedCall)
         call.number = -1
-        if has_no_data(call):
+        if has_no_data(call) or (self.is_alone is not None and self.is_alone(call)):
             call.state, call.waited = State.THROUGH, True
             return
         if self.is_walking or self.is_passing or self.is_following:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ftrun.core.replay.falls import Fall
@@ -81,7 +83,7 @@ def test_no_generation_is_made_after_calls_that_a_full_log_lacks() -> None:
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_log_begins_at_the_place_of_a_step_that_is_due(is_full: bool) -> None:
     logs, made = [Logged(0, 4), Logged(4, 9)], [at(0, 0), at(5, 6)]
-    fine = {"begun": 9, "is_full": is_full, "is_behind": False, "spans": False}
+    fine: dict[str, Any] = {"begun": 9, "is_full": is_full, "is_behind": False, "spans": False}
     assert begins(logs, made, **fine)
     assert not begins(logs, made, **{**fine, "is_behind": True})
     assert begins(logs, made, **{**fine, "spans": True}) is not is_full
@@ -92,7 +94,7 @@ def test_a_log_begins_at_the_place_of_a_step_that_is_due(is_full: bool) -> None:
 
 def test_a_replacement_goes_on_in_the_log_that_its_predecessor_has_begun() -> None:
     made = [at(0, 0), at(4, 6)]
-    fine = {"begun": 4, "is_full": False, "is_behind": False, "spans": False}
+    fine: dict[str, Any] = {"begun": 4, "is_full": False, "is_behind": False, "spans": False}
     assert begins([Logged(0, 4)], made, **fine)
     assert not begins([Logged(0, 4), Logged(4, 4)], made, **fine)
     assert not begins([Logged(0, 4), Logged(4, 5)], made, **fine), "of one that is not counted"

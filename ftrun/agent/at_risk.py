@@ -55,6 +55,10 @@ class AtRisk:
         """Whether a lost worker's step cannot be repeated until the next snapshot."""
         return self._gaps >= LOOKS
 
+    def age_s(self, now: float) -> float:
+        """Since its start."""
+        return now - self._start.at
+
     def look(self, now: float) -> None:
         board, step = self._memory.board, max(self._memory.board.all(Word.REACHED))
         if step > self.step:

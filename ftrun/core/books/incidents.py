@@ -298,9 +298,8 @@ class Incidents:
         if incident is None or known is None or self._find(part) is not None:
             return False
         known.incarnation, known.started_at, known.back_at = part.incarnation, None, None
-        if incident.closed_at is not None:
-            incident.closed_at = None
-            self.open.append(incident)
+        incident.closed_at = None
+        self.open = [*(other for other in self.open if other is not incident), incident]
         return True
 
     def _missed(self, part: Part, incident: Incident) -> None:

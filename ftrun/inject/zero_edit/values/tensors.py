@@ -24,7 +24,7 @@ import torch
 
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.attributes import Attributes
+from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
@@ -45,9 +45,10 @@ KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
+BUFFERS = "buffers"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones; attributes of all modules. ``AS``: in place of a unit's
-value, its other name."""
+states of modules beside the trained ones; attributes of all modules; the buffers of those beside.
+``AS``: in place of a unit's value, its other name."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -211,6 +212,22 @@ class Tensors:
         self.state()
         return set(self._changed)
 
+    def names(self) -> dict[int, str]:
+        """Of tensors outside the trained models, by id: the variable, the attribute or the key that
+        leads to it, or its place in a module. Not the place in a list, which may be of a set."""
+        found: dict[int, str] = {}
+        for key, known in self._known.items():
+            whole = known.kept
+            if whole is None and known.thin is not None:
+                whole = known.thin.restored()
+            items = whole.items() if type(whole) in DICTS else [("", whole)]
+            for inner, x in items:
+                if isinstance(x, torch.Tensor):
+                    found.setdefault(id(x), f"{' '.join(key)} {inner}")
+        for name, module in self._beside().items():
+            found.update((id(x), f"{name} {at}") for at, x in enumerate(parameters_of(module)))
+        return found
+
     # ------------------------------------------------------------ state
 
     def state(self) -> dict[str, Any]:
@@ -233,15 +250,21 @@ class Tensors:
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
         rebound = [" ".join(key) for key in self._rebound()]
         self._held = []
-        attributes = self._attributes.state(own)
-        return {UNITS: found, REBOUND: rebound, MODULES: states, ATTRIBUTES: attributes}
+        return {
+            UNITS: found,
+            REBOUND: rebound,
+            MODULES: states,
+            ATTRIBUTES: self._attributes.state(own),
+            BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
+        }
 
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
 
     def are_trained(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether these are parameters or buffers of the trained models, or lie in their memory."""
-        return self._trained().issuperset(map(memory, tensors))
+        buffers = {memory(x) for module in self._modules() for x in module.buffers()}
+        return (self._trained() | buffers).issuperset(map(memory, tensors))
 
     def load(self, tree: Mapping[str, Any], *, is_late: bool = False) -> None:
         """Set the variables of the script's frames, on the thread that runs it.
@@ -253,6 +276,9 @@ class Tensors:
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         beside, given, own = self._beside(), tree.get(MODULES, {}), self._trained()
+        for name, buffers in tree.get(BUFFERS, {}).items():
+            if name in beside:
+                give_buffers(beside[name], buffers)
         self._load_modules(beside, given, own)
         for name in sorted(beside.keys() ^ given.keys()):
             if (name in given) is (LATE in name):
@@ -366,8 +392,12 @@ def _without(value: Any, own: set[int]) -> Any:
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """All that its state has: buffers that are not persistent are among its attributes."""
     yield from parameters_of(module)
-    yield from module.buffers()
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and name not in part._non_persistent_buffers_set:
+                yield buffer
 
 
 def _memory_of(modules: Iterable[torch.nn.Module]) -> set[int]:

@@ -72,6 +72,11 @@ def is_leaf(value: Any) -> bool:
     return is_known and value.nbytes <= limits.ARRAY_BYTES
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor that may heal, also one number."""
+    return KINDS[type(value)] is Kind.TENSOR and (is_single(value) or is_leaf(value))
+
+
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     """A unit's value with others in place of its tensors and arrays; dicts keep their kind."""
     if type(value) in DICTS:

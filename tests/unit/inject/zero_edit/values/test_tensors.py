@@ -22,7 +22,14 @@ from torch.optim.swa_utils import AveragedModel
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.values.tensors import AS, LATE, MODULES, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.tensors import (
+    AS,
+    LATE,
+    MODULES,
+    REBOUND,
+    UNITS,
+    Tensors,
+)
 from ftrun.inject.zero_edit.values.units import mapped
 from ftrun.inject.zero_edit.values.walk import Walk
 
@@ -516,3 +523,19 @@ def test_a_copy_of_a_state_has_its_kinds_of_dicts() -> None:
     copied = mapped(state, torch.clone)
     assert type(copied["milestones"]) is Counter and copied["milestones"] == {3: 1}
     assert copied["of"]["a"][0] is not state["of"]["a"][0] and copied["of"]["b"] == []
+
+
+def test_names_of_parameters_outside_the_models() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.zeros(2))
+
+    heat, pair, by_name = nn.Parameter(torch.zeros(2)), [nn.Parameter(torch.zeros(2))], Average()
+    loss = Loss()
+    tensors = Tensors(lambda: (), lambda: {"Loss (a.py:3) 1": loss})
+    draw(tensors)
+    names = tensors.names()
+    assert names[id(heat)].endswith(" heat ") and names[id(loss.scale)] == "Loss (a.py:3) 1 0"
+    assert names[id(by_name.shadow["b"])].endswith(" by_name.shadow b")
+    assert id(pair[0]) not in names, "a list may be of a set"

@@ -250,7 +250,7 @@ class Noting:
         begins: bool,
         is_drawn: bool = False,
     ) -> Noted:
-        every = self._counters.walk.with_modules(frames)
+        every = self._counters.walk.with_others(frames)
         variables = [variables_of(frame) for frame in every]
         self._script.frameworks.look(variables[: len(frames)])
         reached = self._counters.walk.walk(every, variables)

@@ -30,13 +30,14 @@ from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
     Mark,
     Thin,
+    digest_of,
     identity_of,
     is_as,
     leaves,
     mark_of,
     memory,
 )
-from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.walk import KEPT, Reached, Walk
 from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
 from ftrun.training.sharded import parameters_of
 
@@ -44,6 +45,8 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
+DIGEST = " (digest)"
+"""Ends the path of what stands for a unit among the plain values, so that ranks are compared."""
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
 BUFFERS = "buffers"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
@@ -102,7 +105,7 @@ class Tensors:
 
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
-            held from the draw on until it is asked for.
+            held from the draw on until it is asked for. So is always what packages keep.
         unlike: the modules that were not alike on all ranks before the first step.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
     """
@@ -123,6 +126,7 @@ class Tensors:
         self._held: list[Any] = []
         self._also: dict[Key, Key] = {}  # further names of units
         self._changed: set[Key] = set()
+        self._digests: dict[Key, tuple[Any, str]] = {}
         self._healed: set[Key] = set()  # with the modules that they are of
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
@@ -158,8 +162,37 @@ class Tensors:
                 if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
                     self._grown.add(key)  # a list that the script keeps
                 now[key] = self._met(key, value, last, identity, begins, is_batch)
+            if frame.function == KEPT and not self.keeps_all:
+                frame.values.update(self._compared(now))
         self._known = now
-        self._held = [known.value for known in now.values()] if self.keeps_all else []
+        self._held = [x.value for key, x in now.items() if self.keeps_all or key[0] == KEPT]
+
+    def let_go(self) -> None:
+        """Nobody asks for the state any more in this step: the script may want the memory back."""
+        self._held = []
+
+    def _compared(self, now: Mapping[Key, _Known]) -> dict[str, str]:
+        """Digests of what packages keep; "" of what is perhaps another one at each draw."""
+        found = {}
+        for key, known in now.items():
+            if key[0] != KEPT:
+                continue
+            before = self._known.get(key)
+            whole = known.kept
+            if whole is None and before is not None and before.kept is not None:
+                whole = known.value  # it follows one that has lasted
+            found[key[1] + DIGEST] = "" if whole is None else self._digest(key, whole)
+        return found
+
+    def _digest(self, key: Key, value: Any) -> str:
+        tensors = [x for x in leaves(value) if torch.is_tensor(x)]
+        some = tensors[:: max(1, len(tensors) // 2)]
+        # To read another device's memory, the thread waits for it: once for each.
+        counts = [x._version for x in some if x.device.type == "cpu"]
+        seen = identity_of(value), counts
+        if key not in self._digests or self._digests[key][0] != seen:
+            self._digests[key] = seen, digest_of(some)
+        return self._digests[key][1]
 
     def _met(
         self,
@@ -184,7 +217,7 @@ class Tensors:
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
-        begins |= self.keeps_all
+        begins |= self.keeps_all or key[0] == KEPT
         is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 
@@ -197,6 +230,7 @@ class Tensors:
         """The attributes and items that are always another tensor, and the lists that get more of
         them, in words: they do not heal."""
         keys = {*self._rebound(), *(self._grown - self._changed - self._healed)}
+        keys = {key for key in keys if key[0] != KEPT}
         return [f"{path} ({function.partition(':')[0]})" for function, path in keys]
 
     def _rebound(self) -> list[Key]:
@@ -248,8 +282,11 @@ class Tensors:
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
         found |= {key: {AS: first} for key, first in also.items() if first in found}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
-        rebound = [" ".join(key) for key in self._rebound()]
-        self._held = []
+        kept = {key: x for key, x in self._known.items() if key[0] == KEPT and x.mark is None}
+        lost = {key for key, x in kept.items() if x.value is None}
+        rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]
+        if self.keeps_all:
+            self._held = []
         return {
             UNITS: found,
             REBOUND: rebound,

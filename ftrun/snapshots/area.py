@@ -512,21 +512,24 @@ class Area:
         A large tensor may be there already: FSDP2 gathers the same parameters in the forward and in
         the backward pass. It is looked for by its size, and its first and last word.
         """
-        known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         begin, key, alike = self._address + _DATA_AT, None, NONE
-        if len(known) == 1 and (size := known[0].nbytes) >= LARGE_BYTES:
-            data = known[0].data_ptr()
+        known, nbytes = [], 0
+        for one in tensors:
+            tensor = one if one.is_contiguous() else one.contiguous()
+            known.append((tensor, nbytes))
+            nbytes += _aligned(tensor.nbytes)
+        if len(known) == 1 and (size := tensor.nbytes) >= LARGE_BYTES:
+            data = tensor.data_ptr()
             last = _Word.from_address(data + size - _WORD).value
             key = size, _Word.from_address(data).value, last
             alike = self._known[slot].get(key, NONE)
             if alike != NONE and not _memcmp(begin + alike, data, size):
-                return alike, _aligned(size)
-        offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
+                return alike, nbytes
         part = self._part(slot, nbytes)
         if part is None:
             return NONE, nbytes
         at = self._header[part + 1]
-        for tensor, offset in zip(known, offsets, strict=True):
+        for tensor, offset in known:
             ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         self._header[part + 1] = at + nbytes
         if key and alike == NONE:

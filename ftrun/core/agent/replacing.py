@@ -86,7 +86,8 @@ class Replacing(Part):
                 return False
             slot.restarts += 1
         size = kept.nbytes, kept.set_up_s
-        outcome = mending.died(rank, kept.place, self._out.now, *size)
+        died_at = self._out.now - end.ago_s
+        outcome = mending.died(rank, kept.place, died_at, *size)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
@@ -102,7 +103,7 @@ class Replacing(Part):
         slot.alive.add(rank)
         slot.ends.note(self._out.now, failure)
         slot.replaced[rank] = Replaced(end, failure, kept.step, kept.reached)
-        slot.stands(self._out.now)
+        slot.stands(died_at)
         slot.loop_watch.rest()
         self._forget(slot, rank)
         if not isinstance(outcome, Decree):

@@ -372,7 +372,7 @@ class Supervisor:
         self._survivors_first(slot)
         slot.hung = None
         slot.outcome_ahead = Outcome.FAILED
-        slot.stands(self._out.now)
+        slot.stands(self._out.now - event.ago_s)
         has_ended = event.group_rank not in slot.living
         if slot.living and has_ended and self._settings.asks_siblings and not slot.has_manager:
             self._stopping.ask_siblings(slot)

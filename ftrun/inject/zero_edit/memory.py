@@ -168,7 +168,7 @@ class Memory:
             self._took_s,
             repeat_s,
             fills=world.fills_within(ahead + 1, self._step),
-            is_behind=world.is_behind,
+            is_behind=world.is_left_behind,
             ahead=ahead,
         )
         if word != said:

@@ -40,7 +40,14 @@ from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
 from ftrun.core.replay.pacing import fills, fits
-from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
+from ftrun.core.replay.settling import (
+    Counts,
+    Source,
+    in_all_logs,
+    needed_from,
+    others_are_ahead,
+    source,
+)
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.values.units import memory
@@ -197,7 +204,7 @@ class ReplayedWorld(World):
         if has_no_data(call):
             call.state, call.waited = State.THROUGH, True
             return
-        if self.is_apart:
+        if self.is_walking or self.is_passing or self.is_following:
             self._answer(shell, call)
             return
         if self.in_set_up and not self.is_ours:
@@ -298,7 +305,8 @@ class ReplayedWorld(World):
         if not is_live:
             return
         try:
-            call.issue(call.shell.there)  # all ranks are there
+            call.send(call.shell.there)  # all ranks are there
+            call.is_sent()
         except Exception:  # torch refuses it, at all ranks alike
             del self.flying[call.at], line.kept[call.number]
             self.count, line.begun = call.at, call.number
@@ -367,6 +375,11 @@ class ReplayedWorld(World):
     def is_behind(self) -> bool:
         """Whether this replacement repeats calls that are in its log."""
         return self.is_newcomer and self.count < self.done
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the others have made calls that this replacement repeats."""
+        return self.is_newcomer and others_are_ahead(self.begun(), self.board.all_done())
 
     def fills_up(self) -> None:
         """The log has a gap from here on, which the next generation ends."""

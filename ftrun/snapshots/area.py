@@ -730,9 +730,10 @@ class Board:
 
     def all_done(self) -> list[dict[int, int]]:
         """Of each rank: ``done`` of each of its groups."""
-        return [self._done(rank) for rank in range(self.ranks)]
+        return [self.done_of(rank) for rank in range(self.ranks)]
 
-    def _done(self, rank: int) -> dict[int, int]:
+    def done_of(self, rank: int) -> dict[int, int]:
+        """Of one rank: ``done`` of each of its groups."""
         words = self._words
         return {words[at]: words[at + 1] for at in self._groups_of(rank) if words[at]}
 
@@ -760,7 +761,7 @@ class Board:
         """What other nodes need of the words of an own rank."""
         read = self.read
         published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
-        over, done = bool(read(rank, Word.OVER)), self._done(rank)
+        over, done = bool(read(rank, Word.OVER)), self.done_of(rank)
         fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
         return Row(rank, published, joined, over, fall, broken, tuple(done), tuple(done.values()))
 

@@ -54,6 +54,13 @@ def _without_cut(board: Board, rank: int, cut: int, group: int) -> Step:
     return found
 
 
+def _each_begins_a_log(
+    logs: Collection[Logged], generations: Collection[Generation], begun: int, **known: bool
+) -> bool:
+    older = [log for log in logs if log.first < begun]
+    return log_rules.begins(older, generations, begun=begun, **known)
+
+
 def _by_its_own_log(begun: dict[int, int], done: Sequence[dict[int, int]]) -> bool:
     return settling.others_are_ahead(begun, done[:1])  # of rank 0, which announces
 
@@ -709,6 +716,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "gives before it logs": {"process": GivesBeforeItLogs},
     "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
     "a log begins with what is logged": {"process": ForgetsWhatWasLogged},
+    "each replacement begins a log": {
+        "rules": Rules(begins=_each_begins_a_log),
+        "breaks": True,
+        "nodes": True,
+    },
     "begins again without the logs": {"area": RewindsWithoutLogs},
     "keeps nothing of a full log": {"rules": Rules(needed=_none), "small": True},
     "keeps nothing behind the place": {"rules": Rules(needed=_up_to_the_place), "small": True},

@@ -202,6 +202,7 @@ class Process:
         if self.rules.begins(
             self.area.logged(),
             self.area.generations(),
+            begun=sum(self.begun.values()),
             is_full=self.is_full,
             is_behind=sum(self.begun.values()) < self.logged,
             spans=len(self.world.nodes) > 1,

@@ -9,8 +9,8 @@
 | THROUGH | its result is in the script's tensors                  |                               |
 
 What it gives is kept as long as it may be issued again, if it writes over that. A small result is
-kept until all ranks are known to have theirs. All methods but those of ``CallWork`` are called
-under the world's lock.
+kept until all ranks are known to have theirs. All methods but those of ``CallWork`` and
+``await_native`` are called under the world's lock.
 
 Not here: which calls are issued again (core/worker/settling.py), the groups (shell.py).
 """
@@ -156,6 +156,27 @@ class Call:
     def own(self) -> int:
         """The place of this rank in its group."""
         return self.shell.own
+
+    def await_native(self, native: Any, timeout: timedelta | None) -> Exception | None:
+        """Wait for a native Work, not under the lock; its error, or None.
+
+        Returns early if another one has replaced it.
+        """
+        try:
+            if self.kind.is_unsettled:  # a deadline in the middle would break Gloo's connections
+                native.wait() if timeout is None else native.wait(timeout)
+                return None
+            if timeout is not None:
+                _wait_for(native, timeout)
+                return None
+            try:
+                native.wait(RECHECK)  # mostly it is enough
+            except RuntimeError:
+                if not _has_ended(self, native):
+                    _wait_long(self, native)
+        except RuntimeError as error:
+            return error
+        return None
 
     # ------------------------------------------------------------ under the world's lock
 
@@ -401,9 +422,7 @@ class CallWork(dist.Work):
         while (state := call.state) is not THROUGH:
             native = call.native
             if native is not None and (state is ISSUED or state is SECOND):
-                began = clock.now()
-                error = _wait(call, native, timeout)
-                world.waited_s += clock.now() - began
+                error = call.await_native(native, timeout)
                 with world.lock:
                     call.ended(native, error)
                 if world.ready:
@@ -446,25 +465,6 @@ class CallWork(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         with self.call.shell.world.lock:
             return self.call.listen()
-
-
-def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | None:
-    """Wait for a native Work; its error, or None. Returns early if another one has replaced it."""
-    try:
-        if call.kind.is_unsettled:  # a deadline in the middle would break Gloo's connections
-            native.wait() if timeout is None else native.wait(timeout)
-            return None
-        if timeout is not None:
-            _wait_for(native, timeout)
-            return None
-        try:
-            native.wait(RECHECK)  # mostly it is enough
-        except RuntimeError:
-            if not _has_ended(call, native):
-                _wait_long(call, native)
-    except RuntimeError as error:
-        return error
-    return None
 
 
 def _has_ended(call: Call, native: Any) -> bool:

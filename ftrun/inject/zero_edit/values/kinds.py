@@ -213,10 +213,21 @@ def is_data(kind: Any) -> bool:
     return issubclass(kind, (data.Dataset, data.Sampler))
 
 
-@lru_cache(maxsize=limits.TRACKED)
-def is_of_package(kind: Any) -> bool:
-    """Whether an installed package has this class, which may keep tensors for the script: torch's
+class _Packages(dict[type, bool]):
+    """Whether an installed package has each class, which may keep tensors for the script: torch's
     own classes, and modules, are looked after elsewhere."""
+
+    def __missing__(self, kind: type) -> bool:
+        found = _is_of_package(kind)
+        if len(self) < limits.TRACKED:
+            self[kind] = found
+        return found
+
+
+PACKAGES = _Packages()
+
+
+def _is_of_package(kind: type) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     if not any(x in file for x in INSTALLED) or kind.__module__.partition(".")[0] in _OTHERS:
         return False

@@ -61,12 +61,12 @@ from ftrun.inject.zero_edit.values.kinds import (
     DICTS,
     KINDS,
     LEFT_OUT,
+    PACKAGES,
     Kind,
     base_of,
     is_data,
     is_name,
     is_of_loop_package,
-    is_of_package,
     is_parameter,
     is_single,
     is_table,
@@ -210,7 +210,8 @@ class Walk:
             if LEFT_OUT[name]:
                 continue
             if kind is Kind.NOTHING:
-                packages.append((name, value))
+                if self.reaches_all or PACKAGES[type(value)]:
+                    packages.append((name, value))
             elif kind is Kind.PLAIN:
                 to.values[name] = value
             elif kind is Kind.LINK:
@@ -306,12 +307,12 @@ class _Search:
 
     def package(self, path: str, item: Any, depth: int, mode: int) -> None:
         """Add an object that may be a package's, and keep tensors; or those of a module."""
-        walk, kind = self._walk, cast(Hashable, type(item))
+        walk = self._walk
         if walk.reaches_all and type(item).__module__ in _PYTHONS:
             self._iterator(path, item, ITERATORS_DEEP)
         elif walk.reaches_all and isinstance(item, torch.nn.Module):
             self._of_module(path, item, depth)
-        elif not is_of_package(kind):
+        elif not PACKAGES[type(item)]:
             return
         elif mode & HELPERS:
             self._object(path, item, Kind.OBJECT, depth, mode)
@@ -374,8 +375,8 @@ class _Search:
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
         kind = cast(Hashable, type(holder))
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
-        is_elsewhere = is_package and id(holder) in self._walk.kept_ids
-        mode &= ~TENSORS if is_elsewhere or is_data(kind) else -1
+        if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
+            mode &= ~TENSORS
         below = mode & OBJECTS if is_package else mode
         values = self._to.values
         known = attributes_of(holder) or {}
@@ -385,7 +386,8 @@ class _Search:
             if LEFT_OUT[name] or name in torchs:
                 continue
             if inner is Kind.NOTHING:
-                self.package(f"{path}.{name}", item, depth + 1, mode)
+                if self._walk.reaches_all or PACKAGES[type(item)]:
+                    self.package(f"{path}.{name}", item, depth + 1, mode)
             elif inner is Kind.PLAIN:
                 values[f"{path}.{name}"] = item
             elif inner < Kind.RECORD:

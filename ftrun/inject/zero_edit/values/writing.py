@@ -27,10 +27,10 @@ from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
     KINDS,
+    PACKAGES,
     Kind,
     base_of,
     holds_values,
-    is_of_package,
     is_own,
     is_parameter,
     is_value,
@@ -155,7 +155,7 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
         return Held(value, partial(base.__setitem__, value))
     is_torchs = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
     is_one = KINDS[type(value)] >= Kind.RECORD or is_torchs
-    is_one = is_one or is_of_package(cast(Hashable, type(value)))
+    is_one = is_one or PACKAGES[type(value)]
     return attributes_of(value) if is_one else None
 
 

@@ -31,6 +31,7 @@ from ftrun.inject.zero_edit.frames import (
     NOWHERE,
     Spot,
     Values,
+    drops_result,
     script_frames,
     spot_of,
     spots_of,
@@ -336,6 +337,8 @@ class LoaderIterator:
             raise
         finally:
             cursor.drawn += 1
+        if cursor.is_unused and drops_result(sys._getframe(1)):
+            cursor.drop()
         # What is drawn with gradients off is evaluated, also by a module beside the models.
         self.is_fresh = self.is_training or torch.is_grad_enabled()
         self.is_dim = not self.is_fresh

@@ -26,12 +26,14 @@ class Cursor:
         held: how many drawn batches the loop holds when a step is committed; None: not known yet.
         first: the number of the batch that the step under way began with; None: not known.
         has_ended: a draw has found the end.
+        dropped: how many of its first batches were thrown away before the loop.
     """
 
     drawn: int = 0
     held: int | None = None
     first: int | None = 0
     has_ended: bool = False
+    dropped: int = 0
     _set_to: int = 0
     _before_first_step: int = 0
     _at_begin: int = 0
@@ -74,7 +76,7 @@ class Cursor:
 
     def drop(self) -> None:
         """What was drawn up to now is thrown away: no step has begun with it, and none will."""
-        self.first = self._set_to = self.drawn
+        self.first = self._set_to = self.dropped = self.drawn
 
     def set_to(self, batch: int) -> None:
         """The next draw gives ``batch``, as if the loop had just begun there."""

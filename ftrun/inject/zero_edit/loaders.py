@@ -241,7 +241,8 @@ class LoaderIterator:
         how many batches it has given."""
         first = (self.cursor.first or 0) if drawn is None else drawn
         held, is_dim = self.cursor.held, self.loader in OPEN.dim
-        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved, is_dim
+        made = *self.made, self.moved, is_dim, self.cursor.dropped
+        return self.spot, self.number, self.epoch, first, held, *made
 
     def measure(self) -> None:
         """Find out how many batches it has; the length of an IterableDataset is not certain."""

@@ -25,9 +25,9 @@ class AlikeRanks(Gathering):
 class NoSpare(Gathering):
     """A node that stands by is forgotten when it is wanted."""
 
-    def _gone(self, node_id: str, reason: str) -> None:
+    def _gone(self, node_id: str, reason: str, ago_s: float = 0.0) -> None:
         spares, self._spares = self._spares, []
-        super()._gone(node_id, reason)
+        super()._gone(node_id, reason, ago_s)
         self._spares = [node for node in spares if node.node_id != node_id]
 
 
@@ -59,9 +59,9 @@ class Forever(Gathering):
 class Remains(Gathering):
     """A lost node keeps its place."""
 
-    def _gone(self, node_id: str, reason: str) -> None:
+    def _gone(self, node_id: str, reason: str, ago_s: float = 0.0) -> None:
         places = dict(self._places)
-        super()._gone(node_id, reason)
+        super()._gone(node_id, reason, ago_s)
         self._places = places
 
 

@@ -88,13 +88,14 @@ class Row:
         pace: a file, and a piece of its text after which each step waits while a worker is away. It
             changes no result.
         environment: more variables.
-        workers: of each replica.
+        workers: of each replica. ``replicas``: 1 is one group, in which workers are killed, and in
+            which not a bit may change.
         files: globs of what the script leaves, below ``directory``.
         lines: expressions; the groups of all matches in the output are part of the script's end.
         ignore: an expression; what matches in the names and texts of files is left out.
-        kills: when replica 0 and then replica 1 are killed: ``N%`` of the steps of the undisturbed
-            run, or ``N: REGEX`` for the N-th line of output that matches. The second is looked
-            for when the first replica is back.
+        kills: when replica 0 and then replica 1 are killed, or worker 0 and worker 1 of one group:
+            ``N%`` of the steps of the undisturbed run, or ``N: REGEX`` for the N-th line of output
+            that matches. The second is looked for when the first is back.
         tolerance: how far numbers may be apart after a death, relative; steps of a survivor alone
             have other samples.
         is_exact: whether the numbers undisturbed must be torchrun's to the last bit, if seeded.
@@ -117,6 +118,7 @@ class Row:
     pace: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     workers: int = 1
+    replicas: int = 2
     files: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     ignore: str = ""
@@ -128,7 +130,7 @@ class Row:
     @property
     def mark(self) -> str:
         """Of what the row says; what was run for another mark is not this row's."""
-        said = repr(self).replace(", is_exact=True", "")
+        said = repr(self).replace(", is_exact=True", "").replace(", replicas=2", "")
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 

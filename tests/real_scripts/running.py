@@ -31,7 +31,6 @@ from tests.real_scripts.rows import Row, change_files
 from tests.real_scripts.verdicts import BEGINS_AGAIN, LABEL, Run, check_verdict, matches
 
 LOOK_S, STOP_S, ENDS_S, OUTPUT_MAX = 0.25, 30.0, 120.0, 20_000_000
-REPLICAS = 2
 PACE_FILE = Path(__file__).with_name("pace.py")
 NO_WAIT, AWAY_WAITS_S, STEADY_WAITS_S, CHECK_WAITS_S = 0.0, 6.0, 0.05, 0.7
 """After each step: undisturbed; from a kill until the replica is back; else; in a check."""
@@ -87,7 +86,7 @@ class Place:
 
     def torchrun(self, row: Row, directory: Path) -> Run:
         """Run it as it is meant."""
-        words = ["torchrun", "--nproc-per-node", str(REPLICAS * row.workers)]
+        words = ["torchrun", "--nproc-per-node", str(row.replicas * row.workers)]
         words += ["--master-port", str(free_port())]
         # Only so each line of a rank's output stays whole.
         words += ["--tee", "3", "--log-dir", str(self._beside(row, directory, "torchrun"))]
@@ -97,14 +96,15 @@ class Place:
         """Run it in replicas, and kill them as ``kills`` say."""
         job = f"real-{os.getpid()}-{time.monotonic_ns() % 10**9}"
         logs = self._beside(row, directory, "logs") / job
-        words = ["ftrun", "--replicas", str(REPLICAS), "--job-id", job, "--log-dir", str(logs)]
-        if row.workers > 1:
-            words += ["--workers-per-replica", str(row.workers)]
+        words = ["ftrun", *form(row), "--job-id", job, "--log-dir", str(logs)]
         waits = Waits(self._beside(row, directory, "waits"), STEADY_WAITS_S if kills else NO_WAIT)
         notes = self._beside(row, directory, "notes")
         shutil.rmtree(notes, ignore_errors=True)
         notes.mkdir()
-        killer = Killer(job, kills, waits, notes) if kills else None
+        victims = [str(number) for number in range(row.replicas)]
+        if row.replicas == 1:
+            victims = [f"0.{rank}" for rank in range(row.workers)]
+        killer = Killer(job, kills, victims, waits, notes) if kills else None
         run = self._run(row, directory, [*words, "--prefix"], waits, killer)
         for path in logs.glob("*/events.jsonl"):
             _read_events(path, run)
@@ -113,10 +113,8 @@ class Place:
 
     def check(self, row: Row, directory: Path) -> str:
         """The verdict of ``ftrun check``."""
-        words = ["ftrun", "check", "--replicas", str(REPLICAS), "--device", "cpu"]
+        words = ["ftrun", "check", *form(row), "--device", "cpu"]
         words += ["--steps", str(row.check_steps), "--timeout", str(int(self.timeout_s))]
-        if row.workers > 1:
-            words += ["--workers-per-replica", str(row.workers)]
         waits = Waits(self._beside(row, directory, "waits"), CHECK_WAITS_S)
         run = self._run(row, directory, words, waits)
         return "hangs" if run.is_late else check_verdict(run.exit_code, run.output)
@@ -143,7 +141,7 @@ class Place:
         run = Run(job.wait(), job.is_late, job.text(), seconds=time.monotonic() - began)
         if killer is not None:
             run.killed, run.joined = killer.killed, killer.joined
-            if killer.joined != killer.killed and _says_back(run.output, killer.killed[-1]):
+            if killer.joined != killer.killed and says_back(run.output, killer.killed[-1]):
                 run.joined = list(killer.killed)
         self._beside(row, directory, "output").write_text(run.output)
         run.end = self._end(row, directory, run.output)
@@ -174,6 +172,14 @@ class Place:
                 for file, values in found.items()
             }
         return {**found, "output": matches(output, row.lines)}
+
+
+def form(row: Row) -> list[str]:
+    """ftrun's options for the row's replicas and workers."""
+    words = ["--replicas", str(row.replicas)] if row.replicas > 1 else []
+    if row.workers > 1:
+        words += ["--workers-per-replica", str(row.workers)]
+    return words
 
 
 class ChildFailed(Exception):
@@ -232,8 +238,12 @@ def unlike_replicas(notes: Path, workers: int) -> list[str]:
     return [f"at the end the parameters of rank {min(odd)} are not its peer's"] if odd else []
 
 
-def _says_back(output: str, replica: str) -> bool:
-    return bool(re.search(rf"ftrun: [Rr]eplica {replica} (joined|healed)", output))
+def says_back(output: str, victim: str) -> bool:
+    """Whether a replica has joined, or a worker of one group (``0.1``) was replaced."""
+    joined = rf"[Rr]eplica {victim} (joined|healed)"
+    if "." in victim:
+        joined = rf"worker {re.escape(victim)} .* all go on after .* no step lost"
+    return bool(re.search(f"ftrun: {joined}", output))
 
 
 class Watched:
@@ -311,15 +321,17 @@ class Waits:
 
 @dataclass
 class Killer:
-    """Kills a worker of each replica in turn, each when its moment has come.
+    """Kills the victims in turn, each when its moment has come.
 
     ``moments``: ``N`` is a step of the job, ``N: REGEX`` the N-th line that matches since the
-    one before. The next moment is looked for when the dead replica trains again. ``notes``: where
-    ranks note what their models are; those of a dead one are removed.
+    one before. The next moment is looked for when the dead one trains again. ``victims``: replicas,
+    of which the last worker is killed, or workers (``0.1``). ``notes``: where ranks note what their
+    models are; those of a dead replica are removed.
     """
 
     job: str
     moments: Sequence[str]
+    victims: Sequence[str]
     waits: Waits
     notes: Path
     killed: list[str] = field(default_factory=list)
@@ -328,25 +340,29 @@ class Killer:
     def watch(self, job: Watched) -> None:
         """Kill, until all moments have come or the job has ended."""
         for number, moment in enumerate(self.moments):
-            replica, begun = str(number % REPLICAS), job.count
+            victim, begun = self.victims[number % len(self.victims)], job.count
             for status in self._statuses(job):
-                if self._has_come(moment, status, job.text(begun)) and _kill(status, replica):
-                    self.waits.set(AWAY_WAITS_S)
-                    self.killed.append(replica)
-                    for worker in range(workers := len(_of(status, replica)["workers"])):
-                        rank = int(replica) * workers + worker
-                        (self.notes / f"rank-{rank}").unlink(missing_ok=True)
+                if self._has_come(moment, status, job.text(begun)) and _kill(status, victim):
+                    self.killed.append(victim)
+                    if "." not in victim:  # the others train on
+                        self.waits.set(AWAY_WAITS_S)
+                        self._forget(victim, len(_of(status, victim)["workers"]))
                     break
                 self._slow_down(moment, status)
             back = job.count
             for status in self._statuses(job):
-                if replica in self.killed and (
-                    _trains(status, replica) and _says_back(job.text(back), replica)
+                if victim in self.killed and (
+                    _trains(status, victim) and says_back(job.text(back), victim)
                 ):
                     self.waits.set(STEADY_WAITS_S)
-                    self.joined.append(replica)
+                    self.joined.append(victim)
                     break
         self.waits.set(NO_WAIT)
+
+    def _forget(self, replica: str, workers: int) -> None:
+        for worker in range(workers):
+            rank = int(replica) * workers + worker
+            (self.notes / f"rank-{rank}").unlink(missing_ok=True)
 
     def _statuses(self, job: Watched) -> Iterator[dict[str, Any]]:
         while job.is_running and not BEGINS_AGAIN.search(job.text()):
@@ -370,16 +386,18 @@ def _of(status: dict[str, Any], replica: str) -> dict[str, Any]:
     return next((x for x in status["replicas"] if x["replica_id"] == replica), {})
 
 
-def _kill(status: dict[str, Any], replica: str) -> bool:
+def _kill(status: dict[str, Any], victim: str) -> bool:
+    replica, _, rank = victim.partition(".")
     workers = _of(status, replica).get("workers") or []
-    if not workers:
+    pids = [worker["pid"] for worker in workers if rank in ("", str(worker["group_rank"]))]
+    if not pids:
         return False
     try:
-        os.kill(workers[-1]["pid"], signal.SIGKILL)
+        os.kill(pids[-1], signal.SIGKILL)
     except ProcessLookupError:
         return False
     return True
 
 
-def _trains(status: dict[str, Any], replica: str) -> bool:
-    return bool(_of(status, replica).get("use") == "training")
+def _trains(status: dict[str, Any], victim: str) -> bool:
+    return "." in victim or bool(_of(status, victim).get("use") == "training")

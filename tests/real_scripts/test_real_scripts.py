@@ -6,12 +6,13 @@ Not here: the scripts themselves (scripts/real_scripts).
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.real_scripts.rows import PACE, Change, Row, change_files, on_cpu, row_of, rows
-from tests.real_scripts.running import PACE_FILE, unlike_replicas
+from tests.real_scripts.running import PACE_FILE, form, says_back, unlike_replicas
 from tests.real_scripts.verdicts import (
     HEAD,
     Result,
@@ -111,6 +112,20 @@ def test_each_step_waits_and_notes_the_models(
     assert unlike_replicas(notes, 2) == ["at the end the parameters of rank 3 are not its peer's"]
 
 
+def test_replicas_and_one_group_are_started_and_come_back_in_their_own_words() -> None:
+    row = Row("n", "f", "o/n", "c", "train.py")
+    assert form(row) == ["--replicas", "2"]
+    assert form(replace(row, workers=3)) == ["--replicas", "2", "--workers-per-replica", "3"]
+    assert form(replace(row, workers=3, replicas=1)) == ["--workers-per-replica", "3"]
+    assert says_back("ftrun: Replica 1 joined at step 5; in the quorum: all\n", "1")
+    mended = "ftrun: worker 0.1 (pid 7) died: SIGKILL. Its work since step 4 was repeated from memory; all go on after 0.5 s, no step lost. Restart 1 of 10.\n"  # noqa: E501
+    assert says_back(mended, "0.1")
+    assert not says_back(mended, "0.0")
+    assert not says_back(mended, "1")
+    fell = "ftrun: worker 0.1 (pid 7) died: SIGKILL. All went on from step 4, 2 steps again.\n"
+    assert not says_back(fell, "0.1")
+
+
 def test_matches_are_groups_without_the_labels_of_ranks() -> None:
     output = "[0.0] step 1: loss 2.5\n[default1]:step 1: loss 2.5\nother\n"
     assert matches(output, [r"^step (\d+): loss (\S+)"]) == [["1 2.5", "1 2.5"]]
@@ -173,6 +188,11 @@ def test_the_words_for_a_run() -> None:
     assert verdict(killed, plain, True, 0.5) == "same"
     killed.joined = ["0"]
     assert verdict(killed, plain, True, 0.5) == "fails (replica 1 was not back)"
+    killed.killed = ["0.1"]
+    assert verdict(killed, plain, True, 0.5) == "fails (worker 0.1 was not back)"
+    killed.killed = killed.joined = ["0", "1"]
+    assert verdict(killed, plain, True, None).startswith("differs (a: w is ")
+    killed.joined = ["0"]
     killed.killed = ["0"]
     assert verdict(killed, plain, True, 0.5) == "fails (ended before the second kill)"
     late = Run(143, is_late=True, output="[0.0] waiting\n")

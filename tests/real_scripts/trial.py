@@ -143,7 +143,8 @@ class _Trial:
 
     def _verdict(self, run: Run, plain: Run) -> str:
         is_exact = self.result.is_seeded and self.row.is_exact
-        return verdict(run, plain, is_exact, self.row.tolerance)
+        is_kept = is_exact and self.row.replicas == 1  # no death changes a bit
+        return verdict(run, plain, is_exact, None if is_kept else self.row.tolerance)
 
     def _note(self, **verdicts: Any) -> None:
         for name, value in verdicts.items():

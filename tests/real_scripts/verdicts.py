@@ -159,7 +159,7 @@ def _is_near(one: float, other: float, tolerance: float) -> bool:
     return one == other or abs(one - other) <= tolerance * max(abs(one), abs(other), 0.1)
 
 
-def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float) -> str:
+def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float | None) -> str:
     """Of a run under ftrun beside one under torchrun; also of one with kills."""
     again = BEGINS_AGAIN.search(run.output)
     if run.is_late:
@@ -179,7 +179,8 @@ def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float) -> str:
         return f"{DIFFERS} ({_short(run.unequal[0])})"
     if run.killed and run.joined != run.killed:
         lost = [x for x in run.killed if x not in run.joined]
-        return f"{FAILS} (replica {', '.join(lost)} was not back)"
+        what = "worker" if "." in lost[0] else "replica"
+        return f"{FAILS} ({what} {', '.join(lost)} was not back)"
     if run.killed and len(run.killed) < 2:
         return f"{FAILS} (ended before the second kill)"
     return SAME

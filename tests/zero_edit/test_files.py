@@ -84,6 +84,62 @@ def test_a_successor_goes_on_with_the_files_of_its_predecessor(tmp_path: Path) -
     assert not list(tmp_path.glob(".*.draft"))
 
 
+RESUMES = """
+import os, pathlib, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+OUT, EPOCHS = pathlib.Path("out"), 5
+rank, first = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 1))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 8, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train(begin):
+    for epoch in range(begin, EPOCHS):
+        sampler.set_epoch(epoch)
+        for number, (inputs, targets) in enumerate(loader):
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if (rank, first, epoch, number) == (0, True, 2, 2):
+                os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 0:
+            OUT.mkdir(exist_ok=True)
+            torch.save([model.module.state_dict(), epoch], OUT / f"checkpoint-{epoch}.pt")
+
+if list(OUT.glob("checkpoint-*")):
+    newest = max(OUT.glob("checkpoint-*"))
+    state, epoch = torch.load(newest)
+    model.module.load_state_dict(state)
+    train(epoch + 1)
+else:
+    train(0)
+print("END", model.module.weight.sum().item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_successor_that_resumes_at_another_line_takes_its_predecessor_s(tmp_path: Path) -> None:
+    """Its peers train at the line of a script that has found no checkpoint."""
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    with Job(tmp_path, RESUMES, *options) as job:
+        job.expect("without a loop in which its peers are")
+        job.expect(r"checkpoint-\d.pt was not there for the predecessor of rank 0")
+        assert job.end() == 0, job.output
+        job.expect("replica 0 joined at 2 of the loop at script.py:19")
+        ends = dict(re.findall(r"\[(\d)\.0\] END (\S+)", job.output))
+    assert len(ends) == 2 and len({*ends.values()}) == 1, job.output
+
+
 KEEPS_ONE = """
 import os, pathlib, signal
 import torch, torch.distributed as dist

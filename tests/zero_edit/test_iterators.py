@@ -32,3 +32,67 @@ def test_the_end_is_as_undisturbed(tmp_path: Path, kind: str) -> None:
             assert len(mended) == len(deaths), job.output
     assert len(found[0]) == 2
     assert found[0] == found[1]
+
+
+WARMED = """
+import contextlib, os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+rank, first = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+data = TensorDataset(torch.arange(96.0)[:, None] / 96, torch.randn(96, 1))
+loader = DataLoader(data, 2, sampler=DistributedSampler(data, shuffle=False))
+batches = iter(loader)
+next(batches)
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def agreed(batches):
+    while True:
+        found = next(batches, None)
+        is_there = torch.tensor(float(found is not None))
+        dist.all_reduce(is_there, op=dist.ReduceOp.MIN)
+        if not is_there:
+            return
+        yield found
+
+for epoch in range(2):
+    for number, (inputs, targets) in enumerate(agreed(batches)):
+        is_last = number % 2 == 1
+        with contextlib.nullcontext() if is_last else model.no_sync():
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            loss.backward()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
+        print(f"READ {epoch} {number} {inputs[0].item() * 96:.0f}", flush=True)
+        if (rank, first, epoch, number) == (1, True, int(sys.argv[1]), 9):
+            os.kill(os.getpid(), signal.SIGKILL)
+    batches = iter(loader)
+print("END", model.module.weight.item(), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_batch_that_was_thrown_away_before_the_loop_counts(tmp_path: Path, epoch: int) -> None:
+    """A script starts its loader's workers so. A newcomer accumulates with its peers, also in an
+    iterator of theirs of which nothing was thrown away."""
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    with Job(tmp_path, WARMED, *options, args=(str(epoch),)) as job:
+        job.expect("replica 1 joined at")
+        assert job.end() == 0, job.output
+        ends = dict(re.findall(r"\[(\d)\.0\] END (\S+)", job.output))
+        reads = re.findall(r"\[(\d)\.0\] READ (\d) (\d+) (\d+)", job.output)
+    assert len(ends) == 2 and len({*ends.values()}) == 1, job.output
+    expected = {
+        (str(rank), str(n // 24), str(n % 24), str(4 * (n % 24 + (n < 24)) + rank))
+        for rank in (0, 1)
+        for n in range(48)
+        if n != 23
+    }
+    assert {*reads} == expected, {*reads} ^ expected

@@ -193,3 +193,38 @@ def test_deaths_in_calls_on_subgroups(tmp_path: Path, kind: str, backend: str) -
 def ends(output: str) -> list[str]:
     """What each worker has at the end, by rank."""
     return sorted(set(re.findall(r"end \d \w+$", output, re.MULTILINE)))
+
+
+FAKE = """
+import os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed import fake_pg
+
+rank, first = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+dist.init_process_group("gloo")
+alone = [dist.new_group([one], backend="fake") for one in range(2)][rank]
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    loss = model(torch.full((8, 4), step / 30)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    dist.all_reduce(loss.detach(), group=alone)
+    if (rank, step) == (1, 15) and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+print(f"END {model.module.weight.sum().item()}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_group_of_one_rank_needs_no_peer(tmp_path: Path) -> None:
+    """torch's "fake" backend: torchtitan makes such groups for the dimensions of size 1."""
+    with Job(tmp_path, FAKE, "--workers-per-replica", "2", "--device", "cpu") as job:
+        job.expect("Its work since step .* all go on after .* no step lost")
+        assert job.end() == 0, job.output
+        ends = re.findall(r"END (\S+)", job.output)
+    assert len(ends) == 2 and len({*ends}) == 1, job.output

@@ -6,7 +6,8 @@ was drawn last says little. What a loop *holds* when a step is committed was dra
 and the next step trains on the first batch of it. Between two commits a loop in its stride draws as
 many batches as it trains on, while before its first step it draws those that it holds as well: the
 difference is what it holds. It is learned at an iterator's second draw for a step, and mostly the
-same for all iterators of that loop.
+same for all iterators of that loop. A batch that was thrown away before the first step, to start
+the loader's workers, is none that the loop holds.
 
 Not here: the iterators (loaders.py), who asks (loop.py).
 """
@@ -25,12 +26,14 @@ class Cursor:
         held: how many drawn batches the loop holds when a step is committed; None: not known yet.
         first: the number of the batch that the step under way began with; None: not known.
         has_ended: a draw has found the end.
+        dropped: how many of its first batches were thrown away before the loop.
     """
 
     drawn: int = 0
     held: int | None = None
     first: int | None = 0
     has_ended: bool = False
+    dropped: int = 0
     _set_to: int = 0
     _before_first_step: int = 0
     _at_begin: int = 0
@@ -65,6 +68,15 @@ class Cursor:
             return  # its first batch was drawn for the next step
         self._since_begin = self.drawn - self._at_begin
         self._at_commit, self._has_begun = self.drawn, False
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether no step has begun with its batches."""
+        return self._at_commit is None and not self._has_begun
+
+    def drop(self) -> None:
+        """What was drawn up to now is thrown away: no step has begun with it, and none will."""
+        self.first = self._set_to = self.dropped = self.drawn
 
     def set_to(self, batch: int) -> None:
         """The next draw gives ``batch``, as if the loop had just begun there."""

@@ -8,10 +8,10 @@ numbers or its UUID, gets that of its predecessor under the new name: a link, wh
 it ends. One of the same name it is given as if it were new. Directories for temporary files are
 left alone.
 
-A worker also leaves what was not there when its script asked (``os.path.exists``), because a
-newcomer finds what its predecessor has made since. As a rule it takes a shorter way then (a cache).
-Some scripts end ("the experiment exists already"): the next newcomer gets the answers that its
-predecessor got.
+A worker also leaves what was not there when its script asked (``os.path.exists``) or looked
+(``os.listdir``), because a newcomer finds what its predecessor has made since. As a rule it takes a
+shorter way then (a cache). Some scripts end ("the experiment exists already"), or train at another
+line ("a checkpoint is there"): the next newcomer gets the answers that its predecessor got.
 
 Not here: what is written to files (rewriting.py, files.py).
 """
@@ -21,13 +21,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import glob
 import os
 import re
 import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,18 @@ if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
 FILE = "made-{replica_id}.{group_rank}"
-MADE_MAX = ABSENT_MAX = 256
+MADE_MAX = ABSENT_MAX = LISTED_MAX = 256
 ASKS_IN_A_LOOP = 4
 """So often between two steps for one path that is not there, and the script waits for it."""
-ASKS = {os.path: ("exists", "lexists", "isfile", "isdir"), Path: ("exists", "is_file", "is_dir")}
+ASKS: dict[Any, tuple[str, ...]] = {
+    os.path: ("exists", "lexists", "isfile", "isdir"),
+    Path: ("exists", "is_file", "is_dir"),
+}
+LISTS: dict[Any, tuple[str, ...]] = {
+    os: ("listdir",),
+    glob: ("glob", "iglob"),
+    Path: ("glob", "rglob", "iterdir"),
+}
 _PLAIN: Any = os.mkdir
 _NUMBER = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
 """Also a UUID."""
@@ -69,15 +78,17 @@ class Directories:
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
+        self._listed: dict[str, list[list[str] | None]] = {}  # None: too many
         self._asked: Counter[str] = Counter()
         self._is_registered = self.is_successor = self._repeats = self._is_same = False
         self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
-        for (made, links, absent, ends), _ in read(path)[:1]:
+        for (made, links, absent, listed, ends), _ in read(path)[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
+            self._listed.update(listed)
             self.is_successor, self._repeats = True, ends
         if script.memory is not None:
             # A worker that replaces another in its group is to take the same way, so it is always
@@ -86,15 +97,22 @@ class Directories:
             if not self._is_same:
                 self._theirs, self._links, self.is_successor = [], [], False
                 self._absent.clear()
+                self._listed.clear()
 
     def install(self, patches: Patches) -> None:
         functools.update_wrapper(self, _PLAIN)
         patches.put(os, "mkdir", self)
-        for owner, names in ASKS.items():
-            for name in names:
-                home = sys.modules[getattr(owner, name).__module__]  # where pickle looks for it
-                also = () if isinstance(owner, type) else (home,)
-                patches.around(owner, name, self.asks, *also)
+        tables: tuple[tuple[Any, Callable[..., Any]], ...] = (ASKS, self.asks), (LISTS, self.lists)
+        known = [
+            (owner, name, ours)
+            for table, ours in tables
+            for owner in table
+            for name in table[owner]
+        ]
+        for owner, name, ours in known:
+            home = sys.modules[getattr(owner, name).__module__]  # where pickle looks for it
+            also = () if isinstance(owner, type) else (home,)
+            patches.around(owner, name, ours, *also)
 
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
@@ -119,14 +137,49 @@ class Directories:
         if not self._repeats:
             self._leave(ends=True)
             return True
-        if self._is_same:
-            return False
-        told.once(
-            f"{spot}: {os.path.basename(path)} was not there for the predecessor of rank "
-            f"{self._drafts.rank}, so this one is told the same: with the truth the script has "
-            "ended before its first step"
-        )
+        self._tell_absent(spot, path)
         return False
+
+    def lists(self, plain: Callable[..., Iterable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """The script asks what is in a directory."""
+        found, frame = plain(*args, **kwargs), sys._getframe(2)
+        if not (self._is_set_up() and is_script(frame.f_code.co_filename)):
+            return found
+        spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        place = f"{plain.__name__} {spot} {os.getcwd()} {args} {kwargs}"
+        number = self._asked[place]
+        self._asked[place] += 1
+        if not self.is_successor:
+            if sum(map(len, self._listed.values())) >= ABSENT_MAX:
+                return found
+            self._listed.setdefault(place, []).append([])
+        given = self._as_before(found, self._listed.get(place, []), number, spot)
+        return list(given) if isinstance(found, list) else given
+
+    def _as_before(
+        self, found: Iterable[Any], listed: list[list[str] | None], number: int, spot: str
+    ) -> Iterator[Any]:
+        """What is found, and left to a successor; of a successor, what its predecessor found."""
+        for item in found:
+            known, name = next(iter(listed[number:]), None), os.fsdecode(item)
+            if known is not None and not self.is_successor:
+                known.append(name)
+                listed[number] = known if len(known) <= LISTED_MAX else None
+            elif known is not None and name not in known:
+                if self._repeats:
+                    self._tell_absent(spot, name)
+                    continue
+                self._leave(ends=True)
+            yield item
+
+    def _tell_absent(self, spot: str, path: Any) -> None:
+        """A newcomer is told that something is not there."""
+        if not self._is_same:
+            told.once(
+                f"{spot}: {os.path.basename(path)} was not there for the predecessor of rank "
+                f"{self._drafts.rank}, so this one is told the same: with the truth the script has "
+                "ended before its first step"
+            )
 
     def _waits(self, frame: FrameType, path: Any) -> None:
         """The script asks for what is not there: in a loop, it waits for another rank."""
@@ -183,7 +236,7 @@ class Directories:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
         try:
-            self._journal.begin([self._theirs, self._links, self._absent, ends])
+            self._journal.begin([self._theirs, self._links, self._absent, self._listed, ends])
         except OSError as error:
             told.once(f"the directories made here are not left to a successor: {error}")
 

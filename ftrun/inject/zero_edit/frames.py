@@ -9,6 +9,7 @@ Not here: the values of its variables (values/).
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import sysconfig
@@ -269,6 +270,14 @@ def _script_file(code: CodeType) -> str:
     file = code.co_filename
     is_own = is_script(file) and not is_loop_package(file)
     return Path(file).name if is_own else ""
+
+
+def drops_result(frame: FrameType) -> bool:
+    """Whether the script throws away what the call gives in which the frame is."""
+    if not is_script(frame.f_code.co_filename):
+        return False
+    after = (x for x in dis.get_instructions(frame.f_code) if x.offset > frame.f_lasti)
+    return next((x.opname for x in after if x.opname != "CACHE"), "") == "POP_TOP"
 
 
 def near_site() -> str:

@@ -31,6 +31,7 @@ from ftrun.inject.zero_edit.frames import (
     NOWHERE,
     Spot,
     Values,
+    drops_result,
     script_frames,
     spot_of,
     spots_of,
@@ -240,7 +241,8 @@ class LoaderIterator:
         how many batches it has given."""
         first = (self.cursor.first or 0) if drawn is None else drawn
         held, is_dim = self.cursor.held, self.loader in OPEN.dim
-        return self.spot, self.number, self.epoch, first, held, *self.made, self.moved, is_dim
+        made = *self.made, self.moved, is_dim, self.cursor.dropped
+        return self.spot, self.number, self.epoch, first, held, *made
 
     def measure(self) -> None:
         """Find out how many batches it has; the length of an IterableDataset is not certain."""
@@ -336,6 +338,8 @@ class LoaderIterator:
             raise
         finally:
             cursor.drawn += 1
+        if cursor.is_unused and drops_result(sys._getframe(1)):
+            cursor.drop()
         # What is drawn with gradients off is evaluated, also by a module beside the models.
         self.is_fresh = self.is_training or torch.is_grad_enabled()
         self.is_dim = not self.is_fresh

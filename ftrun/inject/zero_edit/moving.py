@@ -267,8 +267,8 @@ def _move(
     for (loader, iterator), before in zip(found, facts, strict=True):
         set_to = iterator.move_to if is_drawn else iterator.go_to
         order = Order(loader.moved, before, seeds.get(loader.name, NO_SEEDS))
-        by = set_to(loader.epoch, loader.drawn, order)
-        iterator.cursor.held = loader.held
+        by = set_to(loader.epoch, loader.drawn, order) + iterator.cursor.dropped - loader.dropped
+        iterator.cursor.held, iterator.cursor.dropped = loader.held, loader.dropped
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop
             iterator.spot, iterator.number = loader.spot, loader.number
         moved.append((iterator, by))

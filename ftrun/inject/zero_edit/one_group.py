@@ -36,7 +36,7 @@ from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.calls import Call
 from ftrun.inject.zero_edit.world.kept import Kept
-from ftrun.inject.zero_edit.world.opening import Opening
+from ftrun.inject.zero_edit.world.opening import Opening, names_of
 from ftrun.inject.zero_edit.world.replayed import CannotFollow, ReplayedWorld
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.snapshots import area
@@ -353,7 +353,7 @@ class _Opening(Opening):
         self._connect(shell)
 
     def _is_shelled(self, backend: Any) -> bool:
-        names = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+        names = names_of(backend)
         is_gloo = names <= {"gloo"} or (names == {"undefined"} and not torch.cuda.is_available())
         if self._world.is_open and not is_gloo:
             self._world.falls(Fall.DEVICE)  # type: ignore[attr-defined]

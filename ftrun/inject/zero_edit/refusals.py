@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable
@@ -70,7 +71,8 @@ def refuse(text: str) -> NoReturn:
 def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     """Refuse because of an error that ftrun's own code has raised, and not on purpose.
 
-    An error about a mate that has died is none of these: its agent knows of the death.
+    An error about a mate that has died is none of these: its agent knows of the death. Nor is one
+    that a handler of a signal raises: it may come in the middle of any line.
 
     ``must_be``: ftrun has called what raised it, for example an object of the script's.
 
@@ -82,7 +84,7 @@ def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     is_last = bool(ours) and frames[-1] is ours[-1]
     is_meant = isinstance(error, FtrunError) or (isinstance(error, TimeoutError) and is_last)
     is_meant |= is_of_peer(type(error).__name__, str(error))
-    if is_meant or not ours or not (must_be or is_last):
+    if is_meant or not ours or not (must_be or is_last) or _is_by_signal(error):
         return
     what = f"{type(error).__name__}: {str(error)[:200]}"
     place = f"{ours[-1].filename.removeprefix(_OURS)}:{ours[-1].lineno}"
@@ -90,6 +92,14 @@ def refuse_own(error: Exception, *, must_be: bool = False) -> None:
         refuse(f"ftrun itself failed ({what}, in {place}). Please report it")
     site = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}"
     refuse(f"{site}: {frames[-1].name}() raised {what}, when ftrun called it to heal ({place})")
+
+
+def _is_by_signal(error: Exception) -> bool:
+    """Whether a handler of a signal has raised it, as torch's does for a loader's dead worker."""
+    handlers = {
+        getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()
+    }
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def ours(handler: F) -> F:

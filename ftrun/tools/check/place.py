@@ -147,6 +147,11 @@ def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> 
             ours = b"".join(killed[x].read_bytes() for x in alike)
             _compare_contents(files, name, path.read_bytes(), ours, due.get(name, (0, 0)))
     files.more.extend(sorted(left))
+    for name in files.missing.keys() - due.keys():
+        # No worker knows of it: native code has written it, as those beside it were written.
+        beside = {x for x in files.missing if os.path.dirname(x) == os.path.dirname(name)}
+        if beside & due.keys() and beside & due.keys() <= files.lost:
+            files.lost.add(name)
     return files
 
 

@@ -44,6 +44,11 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 rendezvous: Any = import_module("torch.distributed.rendezvous")  # torch hides it by a function
 
 
+def names_of(backend: Any) -> set[str]:
+    """The backends of a group, by device or not."""
+    return {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+
+
 class Opening:
     """Makes the groups of one process.
 
@@ -155,7 +160,8 @@ class Opening:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        if not self._is_shelled(backend):
+        is_alone = size == 1 and not names_of(backend) & SHELLED  # torch's "fake" needs no peer
+        if is_alone or not self._is_shelled(backend):
             return plain(size, rank, ranks, backend, store, *args, **kwargs)
         kwargs["backend_options"] = _Wished(backend, kwargs.get("backend_options"))
         kwargs.pop("device_id", None)
@@ -169,7 +175,7 @@ class Opening:
     def _is_shelled(self, backend: Any) -> bool:
         if not self._world.is_open:
             return False
-        names = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+        names = names_of(backend)
         unlike = names - SHELLED
         if any(not dist.is_backend_available(name) for name in unlike):
             return False  # torch's own error

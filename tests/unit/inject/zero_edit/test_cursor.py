@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -70,6 +70,21 @@ def test_a_loop_that_draws_one_ahead(batches: int) -> None:
     assert drawn.cursor.is_over
     known = Drawn(batches, Cursor(held=1))  # from the epoch before
     assert steps(one_ahead(known), known.cursor, 1) == [(n, n) for n in range(batches)]
+
+
+@pytest.mark.parametrize("loop", [as_written, one_ahead])
+def test_batches_that_are_thrown_away_before_the_first_step(
+    loop: Callable[[Iterator[int]], Iterator[int]],
+) -> None:
+    """A script starts its loader's workers so."""
+    drawn = Drawn(9)
+    for _ in range(2):
+        next(drawn)
+        assert drawn.cursor.is_unused
+        drawn.cursor.drop()
+    found = steps(loop(drawn), drawn.cursor, 1)
+    assert found == [(n, n) for n in range(2, 9)]
+    assert not drawn.cursor.is_unused and drawn.cursor.is_over
 
 
 def accumulating(loop: Iterator[int], cursor: Cursor, group: int) -> list[tuple[int | None, int]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import glob
 import os
 import pickle
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,57 @@ def test_a_life_that_ends_by_what_it_finds_is_followed_by_one_that_is_told_the_s
     assert asks(life()) == [False, False, True, False]
 
 
+LOOKS: dict[str, Callable[[Directories], Any]] = {
+    "listdir": lambda by: by.lists(os.listdir, "out"),
+    "glob": lambda by: by.lists(glob.glob, "out/*"),
+    "pathlib": lambda by: by.lists(Path.glob, Path("out"), "*"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_it_is_told_what_its_predecessor_found_in_a_directory(
+    look: Callable[[Directories], Any],
+) -> None:
+    """A script may train at another line if there is a checkpoint."""
+
+    def looks(by: Directories, times: int = 1) -> list[list[str]]:
+        found = [look(by) for _ in range(times)]
+        assert all(isinstance(x, list | Iterator) for x in found)
+        return [sorted(os.path.basename(x) for x in one) for one in found]
+
+    Path("out").mkdir()
+    Path("out/config").touch()
+    first = life()
+    assert looks(first) == [["config"]]
+    first.begins()
+    Path("out/checkpoint").touch()
+    both = ["checkpoint", "config"]
+    assert looks(life()) == [both]
+    third = life()
+    assert looks(third, times=2) == [["config"], both]  # the second is another question
+    third.joined()
+    assert looks(life()) == [["config"]]
+
+
+def test_a_large_directory_is_shown_as_it_is() -> None:
+    for number in range(directories.LISTED_MAX + 1):
+        Path(f"{number}.jpg").touch()
+    looks: Callable[[Directories], Any] = lambda by: by.lists(glob.glob, "*.jpg")  # noqa: E731
+    first = life()
+    assert len(looks(first)) == directories.LISTED_MAX + 1
+    first.begins()
+    Path("more.jpg").touch()
+    assert [len(looks(life())) for _ in range(2)] == [directories.LISTED_MAX + 2] * 2
+
+
+def test_what_a_package_lists_is_its_own() -> None:
+    Path("out").mkdir()
+    first = life()
+    code = compile("look()", "/x/site-packages/hub.py", "exec")
+    exec(code, {"look": lambda: first.lists(os.listdir, "out")})
+    assert not first._listed
+
+
 def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
     first = life()
     first.asks(os.path.exists, "run")
@@ -195,11 +247,18 @@ def test_before_the_process_group_a_package_makes_its_own() -> None:
 
 
 def test_functions_that_ask_can_be_pickled_and_are_put_back() -> None:
-    before = [os.path.exists, os.path.isdir, os.path.lexists, Path.exists, os.mkdir]
+    def all_of_them() -> list[Callable[..., Any]]:
+        asked = [os.path.exists, os.path.isdir, os.path.lexists, Path.exists]
+        return [*asked, os.listdir, glob.glob, glob.iglob, Path.glob, Path.iterdir]
+
+    before, plain = all_of_them(), os.mkdir
     patches = Patches()
     life().install(patches)
-    for function in (os.path.exists, os.path.isdir, os.path.lexists, Path.exists):
+    for function in all_of_them():
         assert function not in before
         assert pickle.dumps(function)  # by its name: an error if another object is there
+    assert (
+        sorted(os.listdir()) == sorted(glob.glob("*")) == sorted(x.name for x in Path().iterdir())
+    )
     patches.undo()
-    assert [os.path.exists, os.path.isdir, os.path.lexists, Path.exists, os.mkdir] == before
+    assert all_of_them() == before and os.mkdir is plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,29 @@ def test_two_calls_in_one_line_are_two_places() -> None:
     assert first[0] == second[0]
     assert (first[1].name, first[1].line) == (second[1].name, second[1].line)
     assert again[0] == again[1]
+
+
+def test_a_call_s_result_is_thrown_away_or_not() -> None:
+    found: list[bool] = []
+
+    class Draws:
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            found.append(frames.drops_result(sys._getframe(1)))
+            return 1
+
+    it = Draws()
+    next(it)
+    kept = next(it)
+    print(next(it), kept)
+    [next(it)]
+    for _ in it:
+        break
+    _ = [next(it) for _ in range(1)]
+    next(iter(it))
+    assert found == [True, False, False, False, False, False, True]
+    code = compile("next(it)", "/x/site-packages/tool.py", "exec")
+    exec(code, {"it": it})
+    assert not found[-1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +29,25 @@ def test_a_lost_mate_is_no_error_of_ftruns_own(monkeypatch: pytest.MonkeyPatch) 
     assert texts == []
     refusals.refuse_own(raised(path, "shapes"))
     assert "ftrun itself failed" in texts[0] and "training/ddp.py:1" in texts[0]
+
+
+def test_what_a_handler_of_a_signal_raises_is_the_script_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises so that a loader's worker has died, wherever the main thread is then."""
+    texts: list[str] = []
+    monkeypatch.setattr(refusals, "refuse", texts.append)
+
+    def handler(*_: Any) -> None:
+        raise RuntimeError("DataLoader worker (pid 1) is killed by signal: Aborted.")
+
+    path = str(Path(refusals.__file__).parent / "values" / "units.py")
+    code = compile("signal.raise_signal(signal.SIGUSR1)", path, "exec")
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(RuntimeError) as found:
+            exec(code, {"signal": signal})
+        refusals.refuse_own(found.value, must_be=True)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert texts == []
+    refusals.refuse_own(raised(path, "shapes"), must_be=True)
+    assert "ftrun itself failed" in texts[0]

@@ -90,6 +90,18 @@ def test_what_was_due_is_what_a_file_got_from_a_step_to_the_next_one() -> None:
     }
 
 
+def test_what_native_code_wrote_is_lost_with_what_was_written_beside_it(tmp_path: Path) -> None:
+    """No worker knows of it, as of a tokenizer's file in a checkpoint."""
+    (tmp_path / "x").write_bytes(b"x")
+    names = ["1/model", "1/tokenizer", "2/model", "2/tokenizer", "3/tokenizer", "tokenizer"]
+    whole = dict.fromkeys(names, tmp_path / "x")
+    due = {"1/model": (0, 1), "2/model": (0, 0), "3/model": (0, 1)}
+    files = compare(whole, {}, due)
+    assert files.missing.keys() == whole.keys()
+    assert files.lost == {"1/model", "1/tokenizer"}
+    assert compare(whole, {"1/model": tmp_path / "x"}, due).lost == set()
+
+
 def test_only_lines_that_were_due_at_a_death_are_lost(tmp_path: Path) -> None:
     def is_lost(ours: str | None, due: tuple[int, int], whole: str = "abcdef") -> bool:
         paths = tmp_path / "whole", tmp_path / "ours"

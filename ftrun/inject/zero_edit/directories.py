@@ -79,7 +79,9 @@ class Directories:
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
             self.is_successor, self._repeats = True, ends
-        if script.memory is not None:
+        if script.is_in_place:
+            self._is_same = self._repeats = True
+        elif script.memory is not None:
             # A worker that replaces another in its group is to take the same way, so it is always
             # told the same; any other one of a group begins anew.
             self._is_same = self._repeats = script.memory.world.is_newcomer

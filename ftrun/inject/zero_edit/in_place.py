@@ -362,8 +362,10 @@ class InPlace:
 
     def _take(self, step: int) -> None:
         """Copy the state at the beginning of a step."""
-        world, machine = self.world, self._machine
-        if world.fell:
+        world = self.world
+        with self._engine.lock:
+            seed = self._machine.seed() if self._machine.in_force is not None else None
+        if world.fell or seed is None:  # of one that is interrupted at once nobody knows the end
             return
         if self.predecessor is None:
             world.is_at_place(step)
@@ -384,7 +386,6 @@ class InPlace:
             self.lacks("the script makes a collective where it gives its state")
             return
         world.is_made(step)
-        seed = machine.seed()
         head = {
             **more,
             "calls": self._calls,

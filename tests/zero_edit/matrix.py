@@ -291,7 +291,7 @@ def _framework(needs: str, script: str, args: str, early: int, late: int) -> lis
 
 KEPT = (
     *_in_place("full.py", "", "train 1 3", "evaluation 1", "the end"),
-    *_in_place("full.py", "--accum 2 --workers 2 --ema", "train 1 7", "evaluation 1"),
+    *_in_place("full.py", "--accum 2 --workers 2 --ema", "train 1 5", "evaluation 1"),
     *_in_place("full.py", "--amp", "train 1 3"),
     *_in_place("sharded.py", "", "train 1 7", "evaluation 1", "the end"),
     *_in_place("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
@@ -300,7 +300,6 @@ KEPT = (
     *_in_place("phases.py", "two", "train main 1 2"),
     *_in_place("phases.py", "sharded", "train second 1 2"),
     *_in_place("beside.py", "", "train 1 3"),
-    *_in_place("loops.py", "while", "train 20"),
     *_in_place("loops.py", "prefetch", "train 20"),
     *_in_place("loops.py", "stream", "train 20"),
 )

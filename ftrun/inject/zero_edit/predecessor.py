@@ -21,8 +21,10 @@ from ftrun.checkpoint.leaves import local_of
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.log_rules import Misses
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.world import succeeding
@@ -48,7 +50,7 @@ class Predecessor:
         self.has_come = not keeper.is_repeating
         self._is_at_place = self._is_passing = False
         self.batches = Batches(self.is_due, self.differs)
-        self._zeroed, self._has_gradients = 0, -1
+        self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
         self._groups: dict[str, Any] = {}
         self._bodies: Sequence[bytes] = ()
 
@@ -128,9 +130,16 @@ class Predecessor:
         """The head of a generation of the step that has begun, and more bytes of it. None: nobody
         could begin there."""
         script, made = self._script, self._script.made
-        is_known = self._is_at_place and made is not None and made.current_step() > 0
         place: Place = script.standing.shown()
-        if not (is_known and (place.loaders or place.turn) and succeeding.is_settled(self._world)):
+        if not (self._is_at_place and made is not None and made.current_step()):
+            return None
+        is_known, is_settled = bool(place.loaders or place.turn), succeeding.is_settled(self._world)
+        lacks = self._misses.look(is_logged=True, is_known=is_known, is_settled=is_settled)
+        if lacks is not None:
+            if self._misses.are_too_many and lacks is Fall.SCRIPT:
+                self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
+            elif self._misses.are_too_many:
+                self.keeper.world.falls(lacks, lacks.words)
             return None
         names, random = script.randomness.encoded()
         groups, bodies = succeeding.left_of(self._world)

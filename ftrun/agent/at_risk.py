@@ -55,6 +55,10 @@ class AtRisk:
         """Whether a lost worker's step cannot be repeated until the next snapshot."""
         return self._gaps >= LOOKS
 
+    def age_s(self, now: float) -> float:
+        """Since its start."""
+        return now - self._start.at
+
     def look(self, now: float) -> None:
         board, step = self._memory.board, max(self._memory.board.all(Word.REACHED))
         if step > self.step:
@@ -74,15 +78,15 @@ class AtRisk:
         self._gaps = self._gaps + 1 if self._lacks_results() else 0
 
     def _lacks_results(self) -> bool:
-        board, areas = self._memory.board, self._memory.area
-        here = self._memory.here
-        for rank in here if self.newest is not None else ():
-            done = board.all_done()[here.start : here.stop]  # the others are as far, or nearly
-            found, full = areas(rank).generations(), board.all(Word.FULL)
-            place = begin(found, areas(rank).logs(), done, rank - here.start, full)
-            if place in (Fall.LOG_FULL, Fall.TOO_NEW):
-                return True
-        return False
+        if self.newest is None:
+            return False
+        board, areas, here = self._memory.board, self._memory.area, self._memory.here
+        full, done = board.all(Word.FULL), [*map(board.done_of, here)]  # others are nearly as far
+        return any(
+            begin(areas(rank).generations(), areas(rank).logs(), done, own, full)
+            in (Fall.LOG_FULL, Fall.TOO_NEW)
+            for own, rank in enumerate(here)
+        )
 
     def progress(
         self,

@@ -31,7 +31,12 @@ LEAST_BYTES = 64 << 20
 """Of one area. With less, no memory snapshot is taken."""
 LEFT_SHARE = 0.05
 """Of all memory. If no more is free while the job runs, snapshots are given up."""
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S, CALM_EVERY_S = 0.25, 1.0
+"""How often a group is looked at: at its start, where memory may become scarce, or a snapshot may
+be due on a disk; and else, because the lighthouse hears of it each second."""
+CALM_AFTER_S = 10.0
+ROOMY_BYTES = 4 << 30
+"""With so much beyond what is to be left, memory is not scarce within a second."""
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -248,9 +253,12 @@ class MemorySnapshots:
         known, memory = self._at_risk.get(key.incarnation), self._known.get(key.incarnation)
         if known is None or memory is None:
             return
-        self._loop.call_later(LOOK_EVERY_S, self._look, key)
-        now, memory.board.room = clock.now(), free_bytes(left=LEFT_SHARE)
+        now, room = clock.now(), free_bytes(left=LEFT_SHARE)
+        memory.board.room = room
         known.look(now)
+        is_calm = known.newest is not None and known.age_s(now) >= CALM_AFTER_S
+        is_calm &= self.disk is None and room >= ROOMY_BYTES
+        self._loop.call_later(CALM_EVERY_S if is_calm else LOOK_EVERY_S, self._look, key)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
             why = known.fall.because(memory.board.why)
@@ -260,7 +268,7 @@ class MemorySnapshots:
             if memory.spans:
                 where = f"each node, and every {EVERY_S:g} s on another one too"
                 costs += ", a lost node those since its copy"
-            if not memory.spans or key.incarnation in self.elsewhere:
+            if "on" not in self._told and (not memory.spans or key.incarnation in self.elsewhere):
                 each = memory.held_bytes() // len(memory.here)
                 self._tell_once(
                     "on",
@@ -268,13 +276,13 @@ class MemorySnapshots:
                     f"{amount(memory.worker_bytes)}). A lost worker {costs}.",
                 )
             if known.has_gap:
-                room = amount(memory.area(memory.here.start).log_room)
+                logs = amount(memory.area(memory.here.start).log_room)
                 then = f"takes all workers back to step {known.newest.step}"
                 then = then if self._settings.replicas == 1 else f"restarts {self._who}"
                 self._tell_once(
                     "full",
                     "Memory snapshots: the results of a step's collectives do not fit into its "
-                    f"log ({room} a worker). Until the next snapshot a death {then}. To have "
+                    f"log ({logs} a worker). Until the next snapshot a death {then}. To have "
                     "larger logs, free memory.",
                 )
         if self.disk is not None:

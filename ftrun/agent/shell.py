@@ -142,7 +142,7 @@ class Agent:
         if self._lighthouse is not None:
             self._lighthouse.start()
         self._connect()
-        if self._settings.nodes > 1:
+        if self._settings.nodes > 1 or self._lead is not None:
             self._begin(self._watch_peers())
         self._set_timer()
         return await self._done

@@ -591,7 +591,7 @@ class Raised(_message.Message):
     def __init__(self, signature: _Optional[str] = ..., step: _Optional[int] = ..., exit_code: _Optional[int] = ..., words: _Optional[str] = ...) -> None: ...
 
 class ReplicaLost(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure", "kind", "raised")
+    __slots__ = ("replica_id", "incarnation", "cause", "killed", "start_failure", "kind", "raised", "follows")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
@@ -599,6 +599,7 @@ class ReplicaLost(_message.Message):
     START_FAILURE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     RAISED_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     cause: str
@@ -606,7 +607,8 @@ class ReplicaLost(_message.Message):
     start_failure: StartFailure
     kind: str
     raised: Raised
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ..., kind: _Optional[str] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ...) -> None: ...
+    follows: str
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., killed: bool = ..., start_failure: _Optional[_Union[StartFailure, _Mapping]] = ..., kind: _Optional[str] = ..., raised: _Optional[_Union[Raised, _Mapping]] = ..., follows: _Optional[str] = ...) -> None: ...
 
 class FailedWorker(_message.Message):
     __slots__ = ("group_rank", "pid", "status", "kind", "cause", "age_s", "error_type", "message", "traceback", "memory", "output", "stacks")
@@ -637,7 +639,7 @@ class FailedWorker(_message.Message):
     def __init__(self, group_rank: _Optional[int] = ..., pid: _Optional[int] = ..., status: _Optional[int] = ..., kind: _Optional[str] = ..., cause: _Optional[str] = ..., age_s: _Optional[float] = ..., error_type: _Optional[str] = ..., message: _Optional[str] = ..., traceback: _Optional[str] = ..., memory: _Optional[str] = ..., output: _Optional[str] = ..., stacks: _Optional[str] = ...) -> None: ...
 
 class FailureEvidence(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "restarts", "workers", "has_step", "step", "verdict", "words", "restart_in_s", "incident")
+    __slots__ = ("replica_id", "incarnation", "restarts", "workers", "has_step", "step", "verdict", "words", "restart_in_s", "incident", "steps_again", "stood_s")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
@@ -648,6 +650,8 @@ class FailureEvidence(_message.Message):
     WORDS_FIELD_NUMBER: _ClassVar[int]
     RESTART_IN_S_FIELD_NUMBER: _ClassVar[int]
     INCIDENT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    STOOD_S_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     restarts: int
@@ -658,7 +662,9 @@ class FailureEvidence(_message.Message):
     words: str
     restart_in_s: float
     incident: int
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[FailedWorker, _Mapping]]] = ..., has_step: bool = ..., step: _Optional[int] = ..., verdict: _Optional[str] = ..., words: _Optional[str] = ..., restart_in_s: _Optional[float] = ..., incident: _Optional[int] = ...) -> None: ...
+    steps_again: int
+    stood_s: float
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[FailedWorker, _Mapping]]] = ..., has_step: bool = ..., step: _Optional[int] = ..., verdict: _Optional[str] = ..., words: _Optional[str] = ..., restart_in_s: _Optional[float] = ..., incident: _Optional[int] = ..., steps_again: _Optional[int] = ..., stood_s: _Optional[float] = ...) -> None: ...
 
 class ReplicaFinished(_message.Message):
     __slots__ = ("replica_id", "incarnation", "idle", "unjoined", "early")

@@ -26,6 +26,7 @@ ID_FIELDS = frozenset(
     {"replica_id", "incarnation", "agent_id", "job_id", "lineage", "phase", "kind", "signature"}
     | {"newcomers", "donors", "left", "finished", "withdrawn", "replica_ids", "heal_certificate"}
     | {"verdict", "incarnations", "pause", "early", "command", "node", "request_id", "device"}
+    | {"follows"}
 )
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 

@@ -72,9 +72,9 @@ _SPARSE = [
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
 ]
+PING_S = 5.0
+"""On a silent stream; a peer whose machine is gone is found by one after so long, and 5 s more."""
 _KEEPALIVE = [
-    # A peer whose machine is gone is found by a ping after 5 + 5 s, also on a silent stream.
-    ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -83,12 +83,13 @@ CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
     *_SPARSE,
     *_KEEPALIVE,
+    ("grpc.keepalive_time_ms", int(PING_S * 1e3)),
     # Each try is a fresh channel, and the backoff is ours: gRPC's own is shared between channels.
     ("grpc.use_local_subchannel_pool", 1),
     # A proxy for the web must not swallow the cluster's own traffic.
     ("grpc.enable_http_proxy", 0),
 ]
-SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
+_SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
     *_SPARSE,
     *_KEEPALIVE,
@@ -100,6 +101,11 @@ SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     # Otherwise a second lighthouse could start on the same port and take some of the agents.
     ("grpc.so_reuseport", 0),
 ]
+
+
+def server_options(ping_s: float = PING_S) -> Sequence[tuple[str, Any]]:
+    """Of a server that pings on each silent stream after so long."""
+    return [*_SERVER_OPTIONS, ("grpc.keepalive_time_ms", int(ping_s * 1e3))]
 
 
 class Refusal(Enum):

@@ -98,6 +98,7 @@ class StreamServer:
         what: the server, for people. ``first``: the kinds of message that a stream may begin with;
             ``taken``: the others. (A check against a union would take longer than all else that is
             done with a message here.) ``elsewhere``: for a peer that begins with another one.
+        ping_s: it pings on each silent stream after so long.
     """
 
     what = ""
@@ -106,6 +107,7 @@ class StreamServer:
     elsewhere = ""
     hello_timeout_s = 10.0
     streams_max = 4096
+    ping_s = rpc.PING_S
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class StreamServer:
     def _make(self) -> grpc.aio.Server:
         server = grpc.aio.server(
             interceptors=[rpc.TokenInterceptor(self.token)],
-            options=rpc.SERVER_OPTIONS,
+            options=rpc.server_options(self.ping_s),
             maximum_concurrent_rpcs=self.streams_max,
         )
         server.add_generic_rpc_handlers((rpc.membership_service(self._serves),))

@@ -512,21 +512,24 @@ class Area:
         A large tensor may be there already: FSDP2 gathers the same parameters in the forward and in
         the backward pass. It is looked for by its size, and its first and last word.
         """
-        known = [x if x.is_contiguous() else x.contiguous() for x in tensors]
         begin, key, alike = self._address + _DATA_AT, None, NONE
-        if len(known) == 1 and (size := known[0].nbytes) >= LARGE_BYTES:
-            data = known[0].data_ptr()
+        known, nbytes = [], 0
+        for one in tensors:
+            tensor = one if one.is_contiguous() else one.contiguous()
+            known.append((tensor, nbytes))
+            nbytes += _aligned(tensor.nbytes)
+        if len(known) == 1 and (size := tensor.nbytes) >= LARGE_BYTES:
+            data = tensor.data_ptr()
             last = _Word.from_address(data + size - _WORD).value
             key = size, _Word.from_address(data).value, last
             alike = self._known[slot].get(key, NONE)
             if alike != NONE and not _memcmp(begin + alike, data, size):
-                return alike, _aligned(size)
-        offsets, nbytes = offsets_of([tensor.nbytes for tensor in known])
+                return alike, nbytes
         part = self._part(slot, nbytes)
         if part is None:
             return NONE, nbytes
         at = self._header[part + 1]
-        for tensor, offset in zip(known, offsets, strict=True):
+        for tensor, offset in known:
             ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
         self._header[part + 1] = at + nbytes
         if key and alike == NONE:
@@ -727,9 +730,10 @@ class Board:
 
     def all_done(self) -> list[dict[int, int]]:
         """Of each rank: ``done`` of each of its groups."""
-        return [self._done(rank) for rank in range(self.ranks)]
+        return [self.done_of(rank) for rank in range(self.ranks)]
 
-    def _done(self, rank: int) -> dict[int, int]:
+    def done_of(self, rank: int) -> dict[int, int]:
+        """Of one rank: ``done`` of each of its groups."""
         words = self._words
         return {words[at]: words[at + 1] for at in self._groups_of(rank) if words[at]}
 
@@ -757,7 +761,7 @@ class Board:
         """What other nodes need of the words of an own rank."""
         read = self.read
         published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
-        over, done = bool(read(rank, Word.OVER)), self._done(rank)
+        over, done = bool(read(rank, Word.OVER)), self.done_of(rank)
         fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
         return Row(rank, published, joined, over, fall, broken, tuple(done), tuple(done.values()))
 

@@ -7,7 +7,9 @@ middle of a step, it copies them before each pass. Elsewhere it reports that its
 them: the newcomer puts back what it was given when its own pass is over.
 
 Whether a pass updates a parameter, as a momentum encoder does, is found out by its version, in the
-first steps and then now and then. Not here: when state is served (healing.py).
+first steps and then now and then; so is a module that has got its first buffer.
+
+Not here: when state is served (healing.py).
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from torch import Tensor, nn
 from ftrun.checkpoint.leaves import Leaf, local_of
 
 LEARNS, LEARNS_EVERY = 4, 64
-"""In so many steps at first, and then in each of so many, parameters are looked at."""
+"""In so many steps at first, and then in each of so many, all parameters and modules are looked
+at."""
 
 
 class Passes:
@@ -35,6 +38,10 @@ class Passes:
         self._keeps = keeps
         self._before: list[Tensor] = []  # copies of those that change
         self._changing: list[Tensor] = []
+        self._modules: list[nn.Module] = []
+        self._holders: list[nn.Module] = []  # of buffers
+        self._buffers: list[Tensor] = []
+        self._learned: list[Tensor] = []  # parameters that a pass has changed
         self._others: list[Tensor] = []  # parameters that no pass has changed so far
         self._versions: list[int] = []
         self._versions_of_others: list[int] = []
@@ -44,28 +51,41 @@ class Passes:
 
     def watch(self, module: nn.Module) -> None:
         """Watch what ``module`` computes with beside its trained parameters."""
-        for part in module.modules():
-            for name, buffer in part._buffers.items():
-                if buffer is not None and name not in part._non_persistent_buffers_set:
-                    self._changing.append(buffer)
+        self._modules.append(module)
+        self._look(is_whole=True)
         frozen = (x for x in module.parameters() if not (x.requires_grad or x.is_inference()))
         self._others += frozen
+
+    def _look(self, *, is_whole: bool) -> None:
+        """Find the buffers: a pass may register some, or replace them."""
+        if is_whole:
+            parts = (part for module in self._modules for part in module.modules())
+            self._holders = [part for part in parts if part._buffers]
+        found = self._now()
+        if [*map(id, found)] != [*map(id, self._buffers)]:
+            self._buffers, self._before = found, []
+            self._changing = [*found, *self._learned]
+
+    def _now(self) -> list[Tensor]:
+        return [x for part in self._holders for x in part._buffers.values() if x is not None]
 
     def begins(self) -> None:
         """A step begins, and no pass of it has."""
         self._is_in_step = True
+        is_looked_at = self._steps < LEARNS or self._steps % LEARNS_EVERY == 0
+        is_looked_at |= self._given is not None
+        self._look(is_whole=is_looked_at)
         if self._keeps:
             self._copy()
         self._versions = _versions_of(self._changing)
-        is_looked_at = self._steps < LEARNS or self._steps % LEARNS_EVERY == 0
-        is_looked_at |= self._given is not None
         self._versions_of_others = _versions_of(self._others) if is_looked_at else []
 
     def has_passed(self) -> bool:
         """Whether what is served has been changed by a pass of the step under way."""
-        return (
-            self._is_in_step and not self._keeps and _versions_of(self._changing) != self._versions
-        )
+        if self._keeps or not self._is_in_step:
+            return False
+        is_moved = _versions_of(self._changing) != self._versions
+        return is_moved or [*map(id, self._now())] != [*map(id, self._buffers)]
 
     def stills(self) -> dict[int, Tensor]:
         """By ``data_ptr`` each tensor that passes change, or its copy. In any thread."""
@@ -102,7 +122,8 @@ class Passes:
         before = zip(self._others, self._versions_of_others, strict=True)
         changed = {id(x) for x, version in before if x._version != version}
         if changed:
-            self._changing += [x for x in self._others if id(x) in changed]
+            self._learned += [x for x in self._others if id(x) in changed]
+            self._changing = [*self._buffers, *self._learned]
             self._others = [x for x in self._others if id(x) not in changed]
 
     def _put_back(self, given: Mapping[str, Tensor], own: Sequence[Leaf]) -> None:

@@ -300,8 +300,12 @@ def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan)
 
 def _held_bytes(pid: int) -> int:
     """What the memory takes that an agent has without a file."""
-    files = [path for path in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in os.readlink(path)]
-    return sum(path.stat().st_blocks * 512 for path in files)
+    held = 0
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if "memfd" in os.readlink(path):
+                held += path.stat().st_blocks * 512
+    return held
 
 
 def _others_s(pid: int, workers: Collection[int]) -> dict[int, float]:

@@ -169,7 +169,10 @@ class Replay:
         self._names[start.incarnation] = name
 
     def _of(self, record: Any) -> str:
-        incarnation, dash, life = record.incarnation.partition("-")
+        return self._short(record.incarnation)
+
+    def _short(self, incarnation: str) -> str:
+        incarnation, dash, life = incarnation.partition("-")
         return self._names.get(incarnation, incarnation) + dash + life
 
     def _worker(self, key: WorkerKey) -> str:
@@ -232,10 +235,11 @@ class Replay:
         match message:
             case m.ReplicaStarted(_, _, restarts):
                 return f"started {self._of(message)}: {restarts}, {message.restarts_left} left"
-            case m.ReplicaLost(_, _, cause, killed, start, kind, raised):
+            case m.ReplicaLost(_, _, cause, killed, start, kind, raised, follows):
                 at_start = f", at its start: {start.exit_code} {start.words}" if start else ""
                 by_us = ", killed" if killed else ""
                 later = f", raised at {raised.step}: {raised.words}" if raised else ""
+                later += f", follows {self._short(follows)}" if follows else ""
                 return f"lost {self._of(message)}{_of_kind(kind)}: {cause}{by_us}{at_start}{later}"
             case m.ReplicaFinished(_, _, idle, unjoined, early):
                 how = ", has never trained" * idle + ", has not joined" * unjoined
@@ -269,6 +273,8 @@ class Replay:
         at = f" at {evidence.step}" if evidence.has_step else ""
         then = f" in {evidence.restart_in_s:g}" if evidence.restart_in_s else ""
         number = f", incident {evidence.incident}" if evidence.incident else ""
+        then += f", {evidence.steps_again} again" if evidence.steps_again else ""
+        then += f", all stood for {evidence.stood_s:g}" if evidence.stood_s else ""
         head = f"evidence {self._of(evidence)} {evidence.restarts}{at}: {evidence.verdict}{then}"
         return f"{head}{number}: {'; '.join(workers)}: {evidence.words}"
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from tests.jobs import Job
 
@@ -81,3 +84,73 @@ def test_what_the_dead_rank_broadcast_of_the_model_last_does_not_come_back(tmp_p
         assert [line for line in read if line] == [f"{x} True" for x in range(4, 30, 5)]
         ends = [x.partition("END ")[2][2:] for x in job.output.splitlines() if "END " in x]
         assert len(ends) == 2 and len(set(ends)) == 1
+
+
+CACHED = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, deaths = dist.get_rank(), sys.argv[1:]
+torch.manual_seed(0)
+
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("positions", None, persistent=False)
+        self.register_buffer("passes", torch.tensor(0.0), persistent=False)
+
+    def forward(self, x):
+        if self.positions is None:
+            self.register_buffer("positions", torch.arange(12.0).reshape(3, 4), persistent=False)
+            self.register_buffer("seen", torch.zeros(4))
+        self.passes += 1
+        self.seen += x.detach().mean(0)
+        return self.linear(x * self.scale) + self.positions[1] + self.seen.tanh() / self.passes
+
+net = Cached()
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    torch.manual_seed(step)
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    if f"{rank} in {step}" in deaths and not os.path.exists(f"died {step}"):
+        open(f"died {step}", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+state = [*net.state_dict().values(), net.positions, net.passes]
+print("END", [float(x.double().sum()) for x in state], flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--replicas", "2", "--min-replicas", "2"),
+        ("--workers-per-replica", "2", "--device", "cpu", "--memory-snapshots", "auto"),
+    ],
+    ids=["replicas", "one group"],
+)
+def test_buffers_that_are_there_after_the_first_pass(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Seen: a replacement made another broadcast, or could not load what its peers had."""
+    found = []
+    for deaths in ((), ("1 in 5", "0 in 11")):
+        directory = tmp_path / str(len(deaths))
+        directory.mkdir()
+        with Job(directory, CACHED, *options, args=deaths) as job:
+            assert job.end() == 0, job.output
+            ends = [x.partition("END ")[2] for x in job.output.splitlines() if "END " in x]
+            assert len(ends) == 2, job.output
+            found.append(sorted(ends))
+            healed = re.findall(r"healed from replica|work since step \d+ was repeated", job.output)
+            assert len(healed) == len(deaths), job.output
+            assert "not carried" not in job.output and "begins again" not in job.output
+    assert found[0] == found[1]

@@ -167,6 +167,11 @@ ROWS = {
         r"script\.py:\d+: the optimizers step by gradients that nothing has averaged",
     ),
     "an average": (AVERAGE, ("0 saving 0",), ""),
+    "a batch that no step uses": (
+        AVERAGE.replace("dist.broadcast(found, 0)", "dist.all_reduce(found)"),
+        ("0 saving 1",),
+        "",
+    ),
 }
 
 
@@ -178,7 +183,7 @@ def test_deaths_change_nothing(tmp_path: Path, row: str) -> None:
     found, output = ends(tmp_path / "deaths", script, deaths)
     assert found == calm, output
     assert bool(reason) == ("one world" in output), output
-    assert "which was its own" not in output
+    assert "which was its own" not in output and "not carried: the batches" not in output
     assert re.search(reason, output), output
 
 

@@ -26,12 +26,15 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("ddp", "static")]
+
+
+@pytest.mark.parametrize("kind", [*SLOW, "fsdp"])
 def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     options = ("--workers-per-replica", "3", "--device", "cpu")
     found, texts = [], []
     planned = [
-        (*who, place, number // 2 if kind == "ddp" and place != "in a copy" else number)
+        (*who, place, number // 2 if kind != "fsdp" and place != "in a copy" else number)
         for *who, place, number in DEATHS  # of DDP there are half as many calls in a step
     ]
     runs: list[tuple[str, list[tuple[Any, ...]], tuple[str, ...]]] = [
@@ -61,6 +64,19 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", texts[2])
     starts = [(tmp_path / "full" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [2, 2, 2], "from memory"
+
+
+def test_who_began_again_and_gets_another_input_does_not_go_on(tmp_path: Path) -> None:
+    """All begin again from memory, because a log was full. Then what they get is not the same."""
+    options = "--workers-per-replica", "3", "--device", "cpu", "--memory-snapshots", "auto"
+    args = ("fsdp", json.dumps([(1, 1, "before", 70)]), "2", "other")
+    with Job(tmp_path, SCRIPTS / "replayed.py", *options, args=args) as job:
+        assert job.end() == 0
+        text = job.output
+    assert "it would go on without the same input of its model as before, at replayed.py" in text
+    assert "All went on" not in text
+    starts = [(tmp_path / f"started-{rank}").stat().st_size for rank in range(3)]
+    assert starts == [3, 3, 3], "first from memory, and then from the beginning"
 
 
 def test_after_a_mend_from_which_nobody_goes_on_all_begin_again(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ class Door(StreamServer):
         "`ftrun lighthouse` starts"
     )
 
+    ping_s = 1.0
+    """While all train nothing is sent to a hand. Only what is sent shows its kernel's silence."""
+
     def __init__(self, token: str, tls: TlsFiles) -> None:
         self.listener: Host | None = None
         self._count = 0

@@ -325,8 +325,8 @@ class Lead(Host):
             match instruction:
                 case team.RefuseNode(node_id, reason):
                     self._refuse(node_id, reason)
-                case team.LoseNode(node, number, reason):
-                    self._lose(node, number, reason)
+                case team.LoseNode():
+                    self._lose(instruction)
                 case team.TeamFormed(nodes, again):
                     self._formed(nodes, again)
                 case team.GiveUp(reason):
@@ -338,11 +338,12 @@ class Lead(Host):
         self.is_complete = self.is_complete and self._gathering.is_formed
         self._set_timer()
 
-    def _lose(self, node: team.Node, number: int | None, reason: str) -> None:
+    def _lose(self, lost: team.LoseNode) -> None:
         """Its workers have ended, for all that is known here."""
+        node, number, reason = lost.node, lost.number, lost.reason
         self.is_complete = self.is_complete and number is None
         self._places.pop(node.node_id, None)
-        self._lose_ranks(node.node_id, node.words(), reason)
+        self._lose_ranks(node.node_id, node.words(), reason, lost.ago_s)
         if self._agent is not None:
             self._agent.spanning.node_gone(node.node_id)
         stream = self._door.streams.get(node.node_id)
@@ -351,13 +352,14 @@ class Lead(Host):
         if number is not None:
             self.lost(number, reason)
 
-    def _lose_ranks(self, node_id: str, name: str, reason: str) -> None:
+    def _lose_ranks(self, node_id: str, name: str, reason: str, ago_s: float = 0.0) -> None:
         why = f"is lost with its node {name}: {reason}"
         for key in self.ranks.of_node(node_id):
             kept, rank = self._kept(key), key.group_rank
             if kept is not None and isinstance(kept.place, Generation):
                 kept = replace(kept, place=Fall.NODES)
-            self._ended(key, e.WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept))
+            end = e.WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept)
+            self._ended(key, replace(end, ago_s=ago_s))
 
     def _formed(self, nodes: tuple[team.Node, ...], again: str) -> None:
         self._team = nodes

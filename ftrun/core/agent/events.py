@@ -47,7 +47,7 @@ class WorkerExited:
 
     ``memory``: how it is known that the kernel ended it for want of memory; "": it is not known.
     ``recorded``: an exception that it has left in its error file. ``kept``: of its state in memory;
-    None: there are no memory snapshots.
+    None: there are no memory snapshots. ``ago_s``: before it was known (a silent node).
     """
 
     incarnation: str
@@ -58,6 +58,7 @@ class WorkerExited:
     memory: str = ""
     recorded: m.FailureReport | None = None
     kept: Kept | None = field(default=None, repr=False)
+    ago_s: float = field(default=0.0, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

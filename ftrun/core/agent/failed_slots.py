@@ -19,7 +19,7 @@ from ftrun.core.agent.evidence import Ends, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
-from ftrun.core.agent.slot_state import Outcome, SlotState
+from ftrun.core.agent.slot_state import Outcome, Replaced, SlotState
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
 
@@ -35,8 +35,14 @@ class FailedSlots(Part):
         """Report the loss to the lighthouse, once; it compares the failures of all replicas."""
         start_failure = None if self._as_torchrun else _start_failure(slot, failure)
         raised = None if self._as_torchrun else _raised(slot, failure)
+        known = slot.replaced.get(failure.group_rank)
         self._stopping.report_lost(
-            slot, failure.cause(), start_failure=start_failure, kind=failure.kind, raised=raised
+            slot,
+            failure.cause(),
+            start_failure=start_failure,
+            kind=failure.kind,
+            raised=raised,
+            follows="" if known is None else known.incident,
         )
 
     def judge(self, slot: SlotState) -> None:
@@ -96,19 +102,26 @@ class FailedSlots(Part):
             case _:
                 assert_never(verdict)
 
-    def was_replaced(self, slot: SlotState, rank: int, step: int, then: str) -> None:
-        """One worker was replaced inside its group: an incident of its own, which is over."""
-        life = slot.lives[rank]
-        ends = Ends({rank: slot.ends.failures[rank]}, slot.ends.stacks)
+    def was_replaced(
+        self, slot: SlotState, known: Replaced, then: str, steps_again: int, stood_s: float
+    ) -> None:
+        """One worker was replaced inside its group: an incident of its own, which is over.
+
+        It is told once more if its group did not go on, and all have begun again.
+        """
+        failure = known.failure
+        ends = Ends({failure.group_rank: slot.ends.failures[failure.group_rank]}, slot.ends.stacks)
         evidence = FailureEvidence(
             replica_id=slot.replica_id,
-            incarnation=f"{slot.incarnation}-{life}",
-            restarts=life - 1,
+            incarnation=known.incident,
+            restarts=failure.restarts,
             workers=failed_workers(ends, self._out.now),
-            has_step=step >= 0,
-            step=max(step, 0),
+            has_step=known.step >= 0,
+            step=max(known.step, 0),
             verdict=kinds.RESTARTED,
             words=then,
+            steps_again=steps_again,
+            stood_s=stood_s,
         )
         self._unconfirmed.sent(evidence, self._out.now)
         self._out.add(SendEvidence(evidence))

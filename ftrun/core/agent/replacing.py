@@ -10,7 +10,7 @@ node of the group is lost, and other nodes have its ranks' states, they wait for
 in its place.
 
 Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
-failure of a group (failed_slots.py), the words' meaning (words.py).
+failure of a group (failed_slots.py), its sentences (mend_words.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ftrun.core.agent import events as e
-from ftrun.core.agent import words
+from ftrun.core.agent import mend_words as words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
@@ -86,7 +86,8 @@ class Replacing(Part):
                 return False
             slot.restarts += 1
         size = kept.nbytes, kept.set_up_s
-        outcome = mending.died(rank, kept.place, self._out.now, *size)
+        died_at = self._out.now - end.ago_s
+        outcome = mending.died(rank, kept.place, died_at, *size)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
@@ -101,8 +102,8 @@ class Replacing(Part):
         is_gone = rank not in slot.alive
         slot.alive.add(rank)
         slot.ends.note(self._out.now, failure)
-        slot.replaced[rank] = Replaced(end, failure, kept.step, kept.reached)
-        slot.stands(self._out.now)
+        slot.replaced[rank] = Replaced(end, failure, died_at, kept.step, kept.reached)
+        slot.stands(died_at)
         slot.loop_watch.rest()
         self._forget(slot, rank)
         if not isinstance(outcome, Decree):
@@ -250,7 +251,8 @@ class Replacing(Part):
         slot.look_at = self._out.now + AFTER_LOOK_S if slot.mending.is_watched else None
         if isinstance(found, Apart):
             slot.replaced = slot.mended
-            slot.ends.note(self._out.now, next(iter(slot.replaced.values())).failure)
+            for known in slot.replaced.values():
+                slot.ends.note(known.at, known.failure)
             slot.stands(self._out.now - found.still_s)
             self._falls(slot, words.where_all_are(event.board.done, found.waits), [])
         elif found is not None:
@@ -291,14 +293,20 @@ class Replacing(Part):
 
     def _mended(self, slot: SlotState, after_s: float) -> None:
         number, budget = slot.budget.spent, self._settings.restarts.max_restarts
+        reached = max(known.reached for known in slot.replaced.values())
+        steps = 0 if slot.rewound_to is None else max(0, reached - slot.rewound_to)
+        stood_s = after_s
         for rank, known in sorted(slot.replaced.items()):
             then = words.went_on(known.step, after_s, number, budget)
             if slot.rewound_to is not None:
                 again = words.began_again(slot.rewound_to, known.reached, after_s, number, budget)
                 then = slot.fall + again
-            self._out.add(words.replaced(known.failure, then))
-            slot.failures.append(known.failure)
-            self._failures.was_replaced(slot, rank, known.step, then)
+            self._out.add(words.replaced(known.failure, then, is_told=bool(known.incident)))
+            if not known.incident:
+                known.incident = f"{slot.incarnation}-{slot.lives[rank]}"
+                slot.failures.append(known.failure)
+            self._failures.was_replaced(slot, known, then, steps, stood_s)
+            steps, stood_s = 0, 0.0  # of all together
         slot.ends = Ends()
         slot.mended, slot.replaced = slot.replaced, {}
         slot.fall, slot.verdict, slot.rewound_to = "", None, None

@@ -79,14 +79,17 @@ class SlotSummary:
 class Replaced:
     """A worker that died, until its replacement has joined. ``is_gone``: its process is.
 
-    ``step``: the one that is repeated; ``reached``: how many were made.
+    ``at``: when. ``step``: the one that is repeated; ``reached``: how many were made.
+    ``incident``: the incarnation as which its evidence was sent; "": it was not so far.
     """
 
     end: WorkerExited
     failure: Failure
+    at: float
     step: int
     reached: int = 0
     is_gone: bool = False
+    incident: str = ""
 
 
 @dataclass

@@ -83,6 +83,7 @@ class Stopping(Part):
         start_failure: StartFailure | None = None,
         raised: Raised | None = None,
         kind: str = "",
+        follows: str = "",
     ) -> None:
         """Report the loss of its incarnation to the lighthouse, once; ``kind``: of a failure."""
         if slot.lost:
@@ -90,5 +91,5 @@ class Stopping(Part):
         slot.lost = True
         self._slots.dead.append(Loss(slot.replica_id, slot.incarnation, cause, killed))
         place = slot.replica_id, slot.incarnation
-        loss = ReplicaLost(*place, cause, killed, start_failure, kind, raised)
+        loss = ReplicaLost(*place, cause, killed, start_failure, kind, raised, follows)
         self._out.send(loss)

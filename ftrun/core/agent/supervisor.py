@@ -31,8 +31,8 @@ processors with which those repair their step.
 Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
 slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
 (outage.py, lease.py), silent workers (hang_watch.py), standbys (standby.py), slow imports
-(imports.py), texts (words.py), processes, sockets and files (agent/), membership
-(core/lighthouse/machine.py).
+(imports.py), what workers send (from_workers.py), texts (words.py), processes, sockets and files
+(agent/), membership (core/lighthouse/machine.py).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ftrun.base.errors import ExitCode, assert_never
+from ftrun.base.errors import assert_never
 from ftrun.core import messages as m
-from ftrun.core.activity import NOT_ITS_OWN, Activity
 from ftrun.core.agent import events as e
 from ftrun.core.agent import words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.evidence import Unconfirmed
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
+from ftrun.core.agent.from_workers import UNREADY, FromWorkers, runs_apart
 from ftrun.core.agent.hangs import Hangs
 from ftrun.core.agent.health import NodeHealth
 from ftrun.core.agent.imports import LIMIT_S, ImportDeadline
@@ -62,11 +62,9 @@ from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL, Stopping
-from ftrun.core.forms import UNFIT, Form, parse
-from ftrun.core.ids import WorkerKey, replica_order
+from ftrun.core.forms import Form
+from ftrun.core.ids import replica_order
 
-UNREADY = int(ExitCode.USAGE)
-"""The exit code of a job of which no worker could ever train."""
 SURVIVORS_FIRST_S = 0.1
 REPAIR_S = 0.03
 LEFT_WAIT_S = 1.0
@@ -87,7 +85,6 @@ class Supervisor:
         self._starts = 0
         self._import_deadline = ImportDeadline(now, max(LIMIT_S, settings.join_timeout_s))
         self._lease = AgentLease(settings.join_timeout_s, settings.isolation_limit_s)
-        self._without_manager = self._fails_as_one = False
         self._stood_by = False
         self._resizes = ""
         self._out = Outbox(now)
@@ -99,6 +96,8 @@ class Supervisor:
         self._failures = FailedSlots(*common, self._stopping, self._ending)
         parts = self.standbys, self._failures, self._ending
         self._replacing = Replacing(*common, *parts, self._fail, self._group_ended)
+        own = self._failures, self._ending, self._on_request, self._is_in_quorum
+        self._from_workers = FromWorkers(*common, *own)
         self._health = NodeHealth(*common, self._failures)
         self._hangs = Hangs(*common, self._give_up)
         self._outage = Outage(*common, self._stopping, self._ending)
@@ -116,13 +115,13 @@ class Supervisor:
             case e.WorkerExited():
                 self._worker_exited(event)
             case e.OtherWorldMade(is_open):
-                self._other_world_made(is_open)
+                self._from_workers.other_world_made(is_open)
             case e.ScriptTimerSet() | e.ScriptTimerReleased():
                 self._hangs.timer_changed(event)
             case e.WorkerSent(key, message):
-                self._received(key, message)
+                self._from_workers.received(key, message)
             case e.WorkerDisconnected(key):
-                self._disconnected(key)
+                self._from_workers.disconnected(key)
             case e.WorkerUsed():
                 self._hangs.used(event)
             case e.StacksTaken(incarnation, stacks):
@@ -185,7 +184,7 @@ class Supervisor:
 
     def apart(self) -> tuple[m.Heartbeat, ...]:
         """After a Hello: the replicas of which no worker has a Manager to report with."""
-        return tuple(_runs_apart(slot) for slot in self.slots if slot.is_apart)
+        return tuple(runs_apart(slot) for slot in self.slots if slot.is_apart)
 
     def absent(self) -> tuple[m.ReplicaGivenUp | m.ReplicaFinished | m.WorkerMessage, ...]:
         """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
@@ -226,7 +225,7 @@ class Supervisor:
     def ran_apart(self) -> bool:
         """True if the replica groups were several trainings: the script has made no Manager."""
         has_manager = any(slot.has_manager or slot.has_trained for slot in self.slots)
-        return self._without_manager and not has_manager
+        return self._from_workers.is_without_manager and not has_manager
 
     def check(self) -> None:
         """Assert what must hold between events (AssertionError, with the slot's story)."""
@@ -364,15 +363,15 @@ class Supervisor:
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
         failure = failure_of(slot, event)
-        if self._fails_as_one and not self.is_ending:
+        if self._from_workers.fails_as_one and not self.is_ending:
             reason = f"replica {slot.replica_id} {failure.cause()}, and {words.ELSEWHERE}"
-            self._begin_again(slot, Form.ONE_WORLD, reason)
+            self._from_workers.begin_again(slot, Form.ONE_WORLD, reason)
         slot.ends.note(self._out.now, failure)
         slot.is_failing = True
         self._survivors_first(slot)
         slot.hung = None
         slot.outcome_ahead = Outcome.FAILED
-        slot.stands(self._out.now)
+        slot.stands(self._out.now - event.ago_s)
         has_ended = event.group_rank not in slot.living
         if slot.living and has_ended and self._settings.asks_siblings and not slot.has_manager:
             self._stopping.ask_siblings(slot)
@@ -472,150 +471,6 @@ class Supervisor:
         for slot in self.slots:
             slot.lets(incarnation, self._out.now, REPAIR_S)
 
-    # ------------------------------------------------------------ workers' messages
-
-    def _failure_reported(self, key: WorkerKey, report: m.FailureReport) -> None:
-        slot = self.slots.of_incarnation(key.incarnation)
-        if slot is None or key.group_rank not in slot.living:
-            return
-        if report.step is not None and not report.heals:
-            slot.budget.progressed(report.step)
-        slot.failure_reports[key.group_rank] = report
-        raised = failure_of(slot, e.WorkerExited(key.incarnation, key.group_rank, 0, 1))
-        slot.ends.note(self._out.now, raised)
-        if slot.phase is not SlotPhase.RUNNING:
-            return
-        # A script that has raised may still hang at exit, on a thread or a child of its own.
-        if slot.kill_at is None:
-            slot.kill_at = self._out.now + self._settings.grace_s
-        is_group = self._settings.workers_per_replica > 1
-        if slot.mending is not None or (slot.is_at_start and is_group):
-            return  # no peer trains with it yet, and its cause may be another worker's death
-        # Its peers need not wait while the interpreter ends, which takes half a second.
-        self._failures.report(slot, raised)
-        slot.stands(self._out.now)
-
-    def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
-        """Several groups without a Manager are several trainings: show that once it is a fact."""
-        slot = self.slots.of_incarnation(key.incarnation)
-        if slot is not None and has_stepped:
-            slot.steps_alone = slot.has_stepped = True
-            slot.goes_on(self._out.now)
-        is_newcomer = slot is not None and slot.is_unjoined
-        if slot is not None and not slot.has_manager and not is_newcomer:
-            # One that has ended well without a step ran apart for all of its life.
-            since_s = 0.0 if has_stepped else self._out.now - slot.begun_at
-            self._out.send(_runs_apart(slot, since_s))
-        if self._settings.replicas < 2 or self._without_manager or self.is_ending:
-            return
-        if any(one.has_trained for one in self.slots):
-            return  # a newcomer that has ended before it had made one
-        self._without_manager = True
-        target, replicas = self._settings.target, self._settings.replicas
-        self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
-
-    def _other_world_made(self, is_open: bool) -> None:
-        """The script trains in processes that no Manager is in, as one world."""
-        if self._settings.replicas > 1 and not self.is_ending:
-            self._fails_as_one = is_open and self._settings.alone
-            self._out.add(words.elsewhere(self._fails_as_one))
-
-    def _form_wanted(self, key: WorkerKey, wanted: m.AnotherForm) -> None:
-        """The run begins again in another form, where this agent alone can decide that.
-
-        One world of workers on several nodes is not what a replica group is: the job ends then,
-        unless it is a replica that was started again which asks: the others may train on. A form
-        that the user has given and that does not suit the script ends it at the first start too.
-        """
-        slot = self.slots.of_incarnation(key.incarnation)
-        form = parse(wanted.form)
-        if slot is None or self.is_ending:
-            return
-        settings, who = self._settings, slot.replica_id
-        if wanted.form == UNFIT and slot.started == 1:
-            self._out.add(words.job_ends(who, wanted.reason))
-            self._ending.end_job(UNREADY, wanted.reason)
-        if form is None:
-            return
-        self.slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
-        if settings.alone:
-            self._begin_again(slot, form, wanted.reason)
-        elif slot.started > 1:
-            self._out.add(words.cannot_join(who, wanted.reason))
-        else:
-            reason = words.cannot_begin_again(form, wanted.reason)
-            self._out.add(words.job_ends(who, reason))
-            self._ending.end_job(UNREADY, reason)
-
-    def _begin_again(self, slot: SlotState, form: Form, reason: str) -> None:
-        workers = self._settings.replicas * self._settings.workers_per_replica
-        self._out.add(words.begins_again(slot.replica_id, form, reason, workers))
-        self._ending.begin_again(form, reason)
-
-    def _loop_beat(self, key: WorkerKey, beat: m.Beat) -> None:
-        slot = self.slots.of_incarnation(key.incarnation)
-        if slot is None or key.group_rank not in slot.alive:
-            return
-        if beat.pause:
-            slot.loop_watch.paused(key.group_rank, beat.limit_s, self._out.now)
-        else:
-            slot.loop_watch.beat(key.group_rank, self._out.now)
-
-    def _received(self, key: WorkerKey, message: m.FromWorker | m.ToItsAgent) -> None:
-        match message:
-            case m.FailureReport():
-                self._failure_reported(key, message)
-            case m.NoManager(has_stepped):
-                self._no_manager_made(key, has_stepped)
-            case m.AnotherForm():
-                self._form_wanted(key, message)
-            case m.Beat():
-                self._loop_beat(key, message)
-            case _:
-                self._worker_sent(key, message)
-
-    def _worker_sent(self, key: WorkerKey, message: m.FromWorker) -> None:
-        slot = self.slots.of_incarnation(key.incarnation)
-        if slot is None or key.group_rank in slot.dying:
-            return
-        is_first, slot.has_manager = not slot.has_manager, True
-        slot.hang_watch.received(key.group_rank, self._out.now)
-        match message:
-            case m.Progress():
-                slot.loop_watch.progress(key.group_rank, message, self._out.now)
-                slot.has_committed |= message.steps > 0
-                if message.phase not in NOT_ITS_OWN:
-                    slot.budget.progressed(message.step)
-                if key.group_rank == 0:
-                    slot.account(message, self._out.now)
-            case m.Healed(step=step):
-                slot.budget.healed(step)
-            case m.Report():
-                slot.hang_watch.back(key.group_rank)
-            case m.InForce():
-                slot.has_trained = slot.has_joined = True
-                slot.goes_on(self._out.now)
-                self._is_in_quorum(slot.incarnation)
-            case m.Leaving(reason, step):
-                slot.hang_watch.gone(key.group_rank)
-                slot.loop_watch.gone(key.group_rank)
-                if reason is m.LeaveReason.EARLY:
-                    slot.left_early = step
-                if reason is m.LeaveReason.DRAINED:
-                    slot.left.add(key.group_rank)
-                if reason is m.LeaveReason.FINISHED and slot.phase is SlotPhase.RUNNING:
-                    slot.done.add(key.group_rank)
-                self._on_request.left(slot)
-            case _:
-                pass
-        if is_first:
-            self._ending.manager_came(slot)
-
-    def _disconnected(self, key: WorkerKey) -> None:
-        slot = self.slots.of_incarnation(key.incarnation)
-        if slot is not None:
-            slot.hang_watch.disconnected(key.group_rank)
-
     # ------------------------------------------------------------ time
 
     def _deadlines(self) -> Iterator[float]:
@@ -704,11 +559,3 @@ def _as_asked(slot: SlotState, status: int) -> bool:
 
 def _due(at: float | None, now: float) -> bool:
     return at is not None and at <= now
-
-
-def _runs_apart(slot: SlotState, since_s: float = 0.0) -> m.Heartbeat:
-    """The activity of workers that cannot report it, without a Manager; ``since_s``: its age."""
-    progress = m.Progress(slot.budget.mark, 0, Activity.APART, since_s=since_s)
-    return m.Heartbeat(
-        (m.ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True
-    )

@@ -92,6 +92,7 @@ def _evidence(found: Record, record: Record) -> FailureEvidence | None:
         step=step or 0,
         verdict=record["verdict"],
         words=record["verdict_words"],
+        steps_again=0 if record["response"] else record["cost"]["steps"],
     )
 
 

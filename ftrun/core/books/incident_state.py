@@ -47,6 +47,10 @@ class Part:
         self.at = min(self.at, now - first.age_s)
         self.agent_id, self.host = agent_id, host
 
+    def is_told_otherwise(self, evidence: FailureEvidence) -> bool:
+        """Whether the agent tells once more what has followed, because that did not hold."""
+        return self.evidence is not None and self.evidence.words != evidence.words
+
     def is_followed_by(self, incarnation: str) -> bool:
         """Whether an incarnation in its slot means that the slot is back.
 
@@ -193,6 +197,7 @@ class Incident:
 
     def steps_lost(self) -> int:
         """Steps that the job must train again."""
-        if self.response is None or self.response.step is None:
-            return 0
-        return max(0, self.step - self.response.step)
+        if self.response is None:
+            return max((x.evidence.steps_again for x in self.parts if x.evidence), default=0)
+        step = self.response.step
+        return 0 if step is None else max(0, self.step - step)

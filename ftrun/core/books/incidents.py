@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core.books import facts as f
@@ -122,7 +123,8 @@ class Incidents:
         part = self._part_of(lost, lost.kind, (fact.agent_id, fact.host))
         if lost.start_failure is not None:
             part.signature = lost.start_failure.signature
-        self._add(part)
+        if not (lost.follows and self._goes_on(part, lost.follows)):
+            self._add(part)
 
     def given_up(self, fact: f.GivenUp) -> None:
         for loss in fact.losses:
@@ -158,7 +160,10 @@ class Incidents:
             self._missed(part, incident)
         known = incident.part_of(evidence.replica_id, evidence.incarnation)
         if known is not None:
+            if incident.closed_at is not None and known.is_told_otherwise(evidence):
+                known.back_at = incident.closed_at = now
             known.tell(evidence, now, fact.agent_id, fact.host)
+            incident.cost_s = max(incident.cost_s, evidence.stood_s)
         if self._picture.stage is f.Stage.ENDED:
             incident.end(now, f"the job has ended: {self._picture.words}")
         self._save(incident)
@@ -285,6 +290,18 @@ class Incidents:
                 incident.add(part, PARTS_MAX)
                 return incident
         return self._begin(part, number)
+
+    def _goes_on(self, part: Part, follows: str) -> bool:
+        """It was over when a worker was replaced; that did not help, and its replica is lost."""
+        incident = self._find(replace(part, incarnation=follows))
+        known = None if incident is None else incident.part_of(part.replica_id, follows)
+        if incident is None or known is None or self._find(part) is not None:
+            return False
+        known.incarnation, known.started_at, known.back_at = part.incarnation, None, None
+        if incident.closed_at is not None:
+            incident.closed_at = None
+            self.open.append(incident)
+        return True
 
     def _missed(self, part: Part, incident: Incident) -> None:
         """The loss was reported to an earlier lighthouse, and perhaps what followed from it."""

@@ -131,7 +131,8 @@ class ReplicaLost(OfIncarnation):
 
     ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step. ``kind``:
     of the failure (core/failure_kinds.py); "": it did not fail, its agent has stopped it.
-    ``raised``: the script's exception that ended it, at a later step.
+    ``raised``: the script's exception that ended it, at a later step. ``follows``: it is over
+    because a worker's replacement did not help, whose evidence was sent as this incarnation's.
     """
 
     cause: str
@@ -139,6 +140,7 @@ class ReplicaLost(OfIncarnation):
     start_failure: StartFailure | None = None
     kind: str = ""
     raised: Raised | None = None
+    follows: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ class FailureEvidence(OfIncarnation):
     ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
     ``verdict``: the consequence, one word of ``core/failure_kinds.py``; ``words``: the same for
     people. ``restart_in_s``: the wait until it is started again. ``incident``: the number of the
-    record that a lighthouse has sent of it; 0: none has.
+    record that a lighthouse has sent of it; 0: none has. Of a worker that was replaced inside its
+    group, which is over: ``steps_again``, and ``stood_s``: so long all have stood still for it.
     """
 
     restarts: int
@@ -183,6 +186,8 @@ class FailureEvidence(OfIncarnation):
     words: str = ""
     restart_in_s: float = 0.0
     incident: int = 0
+    steps_again: int = 0
+    stood_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

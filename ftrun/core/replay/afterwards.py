@@ -18,7 +18,7 @@ A worker that is stopped, or holds Python's lock, says nothing. What it has said
 nothing then (``FRESH_S``), because it may go on as soon as it can. So it begins to stand only when
 it says so again.
 
-Not here: what follows (mending.py), the words for people (core/agent/words.py).
+Not here: what follows (mending.py), the words for people (core/agent/mend_words.py).
 """
 
 from __future__ import annotations

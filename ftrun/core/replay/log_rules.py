@@ -120,22 +120,29 @@ def begins(
     logs: Collection[Logged],
     generations: Collection[Generation],
     *,
+    begun: int,
     is_full: bool,
     is_behind: bool,
     spans: bool,
 ) -> bool:
     """Whether a log begins where a step does that is due: what a generation shows is in one log.
 
+    A replacement goes on in the log that its predecessor has begun there. If each of several did
+    begin one, the last would take the place of the log that others still repeat their calls from.
+
     Args:
         logs, generations: of this rank. A step that was due may have got no generation; then its
             log goes on.
+        begun: so many calls the rank has begun.
         is_full: the log under way is, so that it helps nobody.
         is_behind: the rank repeats calls, and the lost worker has begun its log.
         spans: the logs of other nodes' ranks may be lost, so none is of use to who begins again.
     """
-    first = max((log.first for log in logs), default=0)
-    is_used = any(known.place >= first for known in generations)
-    return not is_behind and (not spans if is_full else is_used)
+    if is_full or is_behind:
+        return is_full and not (is_behind or spans)
+    newest = max(logs, key=lambda log: log.first, default=Logged(0, 0))
+    is_used = any(known.place >= newest.first for known in generations)
+    return is_used and newest.first < newest.end <= begun
 
 
 def needed(log: Logged, generations: Iterable[Generation]) -> int:

@@ -60,8 +60,7 @@ TRIES_MAX = 20
 LIVING = 5
 MEND_S, STALL_S, RESTART_S = 0.4, 0.1, 3.0
 """From a death in place until all go on, until it is measured. At a restart: so long the other
-replicas stand still; until the replica is there again, without its heal. Where a mend takes longer,
-a restart does too: both start a process."""
+replicas stand still; until the replica is there again, without its heal and its script's set-up."""
 HEAL_BYTES_PER_S = 1e9
 MARGIN_S = 1.0
 """A mend is to be over so long before the others are told that this replica is lost."""
@@ -163,7 +162,7 @@ class Mending:
             return None
         is_known = isinstance(place, Generation)
         self._assumed_s = max(MEND_S, set_up_s)
-        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes):
+        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes, set_up_s):
             self._expect(self._assumed_s)
             return self._fall(Fall.DEARER)
         if not self._deaths:
@@ -278,25 +277,32 @@ class Mending:
     def _expect(self, mend_s: float) -> None:
         self.mend_s = (self._expected_s + mend_s) / 2
 
-    def _is_cheaper(self, nbytes: int) -> bool:
-        return is_cheaper(self.replicas, self._expected_s, nbytes / HEAL_BYTES_PER_S, self.rejoin_s)
+    def _is_cheaper(self, nbytes: int, set_up_s: float) -> bool:
+        heal_s, mend_s = nbytes / HEAL_BYTES_PER_S, self._expected_s
+        return is_cheaper(self.replicas, mend_s, set_up_s, heal_s, self.rejoin_s)
 
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason
         return reason
 
 
-def is_cheaper(replicas: int, mend_s: float, heal_s: float, rejoin_s: float) -> bool:
+def is_cheaper(
+    replicas: int, mend_s: float, set_up_s: float, heal_s: float, rejoin_s: float
+) -> bool:
     """Whether a worker is replaced in place rather than its replica restarted.
 
     All replicas stand still while one is mended. At a restart the others do so for a moment, and
-    the lost one until it has healed.
+    the lost one until it has healed. Both run the script up to its first step, once: what a mend
+    takes longer by that, a restart does too. What it takes longer beyond that is a busy machine,
+    and so all of a restart is longer as many times.
 
     Args:
         replicas: that train together.
         mend_s: a mend takes so long; ``heal_s``: so long a restarted replica loads its state.
+        set_up_s: so long the script has taken to its first step; again perhaps less.
         rejoin_s: after that the others go on without it.
     """
-    restart_s = RESTART_S * max(1.0, mend_s / MEND_S) + heal_s
+    extra_s = max(0.0, min(set_up_s, mend_s) - MEND_S)
+    restart_s = RESTART_S * max(1.0, (mend_s - extra_s) / MEND_S) + extra_s + heal_s
     is_cheaper = mend_s * replicas < STALL_S * replicas + restart_s
     return is_cheaper and mend_s < rejoin_s - MARGIN_S

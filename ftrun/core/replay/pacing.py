@@ -102,7 +102,8 @@ class Pace:
                 at once, because optimizers make their states in the first step.
             repeat_s: what a replacement would need for the last step.
             fills: the log under way would be full before another generation.
-            is_behind: rank 0 repeats calls that are in its log: the others may be steps ahead.
+            is_behind: others have made calls that rank 0 repeats (``others_are_ahead``): they may
+                be steps ahead.
             ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
         """
         self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)

@@ -160,6 +160,15 @@ def again(
     return calls if needed <= set(calls) else Fall.INPUT
 
 
+def others_are_ahead(begun: Counts, done: Sequence[Counts]) -> bool:
+    """Whether a rank has the result of a call that this one has not begun. As for ``again``.
+
+    A replacement may have come to the end of its log, and its predecessor may still have made
+    calls of the next step, which others have completed.
+    """
+    return any(number > begun.get(group, number) for own in done for group, number in own.items())
+
+
 def is_back(first: Counts, begun: Counts) -> bool:
     """Whether a process has come to the first call of each of its groups. As for ``again``."""
     return all(begun[group] >= first[group] for group in begun)

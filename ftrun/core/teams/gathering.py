@@ -156,7 +156,8 @@ class Gathering:
         was_paused, self._looked_at = self._now - self._looked_at > 2 * LOOK_S, self._now
         for node in () if was_paused else self._others():
             if self._unheard_s(node) > self._rules.silence_s:
-                self._gone(node.node_id, f"it has sent nothing for {self._rules.silence_s:g} s")
+                reason = f"it has sent nothing for {self._rules.silence_s:g} s"
+                self._gone(node.node_id, reason, self._unheard_s(node))
 
     def _lose_silent(self) -> None:
         """The nodes whose hosts have acknowledged nothing for long enough; once for each host."""
@@ -164,7 +165,8 @@ class Gathering:
             self._silent[host] = math.inf
             for node in self._others():
                 if node.host == host:
-                    self._gone(node.node_id, f"its host, {host}, acknowledges nothing")
+                    reason = f"its host, {host}, acknowledges nothing"
+                    self._gone(node.node_id, reason, SILENT_S)
 
     def _others(self) -> list[nodes.Node]:
         """All that are here but the lead, those that stand by first."""
@@ -218,15 +220,15 @@ class Gathering:
             free = (number for number in range(self._rules.most) if number not in self._places)
             self._places[next(free)] = other
 
-    def _gone(self, node_id: str, reason: str) -> None:
+    def _gone(self, node_id: str, reason: str, ago_s: float = 0.0) -> None:
         for spare in [one for one in self._spares if one.node_id == node_id]:
             self._spares.remove(spare)
-            self._out.append(nodes.LoseNode(spare, None, reason))
+            self._out.append(nodes.LoseNode(spare, None, reason, ago_s))
         found = next((n for n, node in self._places.items() if node.node_id == node_id), None)
         if found is None:
             return
         node = self._places.pop(found)
-        self._out.append(nodes.LoseNode(node, found, reason))
+        self._out.append(nodes.LoseNode(node, found, reason, ago_s))
         self._out.append(nodes.Show(f"Node {node.words()} is lost: {reason}."))
         if self._spares:
             spare = self._spares.pop(0)

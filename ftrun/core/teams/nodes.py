@@ -122,12 +122,13 @@ class RefuseNode:
 class LoseNode:
     """A node is lost, whatever its stream says: its workers have ended.
 
-    ``number``: its place; None: it stood by.
+    ``number``: its place; None: it stood by. ``ago_s``: so long nothing was heard of it.
     """
 
     node: Node
     number: int | None
     reason: str
+    ago_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

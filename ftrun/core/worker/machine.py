@@ -117,10 +117,6 @@ class StepMachine(Showing):
             self._handlers[type(event)](event)
         return self._out
 
-    def story(self) -> list[str]:
-        """The last events, oldest first."""
-        return [f"{when:.3f} {event}" for when, event in self._story]
-
     # ------------------------------------------------------------ the main thread
 
     def _on_boundary(self, event: e.BoundaryReached) -> None:
@@ -538,12 +534,6 @@ class StepMachine(Showing):
 
     # ------------------------------------------------------------ the lighthouse
 
-    def _send(self, message: m.FromWorker) -> None:
-        if self.repeats:
-            return
-        self.has_reported = True
-        self._out.append(e.Send(message))
-
     def _on_interrupt(self, event: m.Interrupt) -> None:
         if event.attempt < self.quorums.seen:
             return  # Q2: stale
@@ -676,25 +666,9 @@ class StepMachine(Showing):
             self._abort_groups(self.quorums.drop_pending())
             self._advance()
 
-    def _on_ask_report(self, _event: m.AskReport) -> None:
-        self._send(self.report())
-        self.shown.forget()  # whoever asks may be new, and knows no activity
-
-    def _on_peers_asked(self, _event: e.PeersAsked) -> None:
-        self.asks_for_peers = self.has_asked_for_peers = True
-        present = m.Present(self.endpoint, self._part, self.sets_up_together)
-        self._out.append(e.Send(present))
-
     def _on_peer_unreached(self, event: e.PeerUnreached) -> None:
         if self.in_force is not None and self.in_force.attempt == event.attempt:
             self._give_up(f"replica {event.replica_id} is not reached")
-
-    def _on_roster(self, event: m.Roster) -> None:
-        if self.asks_for_peers:
-            self.asks_for_peers = False
-            names = () if event.has_begun else event.entries
-            self._part = tuple(entry.replica_id for entry in names)
-            self._out.append(e.ShowPeers(event))
 
     def _on_leave_now(self, event: m.LeaveNow) -> None:
         """Leave at the next boundary, because no lighthouse will agree on one."""

@@ -1,10 +1,11 @@
-"""The activity of a worker's main thread, for people and the agent, by the latest event.
+"""What a worker tells: the activity of its main thread by the latest event, reports, its presence.
 
-Not here: when it is sent again (shown.py), the events (machine.py).
+Not here: when an activity is sent again (shown.py), the events (machine.py).
 """
 
 from __future__ import annotations
 
+from ftrun.core import messages as m
 from ftrun.core.activity import LONG_S, Activity
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepFacts, StepPhase
@@ -12,7 +13,7 @@ from ftrun.core.worker.under_way import Fate
 
 
 class Showing(StepFacts):
-    """The activity of one worker."""
+    """What one worker tells."""
 
     def activity(self) -> tuple[Activity, float]:
         """The main thread's activity by the latest event, and when it began."""
@@ -63,3 +64,29 @@ class Showing(StepFacts):
         """Report the main thread's activity if it has changed since the last report."""
         shown = self.shown.tick(*self.activity(), self._now, waited_s)
         self._out += [e.ShowProgress(activity, lasted_s) for activity, lasted_s in shown]
+
+    def _send(self, message: m.FromWorker) -> None:
+        if self.repeats:
+            return
+        self.has_reported = True
+        self._out.append(e.Send(message))
+
+    def _on_ask_report(self, _event: m.AskReport) -> None:
+        self._send(self.report())
+        self.shown.forget()  # whoever asks may be new, and knows no activity
+
+    def _on_peers_asked(self, _event: e.PeersAsked) -> None:
+        self.asks_for_peers = self.has_asked_for_peers = True
+        present = m.Present(self.endpoint, self._part, self.sets_up_together)
+        self._out.append(e.Send(present))
+
+    def _on_roster(self, event: m.Roster) -> None:
+        if self.asks_for_peers:
+            self.asks_for_peers = False
+            names = () if event.has_begun else event.entries
+            self._part = tuple(entry.replica_id for entry in names)
+            self._out.append(e.ShowPeers(event))
+
+    def story(self) -> list[str]:
+        """The last events, oldest first."""
+        return [f"{when:.3f} {event}" for when, event in self._story]

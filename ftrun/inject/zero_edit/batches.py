@@ -175,7 +175,8 @@ class Batches:
 
     def compare(self) -> None:
         """A replacement's first pass gets what its predecessor's got."""
-        if self._expected.get(INPUTS) and self._expected.pop(INPUTS) != _digest(self._inputs):
+        expected, self._expected = self._expected.get(INPUTS), {}
+        if expected and expected != _digest(self._inputs):
             self._lacks([f"the same input of its model as before, at {call_site()}"])
 
     def digests(self) -> dict[str, str]:

@@ -7,7 +7,8 @@ Objects are matched by the order in which the script made them. Not here: the pl
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ import torch
 
 from ftrun.checkpoint import script_classes
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.values.attributes import buffers_of, give_buffers
+from ftrun.inject.zero_edit.values.tensors import BUFFERS
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import mapped
 from ftrun.training.sharded import parameters_of
@@ -27,6 +30,9 @@ CALLBACKS = "callbacks"
 """Unlike all else their state is that of the place, not of the step: a replica that goes through
 its peers' last steps again goes through theirs too."""
 LIFE, SYNCS, APART, ORDERS = "life", "syncs", "apart", "orders"
+Named = int | list[str]
+"""A parameter in a group: its place in the models; of one that is of none, the name by which the
+script reaches it ("": none), and its type and shape."""
 _versions_kept: Any = torch.autograd._unsafe_preserve_version_counter
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
@@ -68,27 +74,50 @@ class Carried:
             for name, parts in self._parts().items()
         }
         apart, orders = self._script.marking.apart, self._orders()
-        more = {SYNCS: self._script.models.syncs, APART: apart, ORDERS: orders}
+        buffers = [buffers_of(x) for x in self._script.models.wrapped]
+        more = {SYNCS: self._script.models.syncs, APART: apart, ORDERS: orders, BUFFERS: buffers}
         return {**parts, **more, LIFE: self.life}
 
-    def _orders(self) -> list[list[list[int]]]:
-        """Of each group of each optimizer, the places of its parameters in the models; -1: it is of
-        none. A script that gives them as a set has another order in each process."""
+    def _orders(self) -> list[list[list[Named]]]:
+        """Of each group of each optimizer, which parameters it has. A script that makes it of a set
+        has another order in each process."""
         models = self._script.models.wrapped
         known = {id(x): at for at, x in enumerate(x for one in models for x in parameters_of(one))}
-        return [
-            [[known.get(id(x), -1) for x in group["params"]] for group in one.param_groups]
-            for one in self._script.stepping.optimizers.that_heal()
-        ]
+        optimizers = self._script.stepping.optimizers.that_heal()
+        every = [x for one in optimizers for group in one.param_groups for x in group["params"]]
+        names = {} if all(id(x) in known for x in every) else self._script.tensors.names()
 
-    def _put_in_order(self, theirs: list[list[list[int]]]) -> None:
-        """Let each group have its parameters as the peers' has, whose state is by their order."""
+        def named(x: torch.Tensor) -> Named:
+            at = known.get(id(x))
+            return [names.get(id(x), ""), f"{x.dtype} {[*x.shape]}"] if at is None else at
+
+        return [[[*map(named, group["params"])] for group in x.param_groups] for x in optimizers]
+
+    def _put_in_order(self, theirs: list[list[list[Named]]]) -> None:
+        """Let each group have its parameters as the peers' has, whose state is by their order.
+
+        Raises:
+            Refused: it cannot be told which is which.
+        """
         optimizers = self._script.stepping.optimizers.that_heal()
         for one, own, there in zip(optimizers, self._orders(), theirs, strict=False):
-            for group, places, wanted in zip(one.param_groups, own, there, strict=False):
-                if places != wanted and sorted(places) == sorted(wanted) and -1 not in places:
-                    by_place = dict(zip(places, group["params"], strict=True))
-                    group["params"][:] = [by_place[at] for at in wanted]
+            for group, have, want in zip(one.param_groups, own, there, strict=False):
+                if len(have) != len(want):
+                    continue  # that is refused with all groups
+                order, doubt = in_order(have, want)
+                what = f"the {doubt} parameters of {type(one).__name__} that no model has"
+                if order is None:
+                    why = (
+                        f"{what} come in another order in each process, and nothing tells which "
+                        "is which. Give the optimizer its parameters as a list"
+                        if doubt
+                        else f"its {type(one).__name__} has other parameters in the replicas that "
+                        f"train than in this one, which was started again: {REMEDY}"
+                    )
+                    refuse(f"{self._script.stepping.optimizers.site_of(one)}: {why}")
+                if doubt:
+                    self.lacking.append(f"the order of {what}, which cannot be verified")
+                group["params"][:] = [group["params"][at] for at in order]
 
     def first_state(self) -> dict[str, Any]:
         """The state before the first commit: each rank has its own, as torch and the script have
@@ -152,6 +181,9 @@ class Carried:
                     f"the script has made {len(given)} {name} in the replicas that train, and "
                     f"{len(parts)} in this one, which was started again: {REMEDY}"
                 )
+            if name == "models":
+                for part, buffers in zip(parts, tree.get(BUFFERS, ()), strict=False):
+                    give_buffers(part, buffers)
             for part, state in zip(parts, given, strict=True):
                 _check_groups(part, state)
                 kind, own = type(part).__name__, {**part.state_dict()}
@@ -178,6 +210,43 @@ class Carried:
         for index, parameter in enumerate(parameters):
             for value in values.get(index, {}).values():
                 _put_on(value, parameter.device)
+
+
+def in_order(have: Sequence[Named], want: Sequence[Named]) -> tuple[list[int] | None, int]:
+    """Where in ``have`` each parameter of ``want`` is, and of how many that is not certain: those
+    alike, of which neither place nor name is known. They are taken as they come.
+
+    None: that may be wrong, because others come in another order; with 0, because it has others.
+    """
+    left = dict(enumerate(have))
+    found: dict[int, int] = {}
+    for label in (_name, _kind):
+        here = {label(one): at for at, one in left.items()}
+        often = Counter(map(label, left.values()))
+        there = Counter(label(one) for at, one in enumerate(want) if at not in found)
+        for at, one in enumerate(want):
+            key = label(one)
+            if at not in found and key != "" and often[key] == there[key] == 1:
+                found[at] = here[key]
+                del left[here[key]]
+    is_moved, doubt = any(at != now for at, now in found.items()), len(left)
+    for at, one in enumerate(want):
+        if at not in found:
+            alike = [now for now, x in left.items() if _kind(x) == _kind(one)]
+            if not alike:
+                return None, 0
+            found[at] = alike[0]
+            del left[alike[0]]
+    is_certain = not (is_moved and doubt)
+    return [found[at] for at in range(len(want))] if is_certain else None, doubt
+
+
+def _name(one: Named) -> str:
+    return "" if isinstance(one, int) else one[0]
+
+
+def _kind(one: Named) -> int | str:
+    return one if isinstance(one, int) else one[1]
 
 
 def _put_on(value: Any, device: torch.device) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import CO_GENERATOR, CO_OPTIMIZED
@@ -203,6 +203,16 @@ class HeldFrame:
     @property
     def f_locals(self) -> Any:
         return self.frame.f_locals
+
+
+class KeptFrame:
+    """In the place of the frame of objects that packages keep for the script, by name."""
+
+    f_lineno = 0
+    f_code = _ModuleCode("package", "kept")
+
+    def __init__(self, objects: Mapping[str, Any]) -> None:
+        self.f_locals = {**objects}
 
 
 class _ModuleFrames:

@@ -257,7 +257,7 @@ class InPlace:
         repeat_s = max(0.0, passed_s - world.waited_s)
         self._worked_s, world.waited_s = worked_s, 0.0
         said, fills = self.board.read(0, Word.DUE), world.fills_within(AHEAD + 1, step)
-        state = {"fills": fills, "is_behind": world.is_behind}
+        state = {"fills": fills, "is_behind": world.is_left_behind}
         word = self._pace.begins(step, said, step_s, self._took_s, repeat_s, **state)
         if word != said:
             self.board.set(0, Word.DUE, word)

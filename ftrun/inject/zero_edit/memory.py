@@ -34,7 +34,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, version_of
-from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
@@ -92,6 +92,7 @@ class Memory:
         self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
+            self.world.is_proven = False
             self._open()
 
     def _open(self) -> None:
@@ -133,7 +134,7 @@ class Memory:
             self._took_s,
             repeat_s,
             fills=world.fills_within(ahead + 1, self._step),
-            is_behind=world.is_behind,
+            is_behind=world.is_left_behind,
             ahead=ahead,
         )
         if word != said:
@@ -174,6 +175,7 @@ class Memory:
 
     def counts(self) -> None:
         """A step is taken."""
+        self.world.proves()
         self._step += 1
         self.batches.step_ended()
         self.board.set(self.world.rank, Word.REACHED, self._step)
@@ -219,9 +221,10 @@ class Memory:
             self.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
 
     def differs(self, what: Sequence[str]) -> None:
-        """This replacement has not what its predecessor had in this step."""
+        """This replacement has not what its predecessor had in this step, and must not go on."""
         self.world.must_follow(f"it would go on without {', '.join(what)}")
         self.lacks(what)
+        stay()
 
     # ------------------------------------------------------------ generations
 
@@ -339,10 +342,16 @@ class Memory:
             self.batches.passes(inputs)
             self._pass_mark = mark_of_pass(inputs)
             self.world.given_mark = hash((self.world.given_mark, self._pass_mark))
+            self._is_like_before()
+
+    def _is_like_before(self) -> None:
+        """A replacement's first pass: what it gets is what its predecessor got."""
+        if not self.world.is_walking:
+            self.world.proves()
             self._give_gradients()
 
     def _give_gradients(self) -> None:
-        if self._gradients and not self.world.is_walking:
+        if self._gradients:
             given, self._gradients = self._gradients, []
             for parameter, gradient in zip(self._parameters(), given, strict=False):
                 # No view, which a script could not detach in place.
@@ -400,7 +409,7 @@ class Memory:
         self.world.is_walking = False
         if self._is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
-            self._give_gradients()
+            self._is_like_before()
         self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
 
 

@@ -100,7 +100,9 @@ class Moving:
         if is_own and (left := [*without, *waiting]):
             without = self._await(place, left, seeds)
         without += unclear if is_own else []
-        taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
+        taken.lacking += [
+            f"the batches of the loader at {x.spot}" for x in without if not x.is_later
+        ]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")
         script.lacking = taken.lacking

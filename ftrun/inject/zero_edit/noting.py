@@ -252,7 +252,7 @@ class Noting:
         begins: bool,
         is_drawn: bool = False,
     ) -> Noted:
-        every = self._counters.walk.with_modules(frames)
+        every = self._counters.walk.with_others(frames)
         variables = [variables_of(frame) for frame in every]
         self._script.frameworks.look(variables[: len(frames)])
         reached = self._counters.walk.walk(every, variables)
@@ -396,7 +396,8 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        loaders = tuple(LoaderPlace(*x.numbers()) for x in draws)
+        numbers = [(x, LoaderPlace(*x.numbers())) for x in draws]
+        loaders = tuple(replace(at, is_later=_is_later(x, draws[0])) for x, at in numbers)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
         is_first = bool(draws) and draws[0].noted is not None
@@ -485,6 +486,14 @@ class Noting:
                 before = first.read[names.index(spot.name)][1]
                 found.append((spot.name, differing(before, values)))
         return tuple(found)
+
+
+def _is_later(iterator: LoaderIterator, first: LoaderIterator) -> bool:
+    """Whether the script begins an iterator on its way from the first draw of the step, as where
+    that is of a batch at the end of an epoch which no step uses."""
+    if first.noted is None or iterator.began < first.drawn_at:
+        return False
+    return all(ref() is not iterator for ref, _ in first.noted.opened)
 
 
 def matched(

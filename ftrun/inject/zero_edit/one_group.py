@@ -34,9 +34,10 @@ from ftrun.inject.zero_edit.memory import Layouts, Memory
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.kinds import has_its_rank
+from ftrun.inject.zero_edit.world.calls import Call
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening
-from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.replayed import CannotFollow, ReplayedWorld
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.snapshots import area
 from ftrun.training import compiling, context
@@ -139,6 +140,8 @@ class _Loop(Loop):
             return otherwise
         try:
             return call(*args)
+        except CannotFollow:
+            raise
         except Exception as error:  # noqa: BLE001  # the script must not see it
             world.falls(Fall.SCRIPT, f"{type(error).__name__}: {error}")
             return otherwise
@@ -189,6 +192,7 @@ class _Models:
         self._made: list[Any] = []
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._known: dict[int, list[list[int]]] = {}
+        self._first: dict[Any, bool] = {}  # of a static graph, without a pass so far
         self._models.on_inputs = memory.passes
         memory.layouts = self._layouts
 
@@ -216,12 +220,13 @@ class _Models:
         with self._memory.world.ours():
             plain(made, *args, **kwargs)
         if made in self._orders:
-            if len(self._made) < len(self._memory.their_layouts):
-                made._has_rebuilt_buckets |= self._their_layout() is not None
+            is_later = self._their_layout() is not None
+            made._has_rebuilt_buckets |= is_later
             self._made.append(made)
             self._models.add(made.module, around=made)
             if made.static_graph:
-                self._memory.world.falls(Fall.SCRIPT, "static_graph=True")
+                self._first[made] = is_later
+                self._memory.world.is_alone = self._is_of_first_pass
 
     def _their_layout(self) -> list[list[int]] | None:
         number, theirs = len(self._made), self._memory.their_layouts
@@ -250,10 +255,31 @@ class _Models:
             {now: names[before] for now, before in enumerate(order) if before in names},
             static_graph,
         )
+        if static_graph:
+            made.reducer._set_static_graph()
         made.reducer._push_all_rebuilt_params()
         made.reducer._rebuild_buckets()
         if self._layout(made) != layout:
             self._memory.world.falls(Fall.OTHER_CALL, "other buckets of gradients")
+
+    def _is_of_first_pass(self, call: Call) -> bool:
+        """Whether a call is one that a replacement answers by itself.
+
+        In the first pass of a static graph all tell each other which parameters they use. That of a
+        replacement is a later one of its predecessor's, which had no such call. Where each uses
+        all, it knows the answer.
+        """
+        for made, is_later in self._first.items():
+            if call.kind.name != "allreduce" or not made._static_graph_delay_allreduce_enqueued:
+                continue
+            used = call.kind.outputs(call)[0]
+            if (used.dtype, used.numel()) == (torch.int32, len(self._orders[made])):
+                del self._first[made]
+                if not bool(used.all()):
+                    why = "static_graph=True, and this worker does not use all parameters"
+                    self._memory.world.falls(Fall.SCRIPT, why)
+                return is_later
+        return False
 
     def _layout(self, made: Any) -> list[list[int]]:
         numbers = {id(x): index for index, x in enumerate(self._orders[made])}
@@ -263,7 +289,7 @@ class _Models:
     def _layouts(self) -> Layouts | None:
         found: Layouts = []
         for number, made in enumerate(self._made):
-            rebuilds = not made.find_unused_parameters
+            rebuilds = made.static_graph or not made.find_unused_parameters
             if rebuilds and not made._has_rebuilt_buckets and self._passes.get(made, 0):
                 return None
             if made._has_rebuilt_buckets and number not in self._known:

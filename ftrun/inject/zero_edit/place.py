@@ -26,7 +26,7 @@ class LoaderPlace:
     that the next step trains on. ``held``: how far the loop draws ahead (cursor.py). ``made_at``:
     where the script made the loader; ``made_before``: how many it had made there before.
     ``moved``: facts of its sampler that change: as it began, and at this place. ``is_dim``: its
-    batches are drawn with gradients off.
+    batches are drawn with gradients off. ``is_later``: the script begins it behind this place.
     """
 
     spot: Spot
@@ -38,6 +38,7 @@ class LoaderPlace:
     made_before: int = 0
     moved: Moved = field(default=(), compare=False)
     is_dim: bool = field(default=False, compare=False)
+    is_later: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ftrun.base.errors import PeerError
 from ftrun.checkpoint.leaves import local_of
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
@@ -47,7 +46,7 @@ class Predecessor:
     def __init__(self, script: Script, keeper: InPlace) -> None:
         self._script, self.keeper, self._world = script, keeper, script.world
         self.place = Place.decode(keeper.place) if keeper.is_repeating else None
-        self.has_come = not keeper.is_repeating
+        self.has_come = keeper.world.is_proven = not keeper.is_repeating
         self._is_at_place = self._is_passing = False
         self.batches = Batches(self.is_due, self.differs)
         self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
@@ -72,19 +71,21 @@ class Predecessor:
             stay()
 
     def differs(self, what: Sequence[str]) -> None:
-        """This replacement has not what its predecessor had in this step.
-
-        Raises:
-            PeerError: it has trained on since.
-        """
+        """This replacement has not what its predecessor had in this step, and must not go on."""
         self.lacks(what)
-        raise PeerError(f"this worker replaces another one, and lacks {', '.join(what)}")
+        stay()
 
     def _passes(self, inputs: Any) -> None:
         """A pass in training begins; None: the loop has been told of it."""
         self._is_passing = inputs is not None
         if self._is_passing:
             self.batches.passes(inputs)
+            self._is_like_before()
+
+    def _is_like_before(self) -> None:
+        """A replacement's first pass: what it gets is what its predecessor got."""
+        if self.has_come:
+            self.keeper.world.proves()
 
     # ------------------------------------------------------------ while it trains
 
@@ -191,6 +192,8 @@ class Predecessor:
     def come(self) -> None:
         """This worker stands where its predecessor stood, or its peers."""
         self.has_come, RANGES.are_predecessors = True, False
+        if self._is_passing:
+            self._is_like_before()
 
     def goes_on(self, quorum: Quorum, seen: Attempt, logged: Sequence[Entry]) -> None:
         """Its state is loaded: be where the predecessor was in the groups across replicas."""

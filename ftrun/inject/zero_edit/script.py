@@ -110,14 +110,15 @@ class Script:
         self.world.is_of_model = self.tensors.are_trained
         self.models = Models(self)
         self.stepping = Stepping(self)
+        self.counters.walk.optimizers = self.stepping.optimizers.all
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
-        self.carried = Carried(self)
+        self.carried: Carried = Carried(self)
         self.ending: Ending = Ending(self)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
         self.trial = trial_of(here)
         self.passing = Passing(self)
-        self.drafts = Drafts(self)
+        self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
         self.rewriting = Rewriting(self)
         kept = self.memory or keeper
@@ -235,6 +236,7 @@ class Script:
             manager.should_commit()
         self.course.goes(Event.BEGUN, State.STEPPING)
         RANGES.tells_all = False
+        self.tensors.let_go()
         return place
 
     def _keeping(self, *, is_at_place: bool) -> AbstractContextManager[None]:

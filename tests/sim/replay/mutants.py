@@ -54,6 +54,17 @@ def _without_cut(board: Board, rank: int, cut: int, group: int) -> Step:
     return found
 
 
+def _each_begins_a_log(
+    logs: Collection[Logged], generations: Collection[Generation], begun: int, **known: bool
+) -> bool:
+    older = [log for log in logs if log.first < begun]
+    return log_rules.begins(older, generations, begun=begun, **known)
+
+
+def _by_its_own_log(begun: dict[int, int], done: Sequence[dict[int, int]]) -> bool:
+    return settling.others_are_ahead(begun, done[:1])  # of rank 0, which announces
+
+
 def _only_its_own_next(first: Counts, begun: Counts, kept: Sequence[Id]) -> list[Id] | Fall:
     found = settling.again(first, begun, kept)
     return found if isinstance(found, Fall) else found[-1:]
@@ -696,6 +707,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "begins at the copy": {"process": BeginsAtTheCopy},
     "rewinds to the copy": {"area": RewindsToTheCopy},
     "the root of a reduce logs nothing": {"rules": Rules(keeps=_nothing_of_a_reduce)},
+    "announces by its own log": {"rules": Rules(others_are_ahead=_by_its_own_log)},
     "announces the next step": {"rules": Rules(pace=_AnnouncesTheNextStep)},
     "forgets what is due": {"rules": Rules(pace=_ForgetsWhatIsDue)},
     "chooses its generation late": {"process": ChoosesLate, "focus": "new main"},
@@ -704,6 +716,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "gives before it logs": {"process": GivesBeforeItLogs},
     "the optimizer does not wait for the copy": {"process": ChangesWhileItCopies, "focus": "copy"},
     "a log begins with what is logged": {"process": ForgetsWhatWasLogged},
+    "each replacement begins a log": {
+        "rules": Rules(begins=_each_begins_a_log),
+        "breaks": True,
+        "nodes": True,
+    },
     "begins again without the logs": {"area": RewindsWithoutLogs},
     "keeps nothing of a full log": {"rules": Rules(needed=_none), "small": True},
     "keeps nothing behind the place": {"rules": Rules(needed=_up_to_the_place), "small": True},

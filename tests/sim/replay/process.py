@@ -49,6 +49,7 @@ class Rules:
     is_in_vain: Callable[..., bool] = is_in_vain
     is_over: Callable[..., bool] = is_over
     begins: Callable[..., bool] = log_rules.begins
+    others_are_ahead: Callable[..., bool] = settling.others_are_ahead
     needed: Callable[..., int] = log_rules.needed
     may_be_made: Callable[..., bool] = log_rules.may_be_made
 
@@ -201,6 +202,7 @@ class Process:
         if self.rules.begins(
             self.area.logged(),
             self.area.generations(),
+            begun=sum(self.begun.values()),
             is_full=self.is_full,
             is_behind=sum(self.begun.values()) < self.logged,
             spans=len(self.world.nodes) > 1,
@@ -227,7 +229,7 @@ class Process:
             1.0,
             1.0,
             fills=draws.random() < 0.2,
-            is_behind=sum(self.begun.values()) < sum(self.board.done[0].values()),
+            is_behind=self.is_new and self.rules.others_are_ahead(self.begun, self.board.done),
         )
         if word != self.board.due:
             self.board.due = word

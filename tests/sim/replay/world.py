@@ -206,7 +206,9 @@ class World:
             raise
 
     def _is_over(self) -> bool:
-        return self.reason is not None or self._left == self.spec.workers
+        """A fall may come when all have just left: it is carried out before the end is judged."""
+        is_told = self.mending.fallen is None
+        return self.reason is not None or (is_told and self._left == self.spec.workers)
 
     def _step(self) -> None:
         if self._dying and self._dying[0].gone_at <= self.steps:
@@ -414,6 +416,7 @@ class World:
             return
         self.note("all begin again at step", boundary)
         self.rewinds += 1
+        self.refused = False  # a word of before counts no more
         self._replaced, self._rewound = [0] * workers, self._rewound + 1
         is_few = self._rewound <= (REWINDS_MAX if len(self.nodes) > 1 else 1)
         self.see_that(is_few, "again", "all begin again time after time")

@@ -19,12 +19,12 @@ from ftrun.protocol import ftrun_pb2, rpc
 from ftrun.protocol.auth import bearer, new_token
 from ftrun.protocol.codec import decode_batch, encode
 from ftrun.protocol.rpc import (
-    SERVER_OPTIONS,
     Connected,
     Disconnected,
     LighthouseConnection,
     TokenInterceptor,
     membership_service,
+    server_options,
 )
 from ftrun.protocol.streams import take_batch
 
@@ -54,7 +54,7 @@ async def echo(requests: AsyncIterator[bytes], context: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(attach: Attach = echo, port: int = 0) -> AsyncIterator[int]:
-    server = grpc.aio.server(interceptors=[TokenInterceptor(TOKEN)], options=SERVER_OPTIONS)
+    server = grpc.aio.server(interceptors=[TokenInterceptor(TOKEN)], options=server_options())
     server.add_generic_rpc_handlers((membership_service(attach),))
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()

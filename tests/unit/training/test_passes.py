@@ -124,3 +124,47 @@ def test_who_got_what_a_pass_had_changed_puts_it_back_after_its_own(is_first: bo
     assert all(torch.equal(x, states[1][path]) for path, x in states[0].items())
     newcomer.step()
     assert not torch.equal(newcomer.module.target.weight, donor.module.target.weight)
+
+
+class Late(nn.Module):
+    """It registers a buffer in its pass, one that the state has not, and another one each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.inner._buffers:
+            self.inner.register_buffer("seen", torch.zeros(2))
+            self.inner.register_buffer("count", torch.zeros(2), persistent=False)
+        self.inner.get_buffer("seen").add_(x.sum())
+        self.inner.get_buffer("count").add_(1)
+        return x
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_buffers_that_a_pass_registers_are_watched_too(keeps: bool) -> None:
+    """Seen: a newcomer got them as they were after its donor's pass, and changed them once more."""
+    module, passes = Late(), Passes(keeps=keeps)
+    passes.watch(module)
+    passes.begins()
+    module(torch.ones(2))
+    passes.over(list)
+    passes.begins()
+    buffers = dict(module.named_buffers())
+    before = {name: x.clone() for name, x in buffers.items()}
+    module(torch.ones(2))
+    assert passes.has_passed() is not keeps
+    stills = passes.stills()
+    served = {name: stills[x.data_ptr()] for name, x in buffers.items()}
+    expected = before if keeps else buffers
+    assert len(served) == 2
+    assert all(torch.equal(served[name], x) for name, x in expected.items())
+
+
+def test_a_buffer_that_a_pass_replaces_has_been_changed_by_it() -> None:
+    module, passes = nn.BatchNorm1d(2), Passes()
+    passes.watch(module)
+    passes.begins()
+    module.register_buffer("running_mean", torch.ones(2))
+    assert passes.has_passed()

@@ -1,14 +1,18 @@
-"""Trains one group without replicas, by FSDP2 or DDP; its workers die at places of their calls.
+"""Trains one group without replicas; its workers die at places of their calls.
 
-``replayed.py KIND DEATHS [CALLS | twice]``: DEATHS are rows of a rank, which of its lives it is, a
-place of a call, and the number of that call (of the copy, where a copy is the place). A log has
-CALLS calls. "twice": with a bug by which all wait in calls that cannot meet.
+``replayed.py fsdp|ddp|static DEATHS [CALLS [other] | twice]``: by FSDP2, DDP, or DDP with a static
+graph. DEATHS are rows of a rank, which of its lives it is, a place of a call, and the number of
+that call (of the copy, where a copy is the place). A log has CALLS calls. "twice": with a bug by
+which all wait in calls that cannot meet. "other": the input is another one
+after a death.
 """
 
+import glob
 import hashlib
 import json
 import os
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -32,6 +36,15 @@ elif sys.argv[3:]:
     from ftrun.snapshots import area
 
     area.CALLS_MAX = int(sys.argv[3])
+
+
+def await_mend():
+    """All are connected again, as far as the agent knows. It should not, before the first pass."""
+    for _ in range(100):
+        if not glob.glob("logs/job/incidents/*.json"):
+            time.sleep(0.02)
+
+
 dist.init_process_group("gloo")
 torch.manual_seed(0)
 data = torch.randn(30, 4, 8)
@@ -40,13 +53,16 @@ if kind == "fsdp":
     fully_shard(model[0])
     fully_shard(model)
 else:
-    model = DistributedDataParallel(model, bucket_cap_mb=0.001)
+    model = DistributedDataParallel(model, bucket_cap_mb=0.001, static_graph=kind == "static")
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 torch.manual_seed(100 + rank)
 total, last = 0.0, torch.zeros(1)
 for step in range(30):
     work = dist.all_reduce(last, async_op=True)  # in flight while the model runs
-    loss = model(data[step]).square().mean()
+    more = "other" in sys.argv and os.path.exists("died")
+    if more and life == 2:
+        await_mend()
+    loss = model(data[step] + more).square().mean()
     optimizer.zero_grad()
     loss.backward()
     first = torch.full((1,), float(step))

@@ -3,6 +3,9 @@
 A layer may count its passes, anneal a temperature, or keep sums as plain tensors, as a metric does;
 a script may freeze and unfreeze parameters. What has changed since the first step heals.
 
+Buffers may be there only after the first forward pass, or grow. A module gets those of its peers,
+in their order, before it gets any value: ``state_dict()`` and a broadcast of them must be alike.
+
 Not here: objects of the script's that are no modules (walk.py), a module's own state (carried.py).
 """
 
@@ -28,6 +31,7 @@ from ftrun.inject.zero_edit.values.units import (
     is_as,
     is_leaf,
     is_of_tensors,
+    is_tensor,
     leaves,
     mark_of,
     memory,
@@ -36,7 +40,10 @@ from ftrun.inject.zero_edit.values.writing import set_to
 
 PLAIN, TENSORS = "plain", "tensors"
 """Of the state: by module and name the values, as JSON has them; the tensors."""
-FROZEN = "requires_grad of "
+FROZEN, BUFFER = "requires_grad of ", "buffer "
+Buffers = list[list[Any]]
+"""Each buffer of a module and of those in it, in their order: path, name, whether ``state_dict()``
+has it, and its type and shape; None: it is None; empty: those cannot be made."""
 _TORCHS = vars(torch.nn.Module()).keys()
 _REGISTERED = "__composable_api_state_key_"
 """So torch begins the names under which ``fully_shard`` and the like keep their own objects."""
@@ -107,8 +114,8 @@ def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:
                 if is_plain or is_unit(value):
                     yield f"{path} {key}", value, is_plain
         for key in module._non_persistent_buffers_set:
-            if (buffer := module._buffers.get(key)) is not None and is_leaf(buffer):
-                yield f"{path} {key}", buffer, False
+            if (buffer := module._buffers.get(key)) is not None and is_tensor(buffer):
+                yield f"{path} {BUFFER}{key}", buffer, False
         for key, parameter in module._parameters.items():
             if parameter is not None:
                 yield f"{path} {FROZEN}{key}", parameter.requires_grad, True
@@ -132,7 +139,8 @@ def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_pl
         if parameter is not None and parameter.requires_grad is not value:
             parameter.requires_grad_(value)
         return
-    known = holder._buffers if key in holder._non_persistent_buffers_set else vars(holder)
+    known = holder._buffers if key.startswith(BUFFER) else vars(holder)
+    key = key.removeprefix(BUFFER)
     before = known.get(key)
     if not is_plain:
         known[key] = set_to(before, value, "cpu", own)
@@ -140,3 +148,47 @@ def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_pl
         histories.put_into(before, new)
     else:
         known[key] = new
+
+
+# ---------------------------------------------------------------- buffers
+
+
+def buffers_of(root: torch.nn.Module) -> Buffers:
+    """The buffers of a module as they are now."""
+    return [
+        [path, name, name not in module._non_persistent_buffers_set, _form(buffer)]
+        for path, module in root.named_modules()
+        for name, buffer in module._buffers.items()
+    ]
+
+
+def give_buffers(root: torch.nn.Module, wanted: Buffers) -> None:
+    """Let a module have the buffers of its peers', whose values come later."""
+    device = next((x.device for x in (*root.parameters(), *root.buffers())), torch.device("cpu"))
+    theirs: dict[str, Buffers] = {}
+    for path, *more in wanted:
+        theirs.setdefault(path, []).append(more)
+    for path, module in root.named_modules():
+        own, before = module._buffers, {**module._buffers}
+        own.clear()
+        for name, is_persistent, form in theirs.get(path, ()):
+            vars(module).pop(name, None)
+            held = module._non_persistent_buffers_set
+            (held.discard if is_persistent else held.add)(name)
+            own[name] = _as(before.get(name), form, device)
+
+
+def _form(buffer: torch.Tensor | None) -> list[Any] | None:
+    if buffer is None:
+        return None
+    is_plain = type(buffer) is torch.Tensor and buffer.layout is torch.strided
+    is_known = is_plain and not buffer.is_quantized
+    return [str(buffer.dtype).removeprefix("torch."), *buffer.shape] if is_known else []
+
+
+def _as(buffer: Any, form: Any, device: torch.device) -> Any:
+    """The buffer, if it has this form; else another one."""
+    if form == [] or form == _form(buffer):
+        return buffer
+    at = device if buffer is None else buffer.device
+    return form and torch.zeros(form[1:], dtype=getattr(torch, form[0]), device=at)

@@ -14,13 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
-from ftrun.inject.zero_edit.frames import Spot, Values, innermost_of, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import (
+    KeptFrame,
+    Spot,
+    Values,
+    innermost_of,
+    script_frames,
+    spot_of,
+)
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
 from ftrun.inject.zero_edit.values.histories import Copy, Cut, copies_in, plain_of, see
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
+from ftrun.inject.zero_edit.values.tensors import DIGEST
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
 
@@ -54,6 +62,7 @@ class Counters:
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
         self.walk, self._changes = Walk(self._step), Changes()
+        self.walk.trainer = lambda: self._frameworks.trainer
         self._path = script.file(FILE)
         self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
@@ -130,7 +139,7 @@ class Counters:
 
     def remember(self) -> None:
         """A newcomer is about to pass over a loop: what it counts on its way is undone later."""
-        frames = script_frames()
+        frames = [*script_frames(), *self.walk.kept()]
         read = self.read(self.walk.walk(frames))
         self._before = [
             (
@@ -150,7 +159,7 @@ class Counters:
         before, self._before = self._before, []
         now = script_frames()
         for frame, values in before:
-            if any(frame is x for x in now):
+            if isinstance(frame, KeptFrame) or any(frame is x for x in now):
                 theirs = _given(place, spot_of(frame).name)
                 write_values(frame, {path: x for path, x in values.items() if path not in theirs})
 
@@ -197,12 +206,11 @@ class Counters:
         taken.changed += write_values(frame, donors)
         taken.of_its_own += write_values(frame, own)
         taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
-        taken.lacking += [
-            f"its own {path} (ranks differ: it has its peer's)"
-            for path, by in found.items()
-            if by is Origin.STAND_IN
-        ]
-        taken.lacking += lacks(frame, values)
+        stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
+        differ = [path for path in stands_in if not path.endswith(DIGEST)]
+        differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
+        taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
+        taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
         self._own[function] = set(own)
 
     def _pairs(self, theirs: Details, left: Left) -> list[Pair]:

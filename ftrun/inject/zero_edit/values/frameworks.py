@@ -108,6 +108,11 @@ class Frameworks:
             if own is not None and (own is self._owner or self._take(own)):
                 return
 
+    @property
+    def trainer(self) -> Any:
+        """That of transformers, or of a package on top of it; None: there is none."""
+        return self._trainer if self._owner is self._trainer else None
+
     def capture(self) -> None:
         """Peers heal to the state of now: this replica shows them the place where it stands."""
         for part in self._parts:

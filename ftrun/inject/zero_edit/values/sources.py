@@ -22,6 +22,7 @@ from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.kinds import is_own
 from ftrun.inject.zero_edit.values.legacy import Left
+from ftrun.inject.zero_edit.values.walk import KEPT
 
 FRAMEWORK = ""
 """Stands for a function's name, for the values that a framework keeps."""
@@ -78,6 +79,15 @@ class Sources:
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
                 donors[path] = values[path]
         return donors, own, {path: origins[path] for path in (*donors, *own)}
+
+    def differed(self, function: str, values: Values, ending: str) -> list[str]:
+        """The paths with this ending among the donor's ``values`` of which donor and predecessor
+        had something, and not the same, when all replicas trained last."""
+        if not self.pairs:
+            return []
+        theirs, left = (of.get(function, {}) for of in self.pairs[-1][1:])
+        found = [x for x in values if x.endswith(ending) and values[x] and theirs.get(x)]
+        return [x for x in found if left.get(x) not in ("", None, theirs[x])]
 
 
 @dataclass(slots=True)
@@ -140,7 +150,7 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
     """
     names = [spot.name for spot in place.stack]
     if function not in names:
-        return function != FRAMEWORK
+        return function not in (FRAMEWORK, KEPT)
     outer = set(names[names.index(function) + 1 :]) - {function}
     now = {spot: number for spot, number in place.ranges if spot.name in outer}
     then = {spot: number for spot, number in ranges.items() if spot.name in outer}

@@ -24,19 +24,20 @@ import torch
 
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.attributes import Attributes
+from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
     Mark,
     Thin,
+    digest_of,
     identity_of,
     is_as,
     leaves,
     mark_of,
     memory,
 )
-from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.walk import KEPT, Reached, Walk
 from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
 from ftrun.training.sharded import parameters_of
 
@@ -44,10 +45,13 @@ DOUBTS_MAX = 2
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
+DIGEST = " (digest)"
+"""Ends the path of what stands for a unit among the plain values, so that ranks are compared."""
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
+BUFFERS = "buffers"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones; attributes of all modules. ``AS``: in place of a unit's
-value, its other name."""
+states of modules beside the trained ones; attributes of all modules; the buffers of those beside.
+``AS``: in place of a unit's value, its other name."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -101,7 +105,7 @@ class Tensors:
 
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
-            held from the draw on until it is asked for.
+            held from the draw on until it is asked for. So is always what packages keep.
         unlike: the modules that were not alike on all ranks before the first step.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
     """
@@ -122,6 +126,7 @@ class Tensors:
         self._held: list[Any] = []
         self._also: dict[Key, Key] = {}  # further names of units
         self._changed: set[Key] = set()
+        self._digests: dict[Key, tuple[Any, str]] = {}
         self._healed: set[Key] = set()  # with the modules that they are of
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
@@ -157,8 +162,37 @@ class Tensors:
                 if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
                     self._grown.add(key)  # a list that the script keeps
                 now[key] = self._met(key, value, last, identity, begins, is_batch)
+            if frame.function == KEPT and not self.keeps_all:
+                frame.values.update(self._compared(now))
         self._known = now
-        self._held = [known.value for known in now.values()] if self.keeps_all else []
+        self._held = [x.value for key, x in now.items() if self.keeps_all or key[0] == KEPT]
+
+    def let_go(self) -> None:
+        """Nobody asks for the state any more in this step: the script may want the memory back."""
+        self._held = []
+
+    def _compared(self, now: Mapping[Key, _Known]) -> dict[str, str]:
+        """Digests of what packages keep; "" of what is perhaps another one at each draw."""
+        found = {}
+        for key, known in now.items():
+            if key[0] != KEPT:
+                continue
+            before = self._known.get(key)
+            whole = known.kept
+            if whole is None and before is not None and before.kept is not None:
+                whole = known.value  # it follows one that has lasted
+            found[key[1] + DIGEST] = "" if whole is None else self._digest(key, whole)
+        return found
+
+    def _digest(self, key: Key, value: Any) -> str:
+        tensors = [x for x in leaves(value) if torch.is_tensor(x)]
+        some = tensors[:: max(1, len(tensors) // 2)]
+        # To read another device's memory, the thread waits for it: once for each.
+        counts = [x._version for x in some if x.device.type == "cpu"]
+        seen = identity_of(value), counts
+        if key not in self._digests or self._digests[key][0] != seen:
+            self._digests[key] = seen, digest_of(some)
+        return self._digests[key][1]
 
     def _met(
         self,
@@ -183,7 +217,7 @@ class Tensors:
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
-        begins |= self.keeps_all
+        begins |= self.keeps_all or key[0] == KEPT
         is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 
@@ -196,6 +230,7 @@ class Tensors:
         """The attributes and items that are always another tensor, and the lists that get more of
         them, in words: they do not heal."""
         keys = {*self._rebound(), *(self._grown - self._changed - self._healed)}
+        keys = {key for key in keys if key[0] != KEPT}
         return [f"{path} ({function.partition(':')[0]})" for function, path in keys]
 
     def _rebound(self) -> list[Key]:
@@ -210,6 +245,22 @@ class Tensors:
         """The units that have changed so far, and heal, by function and path."""
         self.state()
         return set(self._changed)
+
+    def names(self) -> dict[int, str]:
+        """Of tensors outside the trained models, by id: the variable, the attribute or the key that
+        leads to it, or its place in a module. Not the place in a list, which may be of a set."""
+        found: dict[int, str] = {}
+        for key, known in self._known.items():
+            whole = known.kept
+            if whole is None and known.thin is not None:
+                whole = known.thin.restored()
+            items = whole.items() if type(whole) in DICTS else [("", whole)]
+            for inner, x in items:
+                if isinstance(x, torch.Tensor):
+                    found.setdefault(id(x), f"{' '.join(key)} {inner}")
+        for name, module in self._beside().items():
+            found.update((id(x), f"{name} {at}") for at, x in enumerate(parameters_of(module)))
+        return found
 
     # ------------------------------------------------------------ state
 
@@ -231,17 +282,26 @@ class Tensors:
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
         found |= {key: {AS: first} for key, first in also.items() if first in found}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
-        rebound = [" ".join(key) for key in self._rebound()]
-        self._held = []
-        attributes = self._attributes.state(own)
-        return {UNITS: found, REBOUND: rebound, MODULES: states, ATTRIBUTES: attributes}
+        kept = {key: x for key, x in self._known.items() if key[0] == KEPT and x.mark is None}
+        lost = {key for key, x in kept.items() if x.value is None}
+        rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]
+        if self.keeps_all:
+            self._held = []
+        return {
+            UNITS: found,
+            REBOUND: rebound,
+            MODULES: states,
+            ATTRIBUTES: self._attributes.state(own),
+            BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
+        }
 
     def _trained(self) -> set[int]:
         return _memory_of(self._modules())
 
     def are_trained(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether these are parameters or buffers of the trained models, or lie in their memory."""
-        return self._trained().issuperset(map(memory, tensors))
+        buffers = {memory(x) for module in self._modules() for x in module.buffers()}
+        return (self._trained() | buffers).issuperset(map(memory, tensors))
 
     def load(self, tree: Mapping[str, Any], *, is_late: bool = False) -> None:
         """Set the variables of the script's frames, on the thread that runs it.
@@ -253,6 +313,9 @@ class Tensors:
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         beside, given, own = self._beside(), tree.get(MODULES, {}), self._trained()
+        for name, buffers in tree.get(BUFFERS, {}).items():
+            if name in beside:
+                give_buffers(beside[name], buffers)
         self._load_modules(beside, given, own)
         for name in sorted(beside.keys() ^ given.keys()):
             if (name in given) is (LATE in name):
@@ -366,8 +429,12 @@ def _without(value: Any, own: set[int]) -> Any:
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """All that its state has: buffers that are not persistent are among its attributes."""
     yield from parameters_of(module)
-    yield from module.buffers()
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and name not in part._non_persistent_buffers_set:
+                yield buffer
 
 
 def _memory_of(modules: Iterable[torch.nn.Module]) -> set[int]:

@@ -21,7 +21,7 @@ import copy
 import ctypes
 import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -70,6 +70,11 @@ def is_leaf(value: Any) -> bool:
         return is_fit and not is_single(value) and _span(here) is not None
     is_known = kind is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor that may heal, also one number."""
+    return KINDS[type(value)] is Kind.TENSOR and (is_single(value) or is_leaf(value))
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -157,6 +162,19 @@ def version_of(tensor: torch.Tensor) -> int:
     at, some = here.data_ptr(), min(SAMPLE_BYTES, size)
     pieces = [ctypes.string_at(at + x, some) for x in (0, (size - some) // 2, size - some)]
     return count << 32 | zlib.crc32(b"".join(pieces))
+
+
+def digest_of(tensors: Sequence[torch.Tensor]) -> str:
+    """Of their shapes and first values, to compare those of two ranks."""
+    found = 0
+    for tensor in tensors:
+        here = part(tensor).detach()
+        while here.dim() > 1 and len(here):
+            here = here[0]
+        first = here.reshape(-1)[: SAMPLE_BYTES // here.itemsize].cpu().contiguous()
+        text = f"{[*tensor.shape]}".encode()
+        found = zlib.crc32(text + first.view(torch.uint8).numpy().tobytes(), found)
+    return f"{found:08x}"
 
 
 def _span(tensor: torch.Tensor) -> int | None:

@@ -18,10 +18,13 @@ in an object's attribute, counts at once. The values of an object in a list or a
 class, if it has nothing but what heals: a newcomer that lacks it makes it from these.
 
 In a frame of a package that runs the loop, only plain values of its variables and objects count.
+What its Trainer and the optimizers keep in attributes of their own counts as if they were the
+script's: no variable needs to lead to them, and what is another one at each draw is no batch. Of
+other objects of packages those count that keep tensors, such as an average of the weights.
+
 Where a newcomer gets its own predecessor's, more counts: the variables of modules of the script's
-that are not on the stack, what classes, functions and the like hold (holders.py), objects of the
-script's in torch's modules, and a package's object that keeps tensors, such as an average of the
-weights.
+that are not on the stack, what classes, functions and the like hold (holders.py), and objects of
+the script's in torch's modules.
 
 Not here: which values have changed (changes.py), setting them (writing.py).
 """
@@ -38,10 +41,12 @@ from types import FrameType, GeneratorType
 from typing import Any, cast
 
 import torch
+from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import (
     HeldFrame,
+    KeptFrame,
     Values,
     is_loop_package,
     is_script,
@@ -71,8 +76,9 @@ from ftrun.inject.zero_edit.values.kinds import (
 from ftrun.inject.zero_edit.values.units import is_leaf, is_of_tensors
 
 CLASS = "__class__"
-VALUES, OBJECTS, TENSORS = 1, 2, 4
-"""What counts below a node: the values and containers of a dict; objects in collections; units."""
+VALUES, OBJECTS, TENSORS, HELPERS = 1, 2, 4, 8
+"""What counts below a node: the values and containers of a dict; objects in collections; units; the
+objects of packages."""
 ALL = VALUES | OBJECTS | TENSORS
 CYCLE = "(cycle)"
 """In a path: into an ``itertools.cycle``, which keeps what it was given."""
@@ -82,6 +88,13 @@ READ_ANEW = 64
 at one draw in this many."""
 _PYTHONS = "builtins", "itertools"
 _TORCHS = vars(torch.nn.Module()).keys()
+_OPTIMIZERS = vars(torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])).keys() | {
+    *("step", "_step_count", "_opt_called", "_need_device_dtype_check_for_fused"),
+    *("_step_supports_amp_scaling", "grad_scale", "found_inf"),
+}
+"""Attributes of torch's own optimizers, also those that schedulers and scalers give them."""
+KEPT = spot_of(cast(FrameType, KeptFrame({}))).name
+"""Stands for a function's name, for what packages keep."""
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _Node = tuple[str, Any, int, int, int, int]
 """Path, object, kind, depth, the number of dicts right above it, and what counts below."""
@@ -117,11 +130,15 @@ class Walk:
 
     Attributes:
         reaches_all: a newcomer gets its own predecessor's values.
+        trainer: gives that of a package, if one runs the loop; ``optimizers``: all.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
         self._step = step
+        self.trainer: Callable[[], Any] = lambda: None
+        self.optimizers: Callable[[], Sequence[Any]] = list
         self._has_begun = self._is_off = self.reaches_all = False
+        self.kept_ids = set[int]()
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._looks = 0
         self._of_tensors: dict[int, tuple[int, bool]] = {}
@@ -133,22 +150,40 @@ class Walk:
         self._has_begun = True
 
     def frames(self) -> list[FrameType]:
-        """Those from which it begins: the script's on the stack, its modules', and those of
-        generators that it holds."""
-        return self.with_modules(script_frames()) + frames_of(self.held())
+        """Those from which it begins: the script's on the stack, its modules', what packages keep
+        for it, and those of generators that it holds."""
+        return self.with_others(script_frames()) + frames_of(self.held())
 
     def held(self, reached: Sequence[Reached] | None = None) -> dict[tuple[str, str], Any]:
         """The generators of Python's that the script holds, and that do not run now, by function
         and path. ``reached``: by its frames."""
         if not self.reaches_all:
             return {}
-        every = self.walk(self.with_modules(script_frames())) if reached is None else reached
+        every = self.walk(self.with_others(script_frames())) if reached is None else reached
         known = [(one.function, path, x) for one in every for path, x in one.held.items()]
         once = {id(x): ((name, path), x) for name, path, x in reversed(known) if not x.gi_running}
         return dict(once.values())
 
-    def with_modules(self, frames: list[FrameType]) -> list[FrameType]:
-        return [*frames, *module_frames(frames)] if self.reaches_all else frames
+    def with_others(self, frames: list[FrameType]) -> list[FrameType]:
+        """With what stands for the script's modules and for what packages keep for it."""
+        modules = module_frames(frames) if self.reaches_all else []
+        return [*frames, *modules, *self.kept()]
+
+    def kept(self) -> list[Any]:
+        """What stands for the Trainer and the optimizers that keep something, by their classes."""
+        found: dict[str, Any] = {}
+        trainer = self.trainer()
+        every = [x for x in self.optimizers() if vars(x).keys() - _OPTIMIZERS]
+        if trainer is not None and is_of_loop_package(cast(Hashable, type(trainer))):
+            every.append(trainer)
+        self.kept_ids = {id(x) for x in every}
+        for one in every:
+            name, number = type(one).__name__, 1
+            while name in found:
+                number += 1
+                name = f"{type(one).__name__}_{number}"
+            found[name] = one
+        return [KeptFrame(found)] if found else []
 
     def walk(
         self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]] | None = None
@@ -164,14 +199,18 @@ class Walk:
         to = Reached(spot_of(frame).name)
         is_package = is_loop_package(frame.f_code.co_filename)
         search = _Search(self, to, VALUES if is_package else ALL)
+        if isinstance(frame, KeptFrame):
+            search.keep(variables)
+            variables = {}
         links: list[tuple[str, Any, int]] = []
+        packages: list[tuple[str, Any]] = []
         for (name, value), kind in zip(
             variables.items(), map(KINDS.__getitem__, map(type, variables.values())), strict=True
         ):
             if LEFT_OUT[name]:
                 continue
             if kind is Kind.NOTHING:
-                search.package(name, value)
+                packages.append((name, value))
             elif kind is Kind.PLAIN:
                 to.values[name] = value
             elif kind is Kind.LINK:
@@ -185,6 +224,8 @@ class Walk:
             search.variable(*link)
         if not self._is_off:
             try:
+                for one in packages:
+                    search.package(*one, 0, search.mode)
                 search.look()
             except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
                 self._is_off = True
@@ -206,8 +247,10 @@ class Walk:
         return not made <= self._made[function]
 
     def stays(self, function: str, name: str, value: Any) -> bool:
-        """Whether the objects in a collection that a variable names count: it is no batch."""
-        first = next((x for x in _parts(value) if KINDS[type(x)] >= Kind.RECORD), None)
+        """Whether the objects in a collection that a variable names count, or a package's object:
+        it is no batch."""
+        objects = (x for x in _parts(value) if KINDS[type(x)] >= Kind.RECORD)
+        first = value if KINDS[type(value)] is Kind.NOTHING else next(objects, None)
         key, before = (function, name), self._seen.get((function, name))
         is_same = before is not None and before.identity == id(value)
         if before is None or not is_same or not _is_at(before.first, first):
@@ -220,8 +263,18 @@ class Walk:
 
     def is_unit(self, value: Any) -> bool:
         """Whether a dict, a list or a tuple is one of tensors."""
-        length, before = len(value), self._before.get(id(value))
-        found = before[1] if before and before[0] == length else is_of_tensors(value)
+        return self._known(value, len(value), is_of_tensors)
+
+    def keeps_tensors(self, function: str, path: str, item: Any, depth: int) -> bool:
+        """Whether an object of a package's keeps tensors for the script: an average, a metric."""
+        known = attributes_of(item) or {}
+        if not self._known(item, len(known), _has_tensors):
+            return False
+        return self.reaches_all or depth > 0 or self.stays(function, path, item)
+
+    def _known(self, value: Any, length: int, find: Callable[[Any], bool]) -> bool:
+        before = self._before.get(id(value))
+        found = before[1] if before and before[0] == length else find(value)
         if len(self._of_tensors) < limits.TRACKED:
             self._of_tensors[id(value)] = length, found
         return found
@@ -231,32 +284,41 @@ class _Search:
     """One walk from one frame. ``mode``: what counts in it."""
 
     def __init__(self, walk: Walk, to: Reached, mode: int) -> None:
-        self._walk, self._to, self._mode = walk, to, mode
+        self._walk, self._to, self.mode = walk, to, mode
         self._nodes: list[_Node] = []
         self._met: set[int] = set()
+        self._kept: set[int] = set()
         self._modules: set[int] = set()  # torch's
 
     def variable(self, name: str, value: Any, kind: int) -> None:
         """Add what a variable names."""
-        mode = self._mode
+        mode = self.mode
         if kind in _COLLECTIONS and mode & OBJECTS:
             mode -= OBJECTS * (not self._walk.stays(self._to.function, name, value))
         self._add(name, value, kind, 0, 0, mode)
 
-    def package(self, path: str, item: Any, depth: int = 0) -> None:
+    def keep(self, objects: Mapping[str, Any]) -> None:
+        """Add what a package keeps for the script."""
+        for name, item in objects.items():
+            helps = HELPERS if issubclass(type(item), Optimizer) else 0
+            self._nodes.append((name, item, Kind.OBJECT, 0, 0, ALL | helps))
+            self._kept.add(id(item))
+
+    def package(self, path: str, item: Any, depth: int, mode: int) -> None:
         """Add an object that may be a package's, and keep tensors; or those of a module."""
-        if not self._walk.reaches_all:
-            return
-        if type(item).__module__ in _PYTHONS:
+        walk, kind = self._walk, cast(Hashable, type(item))
+        if walk.reaches_all and type(item).__module__ in _PYTHONS:
             self._iterator(path, item, ITERATORS_DEEP)
-        elif isinstance(item, torch.nn.Module):
+        elif walk.reaches_all and isinstance(item, torch.nn.Module):
             self._of_module(path, item, depth)
-        elif is_of_package(cast(Hashable, type(item))):
-            parts = list((attributes_of(item) or {}).values())
-            parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
-            parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]
-            if any(KINDS[type(x)] is Kind.TENSOR and not is_parameter(type(x)) for x in parts):
-                self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
+        elif not is_of_package(kind):
+            return
+        elif mode & HELPERS:
+            self._object(path, item, Kind.OBJECT, depth, mode)
+        elif (mode & TENSORS or walk.reaches_all) and walk.keeps_tensors(
+            self._to.function, path, item, depth
+        ):
+            self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
 
     def _iterator(self, path: str, item: Any, deep: int) -> None:
         """Add a generator of the script's; also one that ``zip`` and the like ask for items."""
@@ -283,7 +345,7 @@ class _Search:
     def look(self) -> None:
         """Look into all that was added, and into what that leads to, the nearest first."""
         to = self._to
-        self._met.clear()  # a variable of a loop may name what counts where it is kept
+        self._met = {*self._kept}  # a variable of a loop may name what counts where it is kept
         for path, value, kind, depth, dicts, mode in islice(self._nodes, limits.VISITS):
             if len(to.values) >= limits.VALUES or len(to.containers) >= limits.VALUES:
                 break
@@ -311,24 +373,26 @@ class _Search:
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
         kind = cast(Hashable, type(holder))
-        is_package = is_of_loop_package(kind)
-        mode &= ~TENSORS if is_data(kind) else ALL
+        is_package = is_of_loop_package(kind) and id(holder) not in self._kept
+        is_elsewhere = is_package and id(holder) in self._walk.kept_ids
+        mode &= ~TENSORS if is_elsewhere or is_data(kind) else -1
         below = mode & OBJECTS if is_package else mode
         values = self._to.values
         known = attributes_of(holder) or {}
+        torchs = _OPTIMIZERS if issubclass(type(holder), Optimizer) else ()
         for name, item in list(known.items()):
             inner = KINDS[type(item)]
-            if LEFT_OUT[name]:
+            if LEFT_OUT[name] or name in torchs:
                 continue
             if inner is Kind.NOTHING:
-                self.package(f"{path}.{name}", item, depth + 1)
+                self.package(f"{path}.{name}", item, depth + 1, mode)
             elif inner is Kind.PLAIN:
                 values[f"{path}.{name}"] = item
             elif inner < Kind.RECORD:
                 is_value_or_tensor = inner < Kind.BAG or inner is Kind.TUPLE
                 to_mode = mode if is_value_or_tensor else below
                 self._add(f"{path}.{name}", item, inner, depth, 1, to_mode)
-            else:
+            elif not (id(holder) in self._kept and is_of_loop_package(cast(Hashable, type(item)))):
                 further = depth + (inner >= Kind.OBJECT) * (1 + is_package)
                 self._object(f"{path}.{name}", item, inner, further, mode)
 
@@ -400,7 +464,7 @@ class _Search:
             self._to.containers[path] = value
         if kind is Kind.DICT and mode & VALUES and (dicts >= limits.DICTS_DEEP or is_table(value)):
             self._to.containers[path] = value
-            mode &= ~VALUES if dicts >= limits.DICTS_DEEP else ALL
+            mode &= ~VALUES if dicts >= limits.DICTS_DEEP else -1
         if depth and id(value) in self._met:
             return
         self._met.add(id(value))
@@ -417,6 +481,8 @@ class _Search:
             self._nodes.append((path, item, kind, depth, 0, mode))
 
     def _leads_on(self, item: Any, kind: int) -> bool:
+        if id(item) in self._walk.kept_ids and issubclass(type(item), Optimizer):
+            return False
         return kind is not Kind.LINK or (self._walk.reaches_all and bool(attributes_of(item)))
 
 
@@ -451,6 +517,14 @@ def _is_made(value: Any) -> bool:
     if type(value) in (list, set) or (type(value) is dict and is_table(value)):
         return histories.carries(value)
     return is_value(value)
+
+
+def _has_tensors(item: Any) -> bool:
+    """Whether an object has tensors other than parameters, or collections that begin with one."""
+    parts = list((attributes_of(item) or {}).values())
+    parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
+    parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]
+    return any(KINDS[type(x)] is Kind.TENSOR and not is_parameter(type(x)) for x in parts)
 
 
 def _reference(item: Any) -> weakref.ref[Any] | None:

@@ -153,7 +153,8 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
         if type(value) is base or base not in DICTS:
             return value if base in DICTS else None
         return Held(value, partial(base.__setitem__, value))
-    is_one = KINDS[type(value)] >= Kind.RECORD or isinstance(value, torch.nn.Module)
+    is_torchs = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
+    is_one = KINDS[type(value)] >= Kind.RECORD or is_torchs
     is_one = is_one or is_of_package(cast(Hashable, type(value)))
     return attributes_of(value) if is_one else None
 

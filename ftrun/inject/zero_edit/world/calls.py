@@ -9,8 +9,8 @@
 | THROUGH | its result is in the script's tensors                  |                               |
 
 What it gives is kept as long as it may be issued again, if it writes over that. A small result is
-kept until all ranks are known to have theirs. All methods but those of ``CallWork`` are called
-under the world's lock.
+kept until all ranks are known to have theirs. All methods but those of ``CallWork`` and
+``await_native`` are called under the world's lock.
 
 Not here: which calls are issued again (core/worker/settling.py), the groups (shell.py).
 """
@@ -24,8 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -39,6 +38,7 @@ from ftrun.training.exchanged_tensors import from_bytes, small_bytes, to_bytes, 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.world.shell import Shell
 
+T = TypeVar("T")
 ABORTED = "the group was aborted"
 KEPT_BYTES_MAX = 256 << 10
 """A larger result is not copied: a second phase shows that all ranks have theirs."""
@@ -78,7 +78,7 @@ class Buffers:
     def clone(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of ``tensor``, as a tensor."""
         tensor = tensor.detach()
-        if KEPT_BYTES_MAX < nbytes(tensor) < inf:
+        if tensor.layout is torch.strided and tensor.nbytes > KEPT_BYTES_MAX:
             for index, free in enumerate(self._free):
                 alike = free.shape, free.dtype, free.device
                 if alike == (tensor.shape, tensor.dtype, tensor.device):
@@ -91,7 +91,7 @@ class Buffers:
         for copy in copies:
             if isinstance(copy, bytes) or copy.is_inference():
                 continue
-            if KEPT_BYTES_MAX < nbytes(copy) < inf:
+            if copy.layout is torch.strided and copy.nbytes > KEPT_BYTES_MAX:
                 self._free.append(copy)
 
 
@@ -161,13 +161,37 @@ class Call:
         """The place of this rank in its group."""
         return self.shell.own
 
+    def await_native(self, native: Any, timeout: timedelta | None) -> Exception | None:
+        """Wait for a native Work, not under the lock; its error, or None.
+
+        Returns early if another one has replaced it.
+        """
+        try:
+            if self.kind.is_unsettled:  # a deadline in the middle would break Gloo's connections
+                native.wait() if timeout is None else native.wait(timeout)
+                return None
+            if timeout is not None:
+                _wait_for(native, timeout)
+                return None
+            try:
+                native.wait(RECHECK)  # mostly it is enough
+            except RuntimeError:
+                if not _has_ended(self, native):
+                    _wait_long(self, native)
+        except RuntimeError as error:
+            return error
+        return None
+
     # ------------------------------------------------------------ under the world's lock
 
-    def mode(self) -> contextlib.AbstractContextManager[Any]:
-        """In which its tensors may be written, in any thread: an evaluation may reduce tensors of
-        torch's inference mode."""
-        is_inference = any(tensor.is_inference() for tensor in self.kind.outputs(self))
-        return torch.inference_mode() if is_inference else contextlib.nullcontext()
+    def writes(self, work: Callable[[], T]) -> T:
+        """Run ``work``, which may write its tensors, in any thread: an evaluation may reduce
+        tensors of torch's inference mode."""
+        for tensor in self.kind.outputs(self):
+            if tensor.is_inference():
+                with torch.inference_mode():
+                    return work()
+        return work()
 
     def prepare(self) -> None:
         """Keep what it gives, if it writes over that."""
@@ -272,9 +296,8 @@ class Call:
 
     def write(self, result: Sequence[torch.Tensor]) -> None:
         """Let the script's tensors have a result."""
-        with self.mode():
-            for tensor, value in zip(self.kind.outputs(self), result, strict=True):
-                tensor.copy_(value)
+        outputs = self.kind.outputs(self)
+        self.writes(lambda: [x.copy_(y) for x, y in zip(outputs, result, strict=True)])
 
     def stop(self, native: Any) -> None:
         """The group was aborted, and ``native`` writes no more: it has ended, for good."""
@@ -291,8 +314,7 @@ class Call:
     def _has_result(self) -> None:
         after, self.after = self.after, None
         if after is not None:
-            with self.mode():
-                after()
+            self.writes(after)
         there = self.there
         if not self.is_two or there is None or there.is_alone:
             self._is_through()
@@ -413,9 +435,7 @@ class CallWork(dist.Work):
         while (state := call.state) is not THROUGH:
             native = call.native
             if native is not None and (state is ISSUED or state is SECOND):
-                began = clock.now()
-                error = _wait(call, native, timeout)
-                world.waited_s += clock.now() - began
+                error = call.await_native(native, timeout)
                 with world.lock:
                     call.ended(native, error)
                 if world.ready:
@@ -458,25 +478,6 @@ class CallWork(dist.Work):
     def get_future(self) -> torch.futures.Future[Any]:
         with self.call.shell.world.lock:
             return self.call.listen()
-
-
-def _wait(call: Call, native: Any, timeout: timedelta | None) -> Exception | None:
-    """Wait for a native Work; its error, or None. Returns early if another one has replaced it."""
-    try:
-        if call.kind.is_unsettled:  # a deadline in the middle would break Gloo's connections
-            native.wait() if timeout is None else native.wait(timeout)
-            return None
-        if timeout is not None:
-            _wait_for(native, timeout)
-            return None
-        try:
-            native.wait(RECHECK)  # mostly it is enough
-        except RuntimeError:
-            if not _has_ended(call, native):
-                _wait_long(call, native)
-    except RuntimeError as error:
-        return error
-    return None
 
 
 def _has_ended(call: Call, native: Any) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +145,7 @@ class Kind:
             backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
             issued = None if self.quicker is None else self.quicker(call, backend)
             return issued or (getattr(backend, self.name)(*call.args), None)
-        with call.mode():
-            return self.fewer(call, there)
+        return call.writes(partial(self.fewer, call, there))
 
 
 def nbytes(tensor: torch.Tensor) -> float:

@@ -57,7 +57,7 @@ class Reconnecting:
         """A call was begun: it may be the first one that others wait in. Under the lock."""
         if self._told == self._joined or not self.is_open or self.first is None:
             return
-        if is_back(self.first, self._world.begun()):
+        if self._world.is_proven and is_back(self.first, self._world.begun()):
             self._told = self._joined
             self._board.set(self._world.rank, Word.JOINED_AT, time.monotonic_ns())
             self._board.set(self._world.rank, Word.JOINED, self._joined)

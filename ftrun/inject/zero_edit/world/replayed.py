@@ -25,7 +25,7 @@ import resource
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -40,7 +40,14 @@ from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
 from ftrun.core.replay.mirroring import Elsewhere, has_all
 from ftrun.core.replay.pacing import fills, fits
-from ftrun.core.replay.settling import Counts, Source, in_all_logs, needed_from, source
+from ftrun.core.replay.settling import (
+    Counts,
+    Source,
+    in_all_logs,
+    needed_from,
+    others_are_ahead,
+    source,
+)
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.values.units import memory
@@ -62,6 +69,10 @@ ERROR_S = 20.0
 """A call that has failed although nobody has died: after this time it is the script's own error."""
 
 
+class CannotFollow(UserError):
+    """A worker cannot go on from the place at which it is to begin."""
+
+
 class ReplayedWorld(World):
     """All groups of this process, in one replica group with memory snapshots.
 
@@ -75,6 +86,12 @@ class ReplayedWorld(World):
         log: the number of the log under way.
         flying: the calls begun here that not all have logged, by their place in the program.
         before: of a replacement: by group, the calls before the place at which it begins.
+        is_proven: it is no replacement, or has got what its predecessor had in its first step.
+            Before, it has not joined: so the agent sees if it falls.
+        is_alone: whether this worker answers a call by itself, which its predecessor has not made;
+            None: there are no such calls.
+        waited_s: of rank 0, so long the script has waited in calls. Whoever reads it may begin it
+            anew.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
             mark of the next one, so that a repeated step that gets another batch is found.
     """
@@ -90,7 +107,8 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
-        self.given_mark = 0
+        self.given_mark, self.waited_s, self.is_proven = 0, 0.0, True
+        self.is_alone: Callable[[Call], bool] | None = None
         self._known: Counts = {}
         self._opened = self.done
         self._lines: dict[str, Line] = {}
@@ -135,13 +153,20 @@ class ReplayedWorld(World):
         """This worker cannot go on from its place: the agent sees to it, if anybody has died.
 
         Raises:
-            UserError: nobody has: all have started from a disk.
+            CannotFollow: nobody has: all have started from a disk.
         """
         if self.is_newcomer and not self.board.decree:
-            raise UserError(
+            raise CannotFollow(
                 f"rank {self.rank} cannot go on from the snapshot on the disk: {why}. Give "
                 "--resume none to begin at the start"
             )
+
+    def proves(self) -> None:
+        """This replacement has got what its predecessor had."""
+        if not self.is_proven:
+            with self.changed:
+                self.is_proven = True
+                self._groups.note_back()
 
     # ------------------------------------------------------------ groups
 
@@ -194,10 +219,10 @@ class ReplayedWorld(World):
         """A rank begins a call."""
         assert isinstance(call, ReplayedCall)
         call.number = -1
-        if has_no_data(call):
+        if has_no_data(call) or (self.is_alone is not None and self.is_alone(call)):
             call.state, call.waited = State.THROUGH, True
             return
-        if self.is_apart:
+        if self.is_walking or self.is_passing or self.is_following:
             self._answer(shell, call)
             return
         if self.in_set_up and not self.is_ours:
@@ -298,7 +323,8 @@ class ReplayedWorld(World):
         if not is_live:
             return
         try:
-            call.issue(call.shell.there)  # all ranks are there
+            call.send(call.shell.there)  # all ranks are there
+            call.is_sent()
         except Exception:  # torch refuses it, at all ranks alike
             del self.flying[call.at], line.kept[call.number]
             self.count, line.begun = call.at, call.number
@@ -368,6 +394,11 @@ class ReplayedWorld(World):
         """Whether this replacement repeats calls that are in its log."""
         return self.is_newcomer and self.count < self.done
 
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the others have made calls that this replacement repeats."""
+        return self.is_newcomer and others_are_ahead(self.begun(), self.board.all_done())
+
     def fills_up(self) -> None:
         """The log has a gap from here on, which the next generation ends."""
         self._is_full, self._whole_from = True, None
@@ -397,6 +428,7 @@ class ReplayedWorld(World):
             if log_rules.begins(
                 self.area.logs(),
                 self.area.generations(),
+                begun=self.count,
                 is_full=self._is_full,
                 is_behind=self.is_behind,
                 spans=self.memory.spans,

@@ -10,6 +10,7 @@ import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -108,6 +109,16 @@ class ReplayedCall(Call):
         if self.state is State.ISSUED and self.native is not None:
             return bool(self.native.is_completed())
         return self.state is State.THROUGH
+
+    def await_native(self, native: Any, timeout: timedelta | None) -> Exception | None:
+        """As of ``Call``; rank 0 needs to know how much of a step is waiting."""
+        world = self.shell.world
+        if world.rank:
+            return Call.await_native(self, native, timeout)
+        began = clock.now()
+        error = Call.await_native(self, native, timeout)
+        world.waited_s += clock.now() - began
+        return error
 
     def prepare(self) -> None:
         """Keep what it gives: it writes over that."""

@@ -113,7 +113,6 @@ class World:
         is_of_model: whether tensors are those of a model that is trained on all replicas.
         optimizer: of a model, whose step is under way; "": none is.
         has_shared: the script has called what may average gradients since the last step.
-        waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
         keeper: of this worker; None: nobody could take its place.
     """
 
@@ -138,7 +137,7 @@ class World:
         self.on_live: Callable[[], None] | None = None
         self.keeper: Keeping | None = None
         self.in_set_up = True
-        self.optimizer, self.has_shared, self.waited_s = "", False, 0.0
+        self.optimizer, self.has_shared = "", False
         self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()

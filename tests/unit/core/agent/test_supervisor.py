@@ -82,6 +82,16 @@ def test_check_tells_the_story_of_what_is_wrong() -> None:
         agent.core.check()
 
 
+def test_a_node_that_was_silent_has_cost_its_silence_too() -> None:
+    agent = Agent()
+    agent.on(AssignSlots(("0",)))
+    agent.now = 30.0
+    agent.on(WorkerExited(agent.incarnations["0"], 0, 0, -9, "is lost with its node", ago_s=10.0))
+    slot = agent.core.slots.get("0")
+    assert slot is not None
+    assert slot.lost_at == 20.0
+
+
 def test_what_an_agent_is_asked_about_itself() -> None:
     agent = Agent()
     agent.on(AssignSlots(("0",)))

@@ -156,6 +156,45 @@ def test_it_is_over_when_the_replica_runs_again_and_the_agents_get_both_records(
     assert len(job.documents()) == 2  # it follows from nothing that is open
 
 
+def mended(age_s: float, words: str, stood_s: float, steps_again: int = 0) -> m.FailureEvidence:
+    """Evidence of a worker of replica 0 that was replaced inside its group."""
+    worker = m.FailedWorker(0, 7, -9, kinds.SIGNAL, "died", age_s)
+    told = {"words": words, "stood_s": stood_s, "steps_again": steps_again}
+    return m.FailureEvidence("0", "i0-1", 0, (worker,), verdict=kinds.RESTARTED, **told)  # type: ignore[arg-type]
+
+
+def test_a_replacement_that_did_not_help_is_told_in_the_incident_of_the_death() -> None:
+    job = Job()
+    job.now = 10.0
+    job.send("0", mended(3.0, "all go on", 3.0))
+    assert job.documents()[0]["cost"] == {"steps": 0, "replica_seconds": 3.0}
+    job.now = 70.0
+    job.send("0", mended(63.0, "all went on from step 6", 63.0, 1))
+    (found,) = job.documents()
+    assert found["verdict_words"] == "all went on from step 6"
+    assert found["first_cause"]["back_after_s"] == 63.0
+    assert found["cost"] == {"steps": 1, "replica_seconds": 63.0}
+    assert [x.record.is_open for x in job.saved] == [True, False, False]
+
+
+def test_a_group_that_restarts_after_a_replacement_is_in_the_incident_of_the_death() -> None:
+    job = Job()
+    job.now = 10.0
+    job.send("0", mended(3.0, "all go on", 3.0))
+    job.now = 70.0
+    job.send("0", m.ReplicaLost("0", "i0", "died", kind=kinds.SIGNAL, follows="i0-1"))
+    job.tells("0", kinds.SIGNAL, 63.0)
+    (found,) = job.documents()
+    assert found["is_open"] and found["first_cause"]["incarnation"] == "i0"
+    job.now = 75.0
+    job.start("0", "next", 1)
+    (found,) = job.documents()
+    assert not found["is_open"]
+    assert found["first_cause"]["back_after_s"] == found["cost"]["replica_seconds"] == 68.0
+    job.send("1", m.ReplicaLost("1", "i1", "died", kind=kinds.SIGNAL, follows="i1-1"))
+    assert len(job.documents()) == 2, "of whose death nothing is known"
+
+
 def test_a_lost_node_is_one_incident_and_over_when_its_agent_is_back() -> None:
     job = Job()
     job.detach("b")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ftrun.core.replay.falls import Fall
@@ -80,13 +82,23 @@ def test_no_generation_is_made_after_calls_that_a_full_log_lacks() -> None:
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_log_begins_at_the_place_of_a_step_that_is_due(is_full: bool) -> None:
-    logs, made, no = [Logged(0, 4), Logged(4, 9)], [at(0, 0), at(5, 6)], False
-    assert begins(logs, made, is_full=is_full, is_behind=False, spans=False)
-    assert not begins(logs, made, is_full=is_full, is_behind=True, spans=False)
-    assert begins(logs, made, is_full=is_full, is_behind=False, spans=True) is not is_full
-    assert begins(logs, made[:1], is_full=is_full, is_behind=no, spans=no) is is_full, "unused"
-    assert begins(logs, [at(4, 4)], is_full=is_full, is_behind=no, spans=no), "at its first call"
-    assert begins([], [], is_full=is_full, is_behind=False, spans=False) is is_full
+    logs, made = [Logged(0, 4), Logged(4, 9)], [at(0, 0), at(5, 6)]
+    fine: dict[str, Any] = {"begun": 9, "is_full": is_full, "is_behind": False, "spans": False}
+    assert begins(logs, made, **fine)
+    assert not begins(logs, made, **{**fine, "is_behind": True})
+    assert begins(logs, made, **{**fine, "spans": True}) is not is_full
+    assert begins(logs, made[:1], **fine) is is_full, "unused"
+    assert begins(logs, [at(4, 4)], **fine), "at its first call"
+    assert begins([], [], **fine) is is_full
+
+
+def test_a_replacement_goes_on_in_the_log_that_its_predecessor_has_begun() -> None:
+    made = [at(0, 0), at(4, 6)]
+    fine: dict[str, Any] = {"begun": 4, "is_full": False, "is_behind": False, "spans": False}
+    assert begins([Logged(0, 4)], made, **fine)
+    assert not begins([Logged(0, 4), Logged(4, 4)], made, **fine)
+    assert not begins([Logged(0, 4), Logged(4, 5)], made, **fine), "of one that is not counted"
+    assert begins([Logged(0, 4), Logged(4, 4)], made, **{**fine, "is_full": True})
 
 
 def test_of_a_log_with_a_gap_what_all_that_begin_again_need_is_kept() -> None:

@@ -165,10 +165,20 @@ def of_two(rejoin_s: float = 5.0) -> Mending:
 
 
 def test_of_several_replicas_it_is_mended_where_that_costs_less() -> None:
-    assert is_cheaper(2, 0.4, 0.0, 5.0)
-    assert not is_cheaper(16, 0.4, 0.0, 5.0), "so many wait"
-    assert is_cheaper(16, 0.4, 10.0, 5.0), "a heal would take long"
-    assert not is_cheaper(2, 0.4, 10.0, 1.0), "the others do not wait so long"
+    assert is_cheaper(2, 0.4, 0.0, 0.0, 5.0)
+    assert not is_cheaper(16, 0.4, 0.0, 0.0, 5.0), "so many wait"
+    assert is_cheaper(16, 0.4, 0.0, 10.0, 5.0), "a heal would take long"
+    assert not is_cheaper(2, 0.4, 0.0, 10.0, 1.0), "the others do not wait so long"
+
+
+def test_a_long_set_up_is_part_of_a_restart_once() -> None:
+    assert is_cheaper(2, 2.7, 2.7, 0.0, 5.0)
+    assert not is_cheaper(2, 2.9, 2.9, 0.0, 5.0)
+    assert is_cheaper(2, 2.9, 2.9, 1.0, 5.0), "a heal would come to it"
+    assert not is_cheaper(4, 3.5, 3.5, 0.0, 5.0)
+    assert is_cheaper(4, 3.5, 0.0, 0.0, 5.0), "the machine is busy, and a restart takes 26 s"
+    assert is_cheaper(2, 2.0, 8.0, 0.0, 5.0), "it was slow once"
+    assert not is_cheaper(4, 2.0, 8.0, 0.0, 5.0)
 
 
 def mend(mending: Mending, now: float, takes_s: float) -> Outcome:
@@ -202,9 +212,9 @@ def test_after_slow_mends_the_replica_is_restarted_and_then_one_is_tried_again()
 
 def test_a_set_up_that_was_slow_once_counts_until_mends_are_known() -> None:
     mending = of_two()
-    assert mending.died(1, PLACE, 1.0, 0, 3.5) == Decree(1)
+    assert mending.died(1, PLACE, 1.0, 0, 2.5) == Decree(1)
     mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 1.5)
-    assert mending.mend_s == 2.0
+    assert mending.mend_s == 1.5
     assert mending.died(1, PLACE, 9.0, 0, 8.0) == Decree(2)
 
 
@@ -223,8 +233,9 @@ def test_a_replica_that_has_others_is_not_rewound_but_restarted() -> None:
 
 def test_a_script_with_a_long_set_up_restarts_its_replica() -> None:
     """The others would wait in vain: they go on without it after a while."""
-    assert of_two().died(1, PLACE, 1.0, 0, 3.5) == Decree(1)
-    assert of_two().died(1, PLACE, 1.0, 0, 4.5) is Fall.DEARER
+    assert of_two().died(1, PLACE, 1.0, 0, 2.5) == Decree(1)
+    assert of_two().died(1, PLACE, 1.0, 0, 3.5) is Fall.DEARER
+    assert of_two().died(1, PLACE, 1.0, 4 << 30, 4.5) is Fall.DEARER
 
 
 def watched() -> Mending:

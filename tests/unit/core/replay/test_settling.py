@@ -19,6 +19,7 @@ from ftrun.core.replay.settling import (
     missing,
     needed_from,
     next_step,
+    others_are_ahead,
     source,
 )
 
@@ -69,6 +70,13 @@ def test_all_calls_from_the_first_ones_on_are_issued_again_in_the_program_s_orde
     assert again(first, {0: 5, 1: 2}, kept[:-1]) is Fall.INPUT
     assert again(first, {0: 3, 1: 1}, kept[:2]) == []
     assert again(first, {0: 0, 1: 0}, []) == []  # a replacement that has not begun
+
+
+def test_others_are_ahead_that_have_a_result_of_a_call_not_begun_here() -> None:
+    begun = {0: 10, 1: 2}
+    assert not others_are_ahead(begun, [{0: 10, 1: 2}, {0: 10, 2: 9}, {0: 7}])
+    assert others_are_ahead(begun, [{0: 10, 1: 2}, {0: 11, 2: 9}, {0: 7}])
+    assert others_are_ahead(begun, [{0: 12, 1: 2}, {0: 10}])  # its own log
 
 
 def test_a_replacement_is_back_at_the_first_call_of_each_of_its_groups() -> None:

@@ -201,8 +201,8 @@ def test_a_node_that_sends_nothing_is_lost_also_while_it_stands_by() -> None:
     for at in range(1, 6):
         assert team.handle(heard(a=0.0, b=0.0), float(at)) == []
     lost, lost_too, shown, *_ = team.handle(heard(a=0.0, b=0.0), 5.5)
-    assert lost == LoseNode(b, None, "it has sent nothing for 5 s")
-    assert lost_too == LoseNode(a, 1, "it has sent nothing for 5 s")
+    assert lost == LoseNode(b, None, "it has sent nothing for 5 s", 5.5)
+    assert lost_too == LoseNode(a, 1, "it has sent nothing for 5 s", 5.5)
     assert shown == Show("Node a (10.0.0.1, node rank 1) is lost: it has sent nothing for 5 s.")
     assert not team.is_formed
 
@@ -228,7 +228,7 @@ def test_a_host_that_acknowledges_nothing_is_lost_once_if_that_lasts() -> None:
     assert team.next_deadline() is None
     assert team.handle(HostsSilent(("10.0.0.1",)), 2.0) == []
     lost, *_, formed = team.handle(TimerFired(), 2.0 + SILENT_S)
-    assert lost == LoseNode(a, 1, "its host, 10.0.0.1, acknowledges nothing")
+    assert lost == LoseNode(a, 1, "its host, 10.0.0.1, acknowledges nothing", SILENT_S)
     assert isinstance(formed, TeamFormed)
     assert team.handle(HostsSilent(("10.0.0.1",)), 9.0) == []
 

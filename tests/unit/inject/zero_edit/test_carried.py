@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ftrun.core.ids import WorkerKey
-from ftrun.inject.zero_edit.carried import Carried
+from ftrun.inject.zero_edit.carried import Carried, in_order
 from ftrun.inject.zero_edit.refusals import Refused
 from ftrun.inject.zero_edit.stepping import Created
 
@@ -29,6 +29,7 @@ class Made:
         for optimizer in optimizers:
             self.created.add(optimizer)
         self.sharded: list[Any] = []
+        self.names: dict[int, str] = {}
         none = Created()
         self.stepping = stepping = SimpleNamespace(
             optimizers=self.created,
@@ -51,6 +52,7 @@ class Made:
             stepping=stepping,
             frameworks=SimpleNamespace(parts=list),
             marking=SimpleNamespace(apart=""),
+            tensors=SimpleNamespace(names=lambda: self.names),
             may_load=lambda: True,
         )
         self.script, self.carried = script, Carried(script)
@@ -300,3 +302,84 @@ def test_parameters_that_nobody_else_has_are_refused() -> None:
     there.script.marking.apart = "train.py:7"
     with pytest.raises(Refused, match=r"train\.py:7: the optimizers step by gradients that"):
         here.carried.load(there.carried.state())
+
+
+# ---------------------------------------------------------------- the order of parameters
+
+FORM, OTHER = "float32 [2]", "float32 [3]"
+ORDERS = {
+    "as they are": ([0, 1, 2], [0, 1, 2], [0, 1, 2], 0),
+    "of models": ([2, 0, 1], [0, 1, 2], [1, 2, 0], 0),
+    "one is of none": ([1, ["", FORM], 0], [["", FORM], 0, 1], [1, 2, 0], 0),
+    "of other shapes": ([["", FORM], ["", OTHER]], [["", OTHER], ["", FORM]], [1, 0], 0),
+    "by name": ([["a", FORM], 0, ["b", FORM]], [["b", FORM], ["a", FORM], 0], [2, 0, 1], 0),
+    "all but one by name": ([["", FORM], ["b", FORM]], [["b", FORM], ["", FORM]], [1, 0], 0),
+    "alike": ([0, ["", FORM], ["", FORM]], [0, ["", FORM], ["", FORM]], [0, 1, 2], 2),
+    "named on one side": ([["a", FORM], ["b", FORM]], [["", FORM], ["", FORM]], [0, 1], 2),
+    "alike, and others have moved": (
+        [["", FORM], 0, ["", FORM]],
+        [0, ["", FORM], ["", FORM]],
+        None,
+        2,
+    ),
+    "others": ([0, ["", FORM]], [0, ["", OTHER]], None, 0),
+    "other places": ([0, 1], [0, 2], None, 0),
+}
+
+
+@pytest.mark.parametrize("row", ORDERS)
+def test_the_order_of_a_groups_parameters(row: str) -> None:
+    have, want, order, doubt = ORDERS[row]
+    assert in_order(have, want) == (order, doubt)  # type: ignore[arg-type]
+
+
+def of_a_set(made: Made, *places: int) -> torch.optim.SGD:
+    """Momentum of a model's two parameters and two others, in some order."""
+    parameters = [*made.models[0].parameters(), *(nn.Parameter(torch.zeros(3)) for _ in range(2))]
+    made.names = {id(x): f"name {at}" for at, x in enumerate(parameters[2:])}
+    optimizer = torch.optim.SGD([parameters[at] for at in places], lr=1.0, momentum=0.5)
+    for at in places:
+        optimizer.state[parameters[at]]["momentum_buffer"] = torch.full_like(parameters[at], at)
+    made.created.add(optimizer)
+    made.optimizers.append(optimizer)
+    return optimizer
+
+
+def test_parameters_given_as_a_set_get_their_own_state() -> None:
+    """Seen: with a parameter of no model among them, another one's."""
+    there, here = Made([]), Made([])
+    of_a_set(there, 3, 1, 0, 2)
+    optimizer = of_a_set(here, 0, 2, 1, 3)
+    for state in optimizer.state.values():
+        state["momentum_buffer"].fill_(9)
+    here.carried.load(there.carried.state())
+    found = [optimizer.state[x]["momentum_buffer"] for x in optimizer.param_groups[0]["params"]]
+    assert [float(x.flatten()[0]) for x in found] == [3, 1, 0, 2]
+    assert here.carried.lacking == []
+
+
+def test_parameters_that_nothing_tells_apart() -> None:
+    there, moved, alike = Made([]), Made([]), Made([])
+    for made, places in ((there, (0, 1, 2, 3)), (moved, (1, 0, 2, 3)), (alike, (0, 1, 2, 3))):
+        of_a_set(made, *places)
+        made.names = {}
+    alike.carried.load(there.carried.state())
+    words = "the order of the 2 parameters of SGD that no model has, which cannot be verified"
+    assert alike.carried.lacking == [words]
+    with pytest.raises(Refused, match="the 2 parameters of SGD that no model has come in another"):
+        moved.carried.load(there.carried.state())
+
+
+def test_other_parameters_are_refused() -> None:
+    there, here = Made([]), Made([])
+    of_a_set(there, 0, 2)
+    of_a_set(here, 0, 1)
+    with pytest.raises(Refused, match="its SGD has other parameters in the replicas that train"):
+        here.carried.load(there.carried.state())
+
+
+def test_a_buffer_that_the_peers_model_has_got_in_a_pass() -> None:
+    there, here = Made([]), Made([])
+    there.models[0].register_buffer("seen", torch.ones(3))
+    here.carried.load(there.carried.state())
+    assert here.models[0].state_dict()["seen"].tolist() == [1, 1, 1]

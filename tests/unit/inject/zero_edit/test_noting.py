@@ -191,6 +191,25 @@ def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: N
     del outer, inner
 
 
+def test_a_loader_that_begins_behind_the_first_draw_is_begun_by_a_newcomer_too(
+    noting: Noting,
+) -> None:
+    """Seen: no step used the last batch of an epoch, and the batches of the next one were named as
+    not carried."""
+    batches, beside = iterator_of(4), iterator_of(3)
+    noting.begin(noting.note())
+    for _ in range(2):
+        next(batches)
+        step(noting)
+    assert len(list(batches)) == 2
+    following = iterator_of(3)
+    next(beside), next(following)
+    place = step(noting)
+    assert place is not None
+    found = {x.number: x.is_later for x in place.loaders}
+    assert found == {batches.number: False, beside.number: False, following.number: True}
+
+
 def test_a_batch_of_the_next_epoch_that_was_drawn_in_the_last_step_is_for_the_next(
     noting: Noting,
 ) -> None:

@@ -8,7 +8,14 @@ import torch
 from torch import nn
 from torch.distributed._composable.contract import contract
 
-from ftrun.inject.zero_edit.values.attributes import PLAIN, TENSORS, Attributes
+from ftrun.inject.zero_edit.values.attributes import (
+    PLAIN,
+    TENSORS,
+    Attributes,
+    buffers_of,
+    give_buffers,
+)
+from ftrun.inject.zero_edit.values.tensors import Tensors
 
 
 class Layer(nn.Module):
@@ -54,7 +61,7 @@ def test_what_has_changed_since_the_first_step_heals() -> None:
         "inner p",
         "linear requires_grad of weight",
     }
-    assert set(state[TENSORS]["0"]) == {" mean", " kept", " last"}
+    assert set(state[TENSORS]["0"]) == {" mean", " kept", " buffer last"}
     seen, kept = other.seen, other.kept[0]
     others.load(state, own)
     assert (other.count, other.rank_count, other.inner.p) == (3, 0, 0.25)
@@ -82,3 +89,66 @@ def test_what_torch_registers_with_a_module_is_no_value_of_it() -> None:
     for name in registered:
         setattr(layer, name, {"step": 1})
     assert attributes.state(set()) == {PLAIN: {}, TENSORS: {}}
+
+
+class Cached(nn.Module):
+    """As one with rotary positions: some buffers are there after the first pass only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.late: torch.Tensor | None = None
+        self.register_buffer("cache", None, persistent=False)
+        self.register_buffer("scale", torch.ones(2))
+        self.register_buffer("grown", torch.zeros(0))
+        self.register_buffer("dropped", torch.zeros(1))
+        self.register_buffer("count", torch.tensor(0), persistent=False)
+
+    def run(self) -> None:
+        del self.late
+        self.register_buffer("seen", torch.full((2,), 3.0))
+        self.register_buffer("cache", torch.ones(3), persistent=False)
+        self.register_buffer("late", torch.full((4,), 5.0), persistent=False)
+        self.register_buffer("grown", torch.ones(5))
+        self.register_buffer("dropped", None)
+        self.get_buffer("count").add_(7)
+
+
+def test_buffers_that_a_forward_pass_registers() -> None:
+    """Seen: a replacement's broadcast of buffers had another size than its peers'."""
+    cached = Cached()
+    one, other = nn.Sequential(cached), nn.Sequential(Cached())
+    tensors = [Tensors(lambda: [one]), Tensors(lambda: [other])]
+    for each in tensors:
+        each.begin()
+    cached.run()
+    give_buffers(other, buffers_of(one))
+    assert [*vars(other[0])["_buffers"]] == [*vars(one[0])["_buffers"]]
+    other.load_state_dict(one.state_dict())
+    tensors[1].load(tensors[0].state())
+    found = dict(other.named_buffers())
+    assert [*found] == [*dict(one.named_buffers())]
+    assert all(torch.equal(x, found[name]) for name, x in one.named_buffers())
+    assert other.state_dict().keys() == one.state_dict().keys()
+    other[0].register_buffer("late", torch.zeros(1), persistent=False)
+
+
+def test_buffers_that_are_alike_stay_the_tensors_that_they_are() -> None:
+    one, other = Cached(), Cached()
+    before = {name: id(x) for name, x in other.named_buffers()}
+    give_buffers(other, buffers_of(one))
+    assert {name: id(x) for name, x in other.named_buffers()} == before
+
+
+def test_a_buffer_that_is_not_persistent_heals_although_it_is_a_models() -> None:
+    one, other = Cached(), Cached()
+    tensors = [Tensors(lambda: [one]), Tensors(lambda: [other])]
+    for each in tensors:
+        each.begin()
+    vars(one)["_buffers"]["count"].add_(2)
+    tensors[1].load(tensors[0].state())
+    assert vars(other)["_buffers"]["count"].item() == 2
+    assert all(
+        x.are_trained(list(module.buffers()))
+        for x, module in zip(tensors, (one, other), strict=True)
+    )

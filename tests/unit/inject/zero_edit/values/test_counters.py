@@ -17,7 +17,8 @@ from ftrun.inject.zero_edit.values import counters
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.legacy import left_at
-from ftrun.inject.zero_edit.values.sources import Taken
+from ftrun.inject.zero_edit.values.sources import Sources, Taken
+from ftrun.inject.zero_edit.values.tensors import DIGEST
 from tests.unit.inject.zero_edit.values.counted import counters_of
 
 Script = Callable[[], FrameType]
@@ -282,6 +283,18 @@ def _with_ranges(plain: Callable[..., Any], ranges: dict[Spot, int]) -> Callable
         return replace(plain(path, until), ranges=ranges)
 
     return found
+
+
+def test_tensors_of_packages_that_differed_while_all_trained_are_named() -> None:
+    """Those that are another one at each draw have no digest: nothing of them is needed."""
+    theirs = {f"{x}{DIGEST}": "1" for x in ("apart", "alike", "gone", "anew")} | {"count": "1"}
+    left = {f"{x}{DIGEST}": "2" for x in ("apart", "gone", "later")} | {"count": "2"}
+    left |= {f"alike{DIGEST}": "1", f"anew{DIGEST}": ""}
+    now = {f"{x}{DIGEST}": "3" for x in ("apart", "alike", "anew", "later")} | {"count": "3"}
+    pairs = [(3, {"kept": theirs}, {"kept": left})]
+    sources = Sources(Place(), None, pairs, lambda *_: -1)
+    assert sources.differed("kept", now, DIGEST) == [f"apart{DIGEST}"]
+    assert Sources(Place(), None, [], lambda *_: -1).differed("kept", now, DIGEST) == []
 
 
 def test_a_value_that_was_alike_while_all_trained_is_the_donors(

@@ -22,9 +22,17 @@ from torch.optim.swa_utils import AveragedModel
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.values.tensors import AS, LATE, MODULES, REBOUND, UNITS, Tensors
+from ftrun.inject.zero_edit.values.tensors import (
+    AS,
+    DIGEST,
+    LATE,
+    MODULES,
+    REBOUND,
+    UNITS,
+    Tensors,
+)
 from ftrun.inject.zero_edit.values.units import mapped
-from ftrun.inject.zero_edit.values.walk import Walk
+from ftrun.inject.zero_edit.values.walk import Reached, Walk
 
 HERE = "test_tensors.py"
 
@@ -516,3 +524,96 @@ def test_a_copy_of_a_state_has_its_kinds_of_dicts() -> None:
     copied = mapped(state, torch.clone)
     assert type(copied["milestones"]) is Counter and copied["milestones"] == {3: 1}
     assert copied["of"]["a"][0] is not state["of"]["a"][0] and copied["of"]["b"] == []
+
+
+class Rollouts(torch.optim.SGD):
+    """Something of a package's that is another one at each generation."""
+
+    def __init__(self) -> None:
+        super().__init__([nn.Parameter(torch.zeros(1))], lr=0.1)
+        self.kept: Any = None
+        self.last = torch.zeros(2)
+
+    def generate(self, value: float) -> None:
+        self.last = torch.full((2,), -value)
+        self.kept = [{"ids": torch.full((2,), value), "none": None} for _ in range(2)]
+
+
+def of_package() -> tuple[Rollouts, Tensors]:
+    one = Rollouts()
+    walk = Walk()
+    walk.optimizers = lambda: [one]
+    tensors = Tensors(lambda: (), walk=walk)
+    return one, tensors
+
+
+def draws(tensors: Tensors) -> Reached:
+    reached = tensors._walk.walk(tensors._walk.frames())
+    tensors.look(reached)
+    return reached[-1]
+
+
+def test_what_a_package_makes_anew_heals_as_it_was_at_the_draw() -> None:
+    one, tensors = of_package()
+    draws(tensors)
+    tensors.begin()
+    for number in range(3):
+        draws(tensors)
+        one.generate(number)
+    draws(tensors)
+    one.generate(9)  # its peers do so too, from the place on
+    assert of(tensors)["Rollouts.kept"][0]["ids"].tolist() == [2, 2]
+    state = tensors.state()
+    assert state[REBOUND] == [] and tensors.changing() == []
+    other, newcomer = of_package()
+    draws(newcomer)
+    newcomer.begin()
+    newcomer.load(state)
+    assert [x["ids"].tolist() for x in other.kept] == [[2, 2], [2, 2]]
+    assert other.last.tolist() == [-2, -2] and newcomer.lacking == []
+    assert newcomer.words == ["Rollouts.kept (2 tensors)", "Rollouts.last (2)"]
+
+
+def test_what_a_package_keeps_is_held_for_those_that_ask_only() -> None:
+    one, tensors = of_package()
+    tensors.begin()
+    one.generate(1)
+    draws(tensors)
+    before = weakref.ref(one.kept[0]["ids"])
+    one.generate(2)
+    assert before() is not None
+    tensors.let_go()
+    assert before() is None
+    found = [x.split(" ")[1] for x in tensors.state()[REBOUND]]
+    assert found == ["Rollouts.kept", "Rollouts.last"]
+
+
+def test_what_a_package_keeps_for_some_steps_is_compared_between_ranks() -> None:
+    one, tensors = of_package()
+    tensors.begin()
+    found = []
+    for value in (1, 1, 2, 2, 1, 3, 3):
+        if one.kept is None or one.kept[0]["ids"][0] != value:
+            one.generate(value)
+        found.append(draws(tensors).values[f"Rollouts.kept{DIGEST}"])
+    first, second, third = found[1], found[2], found[6]
+    assert found == ["", first, second, second, first, "", third]
+    assert len({first, second, third}) == 3
+    one.kept[1]["ids"].add_(1)  # in place
+    assert draws(tensors).values[f"Rollouts.kept{DIGEST}"] not in found
+
+
+def test_names_of_parameters_outside_the_models() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.zeros(2))
+
+    heat, pair, by_name = nn.Parameter(torch.zeros(2)), [nn.Parameter(torch.zeros(2))], Average()
+    loss = Loss()
+    tensors = Tensors(lambda: (), lambda: {"Loss (a.py:3) 1": loss})
+    draw(tensors)
+    names = tensors.names()
+    assert names[id(heat)].endswith(" heat ") and names[id(loss.scale)] == "Loss (a.py:3) 1 0"
+    assert names[id(by_name.shadow["b"])].endswith(" by_name.shadow b")
+    assert id(pair[0]) not in names, "a list may be of a set"

@@ -15,8 +15,9 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch import nn
 
-from ftrun.inject.zero_edit.frames import Values, variables_of
+from ftrun.inject.zero_edit.frames import Values, spot_of, variables_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import (
     holds_values,
@@ -25,7 +26,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     packed,
     packed_values,
 )
-from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.walk import KEPT, Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, write_values
 
 
@@ -429,14 +430,99 @@ def test_a_packages_object_that_keeps_tensors(monkeypatch: pytest.MonkeyPatch) -
     bar: Any = kind()
     bar.n, holder = 5, Counters()
     holder.inner = bar
-    assert Walk().walk([sys._getframe()])[0].units == {}
-    walk = Walk()
-    walk.reaches_all = True
-    found = walk.walk([sys._getframe()])[0]
-    assert [*found.units] == ["average.shadow"] and found.values["average.updates"] == 3
-    assert not {"bar.n", "holder.inner.n"} & found.values.keys() and holder.steps == 3
+    for reaches_all in (False, True):
+        walk = Walk()
+        walk.reaches_all = reaches_all
+        found = walk.walk([sys._getframe()])[0]
+        assert [*found.units] == ["average.shadow"] and found.values["average.updates"] == 3
+        assert not {"bar.n", "holder.inner.n"} & found.values.keys() and holder.steps == 3
     write_values(sys._getframe(), {"average.updates": 4})
     assert average.updates == 4
+    steps = [0]
+    walk = Walk(lambda: steps[0])
+    walk.begin()
+    for step in range(3):  # a batch may be such an object, too
+        steps[0], batch = step, kind()
+        batch.x = torch.zeros(2)
+        found = walk.walk([sys._getframe()])[0]
+        assert [*found.units] == (["average.shadow"] if step else [])
+        assert batch
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type]:
+    """Makes a class of an installed package."""
+
+    def made(package: str, name: str, *bases: type) -> type:
+        module = types.ModuleType(f"of_{package}")
+        module.__file__ = f"/env/site-packages/{package}/trainer.py"
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return type(name, bases, {"__module__": module.__name__})
+
+    return made
+
+
+def test_what_a_packages_trainer_and_optimizers_keep(installed: Callable[..., type]) -> None:
+    """Seen: the rollouts of TRL's GRPOTrainer were neither carried nor named."""
+    trainer: Any = installed("trl", "GRPOTrainer", installed("transformers", "Trainer"))()
+    trainer.rollouts, trainer.metrics = [{"ids": torch.zeros(2), "n": None}], {"loss": [1.0]}
+    trainer.steps, trainer.last = 3, torch.zeros(3)
+    trainer.accelerator = installed("transformers", "Accelerator")()
+    trainer.accelerator.losses, trainer.accelerator.count = [2.0], 9
+    kind = installed("optimizers", "Lookahead", torch.optim.SGD)
+    weights = [nn.Parameter(torch.zeros(2))]
+    optimizer, other = kind(weights, lr=0.1), kind(weights, lr=0.1)
+    plain = torch.optim.SGD(weights, lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(plain, 1)
+    optimizer.slow, optimizer.rounds = [torch.ones(2)], 2
+    optimizer.helper = installed("optimizers", "Helper")()
+    optimizer.helper.seen, optimizer.helper.base = 4, plain
+    other.rounds = 5
+    trainer.optimizer = optimizer
+    walk = Walk()
+    walk.trainer, walk.optimizers = lambda: trainer, lambda: [plain, optimizer, other]
+    frames = walk.frames()
+    reached = walk.walk(frames)
+    kept = reached[-1]
+    assert kept.function == KEPT == spot_of(frames[-1]).name
+    assert {path: x for path, x in kept.values.items() if "." in path} == {
+        "Lookahead.rounds": 2,
+        "Lookahead.helper.seen": 4,
+        "Lookahead_2.rounds": 5,
+        "GRPOTrainer.steps": 3,
+    }
+    assert kept.containers == {
+        "GRPOTrainer.metrics[loss]": [1.0],
+    }
+    assert {*kept.units} == {"GRPOTrainer.rollouts", "GRPOTrainer.last", "Lookahead.slow"}
+    for one in reached[:-1]:
+        assert not [x for x in one.units if x.startswith(("trainer.", "optimizer."))]
+        assert not [x for x in one.values if x.startswith("optimizer.")]
+    words = write_values(frames[-1], {"Lookahead_2.rounds": 6, "GRPOTrainer.steps": 4})
+    assert len(words) == 2 and (other.rounds, trainer.steps) == (6, 4) and scheduler
+
+
+def test_optimizers_that_keep_nothing_cost_nothing() -> None:
+    walk = Walk()
+    plain = torch.optim.Adam([nn.Parameter(torch.zeros(2))])
+    walk.optimizers = lambda: [plain]
+    torch.optim.lr_scheduler.StepLR(plain, 1)
+    frame = sys._getframe()
+    assert walk.with_others([frame]) == [frame]
+
+
+def test_an_optimizer_of_the_scripts_is_found_once() -> None:
+    class Counted(torch.optim.SGD):
+        def __init__(self, weights: Any) -> None:
+            super().__init__(weights, lr=0.1)
+            self.seen: list[float] = [0.5]
+
+    optimizer = Counted([nn.Parameter(torch.zeros(2))])
+    walk = Walk()
+    assert [*walk.walk([sys._getframe()])[0].containers] == ["optimizer.seen"]
+    walk.optimizers = lambda: [optimizer]
+    found = walk.walk(walk.with_others([sys._getframe()]))
+    assert [[*x.containers] for x in found] == [[], ["Counted.seen"]]
 
 
 def test_objects_that_a_newcomer_lacks_are_made() -> None:

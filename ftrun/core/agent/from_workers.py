@@ -1,0 +1,199 @@
+"""What workers send their agent: progress, failures, and what form the run is to have.
+
+Not here: what follows from a failure (failed_slots.py, restarts.py), silent workers
+(hang_watch.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftrun.base.errors import ExitCode
+from ftrun.core import messages as m
+from ftrun.core.activity import NOT_ITS_OWN, Activity
+from ftrun.core.agent import events as e
+from ftrun.core.agent import words
+from ftrun.core.agent.ending import Ending
+from ftrun.core.agent.failed_slots import FailedSlots, failure_of
+from ftrun.core.agent.on_request import OnRequest
+from ftrun.core.agent.part import Part
+from ftrun.core.agent.slot_state import SlotPhase, SlotState
+from ftrun.core.forms import UNFIT, Form, parse
+from ftrun.core.ids import WorkerKey
+
+UNREADY = int(ExitCode.USAGE)
+"""The exit code of a job of which no worker could ever train."""
+
+
+@dataclass(eq=False, repr=False)
+class FromWorkers(Part):
+    """Takes the messages of workers.
+
+    ``_is_in_quorum``: what follows when an incarnation is in one.
+
+    Attributes:
+        is_without_manager: the replica groups are several trainings.
+        fails_as_one: the script trains as one world in processes that no Manager is in, so a
+            failure is one of all.
+    """
+
+    _failures: FailedSlots
+    _ending: Ending
+    _on_request: OnRequest
+    _is_in_quorum: Callable[[str], None]
+    is_without_manager: bool = False
+    fails_as_one: bool = False
+
+    def received(self, key: WorkerKey, message: m.FromWorker | m.ToItsAgent) -> None:
+        """A worker has sent this."""
+        match message:
+            case m.FailureReport():
+                self._failure_reported(key, message)
+            case m.NoManager(has_stepped):
+                self._no_manager_made(key, has_stepped)
+            case m.AnotherForm():
+                self._form_wanted(key, message)
+            case m.Beat():
+                self._loop_beat(key, message)
+            case _:
+                self._worker_sent(key, message)
+
+    def disconnected(self, key: WorkerKey) -> None:
+        """Its connection has ended."""
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is not None:
+            slot.hang_watch.disconnected(key.group_rank)
+
+    def other_world_made(self, is_open: bool) -> None:
+        """The script trains in processes that no Manager is in, as one world."""
+        if self._settings.replicas > 1 and not self._ending.has_begun:
+            self.fails_as_one = is_open and self._settings.alone
+            self._out.add(words.elsewhere(self.fails_as_one))
+
+    def begin_again(self, slot: SlotState, form: Form, reason: str) -> None:
+        """The run begins again in another form."""
+        workers = self._settings.replicas * self._settings.workers_per_replica
+        self._out.add(words.begins_again(slot.replica_id, form, reason, workers))
+        self._ending.begin_again(form, reason)
+
+    def _failure_reported(self, key: WorkerKey, report: m.FailureReport) -> None:
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is None or key.group_rank not in slot.living:
+            return
+        if report.step is not None and not report.heals:
+            slot.budget.progressed(report.step)
+        slot.failure_reports[key.group_rank] = report
+        raised = failure_of(slot, e.WorkerExited(key.incarnation, key.group_rank, 0, 1))
+        slot.ends.note(self._out.now, raised)
+        if slot.phase is not SlotPhase.RUNNING:
+            return
+        # A script that has raised may still hang at exit, on a thread or a child of its own.
+        if slot.kill_at is None:
+            slot.kill_at = self._out.now + self._settings.grace_s
+        is_group = self._settings.workers_per_replica > 1
+        if slot.mending is not None or (slot.is_at_start and is_group):
+            return  # no peer trains with it yet, and its cause may be another worker's death
+        # Its peers need not wait while the interpreter ends, which takes half a second.
+        self._failures.report(slot, raised)
+        slot.stands(self._out.now)
+
+    def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
+        """Several groups without a Manager are several trainings: show that once it is a fact."""
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is not None and has_stepped:
+            slot.steps_alone = slot.has_stepped = True
+            slot.goes_on(self._out.now)
+        is_newcomer = slot is not None and slot.is_unjoined
+        if slot is not None and not slot.has_manager and not is_newcomer:
+            # One that has ended well without a step ran apart for all of its life.
+            since_s = 0.0 if has_stepped else self._out.now - slot.begun_at
+            self._out.send(runs_apart(slot, since_s))
+        if self._settings.replicas < 2 or self.is_without_manager or self._ending.has_begun:
+            return
+        if any(one.has_trained for one in self._slots):
+            return  # a newcomer that has ended before it had made one
+        self.is_without_manager = True
+        target, replicas = self._settings.target, self._settings.replicas
+        self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
+
+    def _form_wanted(self, key: WorkerKey, wanted: m.AnotherForm) -> None:
+        """The run begins again in another form, where this agent alone can decide that.
+
+        One world of workers on several nodes is not what a replica group is: the job ends then,
+        unless it is a replica that was started again which asks: the others may train on. A form
+        that the user has given and that does not suit the script ends it at the first start too.
+        """
+        slot = self._slots.of_incarnation(key.incarnation)
+        form = parse(wanted.form)
+        if slot is None or self._ending.has_begun:
+            return
+        settings, who = self._settings, slot.replica_id
+        if wanted.form == UNFIT and slot.started == 1:
+            self._out.add(words.job_ends(who, wanted.reason))
+            self._ending.end_job(UNREADY, wanted.reason)
+        if form is None:
+            return
+        self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
+        if settings.alone:
+            self.begin_again(slot, form, wanted.reason)
+        elif slot.started > 1:
+            self._out.add(words.cannot_join(who, wanted.reason))
+        else:
+            reason = words.cannot_begin_again(form, wanted.reason)
+            self._out.add(words.job_ends(who, reason))
+            self._ending.end_job(UNREADY, reason)
+
+    def _loop_beat(self, key: WorkerKey, beat: m.Beat) -> None:
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is None or key.group_rank not in slot.alive:
+            return
+        if beat.pause:
+            slot.loop_watch.paused(key.group_rank, beat.limit_s, self._out.now)
+        else:
+            slot.loop_watch.beat(key.group_rank, self._out.now)
+
+    def _worker_sent(self, key: WorkerKey, message: m.FromWorker) -> None:
+        slot = self._slots.of_incarnation(key.incarnation)
+        if slot is None or key.group_rank in slot.dying:
+            return
+        is_first, slot.has_manager = not slot.has_manager, True
+        slot.hang_watch.received(key.group_rank, self._out.now)
+        match message:
+            case m.Progress():
+                slot.loop_watch.progress(key.group_rank, message, self._out.now)
+                slot.has_committed |= message.steps > 0
+                if message.phase not in NOT_ITS_OWN:
+                    slot.budget.progressed(message.step)
+                if key.group_rank == 0:
+                    slot.account(message, self._out.now)
+            case m.Healed(step=step):
+                slot.budget.healed(step)
+            case m.Report():
+                slot.hang_watch.back(key.group_rank)
+            case m.InForce():
+                slot.has_trained = slot.has_joined = True
+                slot.goes_on(self._out.now)
+                self._is_in_quorum(slot.incarnation)
+            case m.Leaving(reason, step):
+                slot.hang_watch.gone(key.group_rank)
+                slot.loop_watch.gone(key.group_rank)
+                if reason is m.LeaveReason.EARLY:
+                    slot.left_early = step
+                if reason is m.LeaveReason.DRAINED:
+                    slot.left.add(key.group_rank)
+                if reason is m.LeaveReason.FINISHED and slot.phase is SlotPhase.RUNNING:
+                    slot.done.add(key.group_rank)
+                self._on_request.left(slot)
+            case _:
+                pass
+        if is_first:
+            self._ending.manager_came(slot)
+
+
+def runs_apart(slot: SlotState, since_s: float = 0.0) -> m.Heartbeat:
+    """The activity of workers that cannot report it, without a Manager; ``since_s``: its age."""
+    progress = m.Progress(slot.budget.mark, 0, Activity.APART, since_s=since_s)
+    return m.Heartbeat(
+        (m.ReplicaProgress(slot.replica_id, slot.incarnation, progress),), quiet=True
+    )

@@ -1,0 +1,138 @@
+"""Sentences about a worker that is replaced inside its group, for people and for its incident.
+
+Pure functions. Not here: when one is said (replacing.py), the reasons of falls
+(core/replay/falls.py), all other sentences of the supervisor (words.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftrun.base.words import counted, ranges
+from ftrun.core.agent.events import ShowNotice, WorkerLife
+from ftrun.core.agent.failures import Failure
+from ftrun.core.replay.afterwards import Waits
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.settling import Counts
+
+
+def replaced(failure: Failure, then: str, *, is_told: bool = False) -> ShowNotice:
+    """A worker has died and was replaced inside its group; ``then``: what followed.
+
+    ``is_told``: so much was said before.
+    """
+    who = f"worker {failure.replica_id}.{failure.group_rank}"
+    pid = f" (pid {failure.pid})" if failure.pid else ""
+    log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
+    what = "was replaced, and its group did not go on" if is_told else failure.cause()
+    return ShowNotice("lost", (failure.replica_id,), f"{who}{pid} {what}. {then}", log)
+
+
+WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."
+
+
+def is_replaced(failure: Failure, step: int) -> ShowNotice:
+    """A worker that died is being replaced, and that lasts."""
+    return replaced(
+        failure, f"Its work since step {step} is repeated from memory, and the others wait."
+    )
+
+
+def went_on(step: int, after_s: float, number: int, budget: int) -> str:
+    """The words after a death that has cost no step."""
+    return (
+        f"Its work since step {step} was repeated from memory; all go on after {after_s:.2g} s, no "
+        f"step lost. Restart {number} of {budget}."
+    )
+
+
+def began_again(step: int, reached: int, after_s: float, number: int, budget: int) -> str:
+    """The words after a fall from which all workers have begun again in memory."""
+    again = "" if reached <= step else f", {counted(reached - step, 'step')} again"
+    return (
+        f"All went on from step {step}, the last that each had in memory{again}, after "
+        f"{after_s:.2g} s. Restart {number} of {budget}."
+    )
+
+
+def waits_for_node(replica_id: str, step: int) -> ShowNotice:
+    text = (
+        f"The states of step {step} are in memory of the nodes that are left. All go on from there "
+        "as soon as a node takes the lost one's place."
+    )
+    return ShowNotice("lost", (replica_id,), text)
+
+
+def would_go_on(replica_id: str, step: int) -> ShowNotice:
+    return ShowNotice("lost", (replica_id,), f"With another node all could go on from step {step}.")
+
+
+def not_replaced(
+    group_rank: int,
+    reason: Fall | None,
+    found: str,
+    life: int | None = None,
+    staying: Sequence[int] = (),
+    *,
+    is_one: bool = True,
+) -> str:
+    """Why all workers of a group are started again, though there are memory snapshots.
+
+    ``found``: by a worker. ``is_one``: it is the only replica. ``life``: of its replacement, by
+    whose log it can be found out. ``staying``: those that have not left their broken group.
+    """
+    why = "another could not be before" if reason is None else reason.because(found)
+    if reason is Fall.STAYS:
+        why += f" ({', '.join(f'worker {rank}' for rank in staying)})"
+    if life is not None:
+        why += f" (the replacement's log is {life}.log)"
+    then = "all begin again" if is_one else "its replica restarts"
+    return f"Worker {group_rank} cannot be replaced alone, so {then}: {why}. "
+
+
+def do_not_go_on(
+    replica_id: str,
+    ranks: Sequence[int],
+    still_s: float,
+    done: Sequence[Counts],
+    waits: Sequence[Waits | None],
+) -> ShowNotice:
+    """After a mend some workers have waited in a call for long. ``ranks``: were replaced."""
+    text = (
+        f"Since {_workers(ranks)} came back some workers have waited for {still_s:.0f} s in one "
+        f"call: {where_all_are(done, waits)}. They go on to wait, because another may be at work. "
+        "`ftrun stack` shows where each stands. One that you end by kill -9 is replaced; "
+        "--hang-factor F does so by itself."
+    )
+    return ShowNotice("waits", (replica_id,), text)
+
+
+def where_all_are(done: Sequence[Counts], waits: Sequence[Waits | None]) -> str:
+    """In which call each worker waits. ``done``: by group, of each rank."""
+    groups = [*dict.fromkeys(group for own in done for group in own)]
+    places: dict[str, list[int]] = {}
+    for rank, known in enumerate(waits):
+        places.setdefault(_place(groups, known), []).append(rank)
+    found = [f"{_workers(ranks)} {place}" for place, ranks in places.items()]
+    for group in sorted({known.group for known in waits if known and known.call >= 0}):
+        members = [rank for rank, own in enumerate(done) if group in own]
+        found.append(f"group {groups.index(group) + 1} is of {_workers(members)}")
+    return ", ".join(found)
+
+
+def _place(groups: Sequence[int], known: Waits | None) -> str:
+    if known is None or not known.is_fresh:
+        return "silent (stopped, or in a library that holds Python's lock)"
+    if known.call < 0:
+        return "in no collective"
+    number = groups.index(known.group) + 1
+    return f"in call {known.call} ({known.kind.strip('_')}) of group {number}"
+
+
+def _workers(ranks: Sequence[int]) -> str:
+    return f"{'worker' if len(ranks) == 1 else 'workers'} {ranges([*map(str, ranks)])}"
+
+
+def would_have_gone_on(step: int) -> str:
+    """No restart is left for a worker that could have been replaced."""
+    return f"It could have gone on from step {step}. " if step >= 0 else ""

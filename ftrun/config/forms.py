@@ -42,7 +42,6 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     is_asked = is_stated or settings.snapshot_path is not None
     several = settings.replicas > 1
-    is_explicit = settings.inject == Form.EXPLICIT.value
     sees_gpus = settings.gpus > 0 and settings.device == "auto"
     script = settings.script.as_started()
     one = settings.rendezvous
@@ -51,15 +50,13 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         "torchrun's options keep torchrun's restarts": settings.as_torchrun and not is_asked,
         f"{settings.replicas} replica groups heal from each other": several
         and not (is_stated and settings.workers_per_replica > 1),
-        "of several replica groups it is for scripts with a Manager so far, and --inject explicit "
-        "tells that it is one": several and not is_explicit,
         "of several replica groups it is without --snapshot and on one node so far": several
         and (settings.snapshot_path is not None or settings.nodes > 1),
         "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
         "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO
-        and not several,
+        and not (several and settings.inject != "off"),
         "it is for CPU so far": settings.device == "cuda" or (sees_gpus and not is_asked),
         "it is for Python scripts that ftrun itself runs": script.kind
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),

@@ -93,12 +93,15 @@ class Attached:
         self.alone.watch()  # after it, because the first to see a step may begin again
 
     def _carry(self) -> None:
-        if self._inject == Form.EXPLICIT.value and self._here.workers_per_replica > 1:
-            from ftrun.snapshots import area
+        from ftrun.snapshots import area
 
-            if area.VARIABLE in os.environ:
-                from ftrun.inject.zero_edit import in_place
+        keeper = None
+        if self._inject != MEMORY and area.VARIABLE in os.environ:
+            from ftrun.inject.zero_edit import in_place
 
+            if self._inject in CARRYING:
+                keeper = in_place.keeper_of(self._here)
+            else:
                 in_place.install(self._here)
         if self._inject not in (WATCHED, MEMORY, *CARRYING):
             return
@@ -113,7 +116,7 @@ class Attached:
             zero_edit.watch(self._here)
             return
         try:
-            self.loop = zero_edit.install(self._here, self._variables)
+            self.loop = zero_edit.install(self._here, self._variables, keeper)
         except Exception as error:
             from ftrun.inject.zero_edit.refusals import refuse_own
 

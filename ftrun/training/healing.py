@@ -265,6 +265,12 @@ class Healing:
             "(a script that does so in its forward pass?): it is read into new memory from now on"
         )
 
+    def succeed(self, state: FetchedState, place: str) -> None:
+        """Give the state of a lost worker to the script, in whose place this one is, and which
+        stood at ``place``."""
+        self.fetched, self._fetched_place = state, place
+        self.apply()
+
     def offer(self, order: OfferState) -> None:
         """Serve the live state until ``retire``, from the moment when it may be read."""
         with self._lock:

@@ -71,6 +71,17 @@ def parameters_of(model: nn.Module) -> Iterator[nn.Parameter]:
             yield from unit.shards
 
 
+def forget_passes(model: nn.Module) -> None:
+    """Forget the passes that no backward pass has followed, as those of an evaluation.
+
+    FSDP2 gathers ahead in a backward pass, in the order of all passes since the last one. A process
+    that has not made them, because it was started since, would gather in another order.
+    """
+    for module in model.modules():
+        for unit in _units(module):
+            unit.forget_passes()
+
+
 class _Unit:
     """The parameters of one ``fully_shard``, which FSDP reduces in one piece."""
 
@@ -86,6 +97,15 @@ class _Unit:
     @property
     def parameters(self) -> Iterator[nn.Parameter]:
         return (shard for shard in self.shards if shard.requires_grad)
+
+    def forget_passes(self) -> None:
+        shared = getattr(self._group, "comm_ctx", None)
+        for known in (
+            getattr(shared, "post_forward_order", None),
+            getattr(self._group, "_post_forward_indices", None),
+        ):
+            if known:
+                known.clear()
 
     @property
     def is_reduced_across(self) -> bool:

@@ -33,7 +33,7 @@ class Case:
 
     ``needs``: the package that the script imports beside torch. ``late``: the rank of a replica
     that takes its time to begin again. ``workers``: of each replica. ``step_s``: how long a step
-    takes at least.
+    takes at least. ``is_kept``: with memory snapshots, so that workers are replaced in place.
     """
 
     script: str
@@ -44,9 +44,11 @@ class Case:
     late: str = ""
     workers: int = 1
     step_s: str = STEP_S
+    is_kept: bool = False
 
     def __str__(self) -> str:
         several = f" ({self.workers} workers per replica)" if self.workers > 1 else ""
+        several += " (memory snapshots)" if self.is_kept else ""
         several += "" if self.step_s == STEP_S else " (short steps)"
         late = f", {self.late} back late" if self.late else ""
         kills = f": {self.kills}{late}" if self.kills else ""
@@ -109,6 +111,7 @@ def run(
         [
             *(python, "-m", "ftrun", "--replicas", str(case.replicas), "--prefix"),
             *("--workers-per-replica", str(case.workers)),
+            *(("--memory-snapshots", "auto") if case.is_kept else ()),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,
@@ -164,6 +167,16 @@ def _in_pairs(script: str, args: str, *moments: str) -> list[Case]:
         Case(script, args, ",".join(f"{rank}@{moment}" for rank in ranks), workers=2)
         for moment in moments
         for ranks in who
+    ]
+
+
+def _in_place(script: str, args: str, *moments: str) -> list[Case]:
+    """Two replicas of two workers: one of slot 0, one of slot 1 and both at once are replaced."""
+    who = (("0",), ("3",), ("1", "2"))
+    return [
+        Case(script, args, kills, replicas=2, workers=2, is_kept=True)
+        for moment in moments
+        for kills in (",".join(f"{rank}@{moment}" for rank in ranks) for ranks in who)
     ]
 
 
@@ -275,6 +288,22 @@ def _framework(needs: str, script: str, args: str, early: int, late: int) -> lis
     back_late = Case(script, args, f"1@train {early}", needs, 2, late="1", step_s="0")
     return [*(Case(script, args, kill, needs, 2) for kill in (*kills, *more)), back_late]
 
+
+KEPT = (
+    *_in_place("full.py", "", "train 1 3", "evaluation 1", "the end"),
+    *_in_place("full.py", "--accum 2 --workers 2 --ema", "train 1 5", "evaluation 1"),
+    *_in_place("full.py", "--amp", "train 1 3"),
+    *_in_place("sharded.py", "", "train 1 7", "evaluation 1", "the end"),
+    *_in_place("sharded.py", "--hsdp --accum 2", "train 1 3", "evaluation 1"),
+    *_in_place("kept.py", "", "train 2 4"),
+    *_in_place("held.py", "", "train 2 1"),
+    *_in_place("phases.py", "two", "train main 1 2"),
+    *_in_place("phases.py", "sharded", "train second 1 2"),
+    *_in_place("beside.py", "", "train 1 3"),
+    *_in_place("loops.py", "prefetch", "train 20"),
+    *_in_place("loops.py", "stream", "train 20"),
+)
+"""What is replaced in place ends as if nobody had died."""
 
 FRAMEWORKS: tuple[Case, ...] = (
     *_framework("transformers", "trainer.py", "", 20, 120),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.zero_edit.matrix import CASES, QUICK, Case, run
+from tests.zero_edit.matrix import CASES, KEPT, QUICK, Case, Outcome, run
 
 
 def check(case: Case, directory: Path) -> None:
@@ -30,3 +31,23 @@ def test_quick(case: Case, tmp_path: Path) -> None:
 def test_matrix(case: Case, tmp_path: Path) -> None:
     """All of it."""
     check(case, tmp_path)
+
+
+_UNDISTURBED: dict[Case, Outcome] = {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", KEPT, ids=str)
+def test_in_place(case: Case, tmp_path: Path) -> None:
+    """Workers that are replaced alone: nobody joins, and the end is that of an undisturbed run."""
+    quiet = replace(case, kills="", is_kept=False)
+    for name in ("quiet", "killed"):
+        (tmp_path / name).mkdir()
+    if quiet not in _UNDISTURBED:
+        _UNDISTURBED[quiet] = run(quiet, tmp_path / "quiet")
+    outcome = run(case, tmp_path / "killed")
+    assert outcome.exit_code == 0, outcome.output
+    if "all replicas would wait for longer" in outcome.output:
+        pytest.skip("this machine starts a process so slowly that a restart is right")
+    assert outcome.ends == _UNDISTURBED[quiet].ends, outcome.output
+    assert "no step lost" in outcome.output and not outcome.joins, outcome.output

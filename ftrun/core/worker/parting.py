@@ -10,8 +10,9 @@ the only one that its counterparts can heal from.
 
 A stage is a fact about one process until that process ends, whichever quorum is in force. So there
 are no rounds. A process that has died since is no longer in the quorum, or another incarnation of
-its slot is. Its slot is waited for again, unless the dead process had come to KNOWS. (Of the last
-workers that leave, one may die unseen.)
+its slot is, or one at another address, which has replaced it inside its group. Its slot is waited
+for again, unless the dead process had come to KNOWS. (Of the last workers that leave, one may die
+unseen.)
 
 A script may also end in one replica while its peers train on: one rank has left the loop. Such a
 peer waits in a reduction or an exchange for this worker, and this worker at the end for such a
@@ -327,5 +328,6 @@ def _is_from(trains: exchange.Contribution, state: StateId) -> bool:
 
 
 def _note(peers: dict[str, _Peer], name: str, incarnation: str, endpoint: Endpoint) -> None:
-    if name not in peers or peers[name].incarnation != incarnation:
+    known = peers.get(name)
+    if known is None or (known.incarnation, known.endpoint) != (incarnation, endpoint):
         peers[name] = _Peer(incarnation, endpoint)

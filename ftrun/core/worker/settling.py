@@ -16,13 +16,18 @@ Where ranks join, all count from 0 again: the call before is -1 for those that w
 *second phase* is a small all-reduce after a call whose result is large, or differs between ranks.
 A rank that has passed it knows that all have their results, so that none of them needs a copy.
 
+A rank may be replaced by another process, which makes its last calls again. What these have given
+is in a log, from before the script or the second phase could see it. So the process tells its
+peers that it is where the lost rank was (``Position.holding``): of a call that the log does not
+have, the lost rank had no result either.
+
 Not here: process groups and tensors (inject/zero_edit/world/), which ranks survive (machine.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftrun.core.ids import Attempt
@@ -60,6 +65,23 @@ class Position:
         parts = (self.kept, self.known, self.second, self.bare)
         moved = (frozenset(number - base for number in part) for part in parts)
         return Position(self.begun - base, self.since - base, *moved)
+
+    def holding(
+        self,
+        kept: Collection[int] = (),
+        known: Collection[int] = (),
+        second: Collection[int] = (),
+    ) -> Position:
+        """The same position of a rank that has the results of these calls before it makes them: a
+        peer has given them, or the log of the rank in whose place it is. They count as begun."""
+        begun = max((self.begun, *(number + 1 for number in (*kept, *known, *second))))
+        return replace(
+            self,
+            begun=begun,
+            kept=self.kept.union(kept),
+            known=self.known.union(known),
+            second=self.second.union(second),
+        )
 
     def has(self, number: int) -> bool:
         """Whether the call is complete here, so that this rank will not make it again."""

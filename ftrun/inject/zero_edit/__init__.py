@@ -8,7 +8,7 @@ ftrun itself. Begin with ``states.py``.
 | file | what it patches or keeps |
 |---|---|
 | one_group.py, memory.py | one replica group, whose workers go on from the agent's memory |
-| in_place.py | the workers of a replica of a script with a Manager, which do so too |
+| in_place.py, predecessor.py | the workers of a replica of several, which do so too |
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
 | wrapping.py | DistributedDataParallel |
@@ -52,6 +52,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.in_place import InPlace
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
     from ftrun.inject.zero_edit.variables import Variables
@@ -59,12 +60,15 @@ if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
 
 
-def install(here: WorkerContext, variables: Variables | None) -> Loop:
+def install(
+    here: WorkerContext, variables: Variables | None, keeper: InPlace | None = None
+) -> Loop:
     """Patch torch; call it once, before the script has any name of it.
 
     Args:
         here: this worker.
         variables: of both forms, if the script may turn out to be explicit; None: ftrun carries it.
+        keeper: of this worker; None: nobody could take its place.
 
     Raises:
         Refused: the installed torch lacks names that ftrun needs.
@@ -88,9 +92,11 @@ def install(here: WorkerContext, variables: Variables | None) -> Loop:
             f"torch {torch.__version__} has no {', '.join(lacking)}, which ftrun needs to heal a "
             "script step by step. Use a version of torch that ftrun names in its requirements"
         )
-    loop, patches = Loop(here), Patches()
+    loop, patches = Loop(here, keeper=keeper), Patches()
     script = loop.script
     script.models.install(patches)
+    if script.predecessor is not None:
+        script.predecessor.install(patches)
     Wrapping(script.models).install()
     if script.mates.are_several:
         meshes.count_from(script.mates.first)
@@ -138,7 +144,7 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     counting.RANGES.before_turn = loop.before_turn
     counting.install()
     opening.install(patches)
-    Objects(script.world).install(patches)
+    Objects().install(patches)
     files.install(patches, script.drafts)
     script.rewriting.install(patches)
     script.directories.install(patches)

@@ -71,7 +71,8 @@ class Appended:
             if opened is not None and not opened.closed and opened.readable():
                 fronts[name] = _front(name, length)
         self._lengths = [*self._lengths[1 - KEPT :], (step, self.at_place, fronts)]
-        if self._open:
+        if self._open or self._left:
+            self._left = []  # of an incarnation that has ended
             self._leave()
 
     def lengths(self) -> Sizes:

@@ -169,6 +169,8 @@ class Attaching:
         vars(ftrun)["__getattr__"] = self._plain_getattr
         self._variables.become_explicit()
         self._undo()
+        if self._script.mates.keeper is not None:
+            self._script.mates.keeper.lacks("--inject explicit tells in time that it makes one")
 
     def _why_late(self) -> str:
         if self.stage is Stage.TAKEN:

@@ -90,7 +90,9 @@ class Directories:
             self._absent.update(absent)
             self._listed.update(listed)
             self.is_successor, self._repeats = True, ends
-        if script.memory is not None:
+        if script.is_in_place:
+            self._is_same = self._repeats = True
+        elif script.memory is not None:
             # A worker that replaces another in its group is to take the same way, so it is always
             # told the same; any other one of a group begins anew.
             self._is_same = self._repeats = script.memory.world.is_newcomer

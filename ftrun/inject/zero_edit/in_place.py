@@ -1,4 +1,4 @@
-"""A script with a Manager: a lost worker of a replica of several is replaced inside its group.
+"""Replicas: a lost worker of a replica of several is replaced inside its group.
 
 Theory of operation. The process groups within the replica are those of world/replayed.py, and so is
 that of its votes. Each step that begins with the job's state may begin with a generation: what the
@@ -14,12 +14,17 @@ the other replicas wait for its answer, and nobody leaves the quorum.
 What the log cannot give again is a fall: a step that was lost, another quorum, a heal. So each of
 those is followed by a generation.
 
+An unmodified script has its Manager from ftrun, and calls across replicas of its own, whose results
+go to the same log (world/succeeding.py). Its replacement joins its predecessor's place as others
+join their peers' (predecessor.py).
+
 Not here: its machine (core/worker/machine.py), the agent's part (core/agent/replacing.py).
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,38 +32,46 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.heal import FetchedState
 from ftrun.checkpoint.leaves import LeafSpec
-from ftrun.core.ids import Attempt, StateId
+from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId
 from ftrun.core.messages import Interrupt, NewQuorum
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, Pace, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.world import succeeding
+from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.objects import Objects
 from ftrun.inject.zero_edit.world.opening import devices_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import VARIABLE, AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 from ftrun.training.healing import OWN
 from ftrun.training.reductions import Reduction
 
-ACROSS = 1
-"""The name of the reductions with other replicas in their log."""
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.predecessor import Predecessor
+
+ACROSS, CALLS = 1, 2
+"""The names of the reductions with other replicas in their log, and of the script's calls."""
 REDUCTIONS_MAX = 1 << 16
 """Of one step."""
 PASSED_MAX_S = 1.0
@@ -67,17 +80,23 @@ as for an evaluation."""
 
 
 def install(here: WorkerContext) -> None:
-    """Keep this worker; call it before the script has any name of torch's. Nothing is done where
-    its agent has set no memory aside."""
+    """Keep a worker whose script makes a Manager; call it before the script has any name of
+    torch's."""
+    keeper = keeper_of(here)
+    if keeper is not None:
+        patches = Patches()
+        keeper.opening.install(patches)
+        Objects().install(patches)
+
+
+def keeper_of(here: WorkerContext) -> InPlace | None:
+    """What keeps this worker; None: its agent has set no memory aside."""
     try:
         memory = GroupMemory.open(os.environ[VARIABLE])
     except (KeyError, OSError, ValueError):
-        return
-    keeper = InPlace(here, memory)
-    context.Process.keeper = keeper
-    patches = Patches()
-    keeper.opening.install(patches)
-    Objects(keeper.world).install(patches)
+        return None
+    keeper = context.Process.keeper = InPlace(here, memory)
+    return keeper
 
 
 class _World(ReplayedWorld):
@@ -93,7 +112,11 @@ class _World(ReplayedWorld):
 
 
 class InPlace:
-    """Keeps one worker. See training/keeper.py for what is called when."""
+    """Keeps one worker. See training/keeper.py for what is called when.
+
+    Attributes:
+        predecessor: of an unmodified script; None: the script has a Manager.
+    """
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
         seen = as_replicas(here)
@@ -113,7 +136,10 @@ class InPlace:
         self._number, self._pace = self.area.newest, Pace()
         self._worked_s, self._began_at, self._took_s = time.process_time(), 0.0, 0.0
         self._left: set[int] = set()  # the logged reductions that are to be repeated
+        self._lock = threading.Lock()  # of the log of results
+        self._calls = 0  # that are logged
         self._state: Any = None
+        self.predecessor: Predecessor | None = None
         if world.is_newcomer:
             self._find()
 
@@ -133,9 +159,12 @@ class InPlace:
 
     def vote_group(self, timeout_s: float) -> Shell:
         """See Keeper."""
-        limit, world = timedelta(seconds=timeout_s), self.world
-        ranks = range(self.board.ranks)
-        shell = Shell(world, "vote", ranks, world.rank, limit, devices_of("gloo"), "gloo", None)
+        return self.make_group("vote", range(self.board.ranks), timedelta(seconds=timeout_s))
+
+    def make_group(self, name: str, ranks: Sequence[int], limit: timedelta) -> Shell:
+        """A group over some ranks of this replica, all of whose calls are logged."""
+        world, own = self.world, list(ranks).index(self.world.rank)
+        shell = Shell(world, name, ranks, own, limit, devices_of("gloo"), "gloo", None)
         self.opening.add(shell)
         return shell
 
@@ -162,8 +191,30 @@ class InPlace:
         """See Keeper."""
         if self._state is not None:
             self._load()
-        if self.is_repeating and not (self._left or self.world.is_behind):
+        if self.is_repeating and not self._is_behind:
             self._engine.feed(self._goes_live())
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether its predecessor has done more than this process."""
+        is_across = self.predecessor is not None and self.predecessor.is_behind
+        return bool(self._left) or self.world.is_behind or is_across
+
+    @property
+    def place(self) -> str:
+        """Where the predecessor of an unmodified script's worker stood, before its state is
+        loaded."""
+        found: str = unpacked(self._state.head)[0]["place"]
+        return found
+
+    def wants(self, step: int) -> bool:
+        """Whether a generation is due in a step."""
+        return self._must or is_due(self.board.read(0, Word.DUE), step)
+
+    def is_noted(self, step: int) -> None:
+        """The script is noted between two steps, perhaps at the place of this one, which begins."""
+        if self.world.fell is None and not self.world.is_apart and self.wants(step):
+            self.world.is_at_place(step)
 
     def has_begun(self, *, is_whole: bool) -> None:
         """See Keeper."""
@@ -174,15 +225,14 @@ class InPlace:
         quorum_id = self._machine.tag.attempt.quorum_id
         self._must |= quorum_id != self._quorum_id
         self._quorum_id = quorum_id
-        is_due_now = self._must or is_due(self.board.read(0, Word.DUE), step)
         has_it, self._has_loaded = self._has_loaded, False
-        if is_whole and is_due_now and not has_it:
+        if is_whole and self.wants(step) and not has_it:
             try:
                 self._take(step)
             except Exception as error:  # noqa: BLE001  # of the script's functions: it trains on
                 self.lacks(f"no snapshot of its state: {type(error).__name__}: {error}")
         world.begins(step)
-        with self._engine.lock:
+        with self._lock:
             self._begin_log()
             self._results.drop_logs(self.area.oldest_log() - 1)
         self._began_at = clock.now()
@@ -222,17 +272,22 @@ class InPlace:
 
     def hands_out(self, step: int, known: Sequence[tuple[int, Reduction]], at: Attempt) -> None:
         """See Keeper."""
-        for index, reduction in known:
-            call = step * REDUCTIONS_MAX + index
-            if self._is_full or self._results.find(ACROSS, call) is not None:
-                continue
-            try:
-                log, data = self.world.log, reduction.data.detach()
-                self._results.log(log, ACROSS, call, at.quorum_id, [data], at.number)
-            except AreaFull:
-                self._is_full = True
-                with self.world.changed:
-                    self.world.fills_up()
+        with self._lock:
+            for index, reduction in known:
+                call = step * REDUCTIONS_MAX + index
+                if self._results.find(ACROSS, call) is None:
+                    self._log(ACROSS, call, at, [reduction.data.detach()])
+
+    def _log(self, name: int, call: int, at: Attempt, data: Sequence[torch.Tensor]) -> None:
+        if self._is_full or self._number == NONE or self.world.fell is not None:
+            return  # nobody could need it
+        try:
+            log = self._results.newest_log
+            self._results.log(log, name, call, at.quorum_id, data, at.number)
+        except AreaFull:
+            self._is_full = True
+            with self.world.changed:
+                self.world.fills_up()
 
     def answers(self, step: int, index: int, reduction: Reduction) -> list[e.Event]:
         """See Keeper."""
@@ -253,7 +308,7 @@ class InPlace:
 
     def _before_call(self) -> None:
         """The script makes a call in the group."""
-        if self.is_repeating and (self._left or self.world.is_behind):
+        if self.is_repeating and self._is_behind:
             self.world.on_live = self._before_call
         elif self.is_repeating:
             self._engine.feed(self._goes_live())
@@ -263,28 +318,77 @@ class InPlace:
         self.is_repeating = False
         self.world.on_live = None
         self._engine.goes_live()
-        return Interrupt(max(self.board.seen(rank) for rank in range(self.board.ranks)))
+        return Interrupt(self._highest)
+
+    @property
+    def _highest(self) -> Attempt:
+        """The highest attempt that its group has seen."""
+        return max(self.board.seen(rank) for rank in range(self.board.ranks))
+
+    # ------------------------------------------------------------ calls across replicas
+
+    def logs(self, call: Call, *, is_half: bool = False) -> None:
+        """See Keeping."""
+        if call.shell.calls.get(call.number) is not call or (call.is_logged and not call.is_two):
+            return  # nobody meets anybody in it, or it is there
+        tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
+        with self._lock:
+            self._log(CALLS, self._calls, tag, succeeding.to_log(call, is_half=is_half))
+            self._calls += 1
+        call.is_logged = True
+
+    def waits(self, call: Call) -> None:
+        """See Keeping."""
+        quorum = self._machine.in_force
+        if self.is_repeating and self._is_behind:
+            self.differs(call)
+        elif self.is_repeating:
+            self._engine.feed(self._goes_live())
+        elif quorum is not None and call.state is State.FAILED and _is_broken(call.shell):
+            self._engine.feed(e.PeerUnreached(quorum.attempt, "of a collective"))
+
+    def differs(self, call: Call) -> None:
+        """See Keeping."""
+        where = f"{call.kind.name.strip('_')} at {call_site()}"
+        self.world.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
+        stay()
+
+    def cannot(self, call: Call) -> None:
+        """See Keeping."""
+        if self.world.fell is None:
+            self.world.falls(Fall.CALL, f"{call.kind.name} at {call_site()}")
 
     # ------------------------------------------------------------ generations
 
     def _take(self, step: int) -> None:
         """Copy the state at the beginning of a step."""
-        world, machine = self.world, self._machine
-        if world.fell:
+        world = self.world
+        with self._engine.lock:
+            seed = self._machine.seed() if self._machine.in_force is not None else None
+        if world.fell or seed is None:  # of one that is interrupted at once nobody knows the end
             return
-        world.is_at_place(step)
-        if not (world.may_be_made(world.count) and world.is_settled_until(world.count)):
+        if self.predecessor is None:
+            world.is_at_place(step)
+            more: dict[str, Any] = {"count": world.count}
+            random = States.now().encode()
+        else:
+            found = self.predecessor.left()
+            if found is None:
+                return
+            more, random = found
+        count = more["count"]
+        if not (world.may_be_made(count) and world.is_settled_until(count)):
             return
-        began, count, calls = time.thread_time(), world.count, world.begun()
-        number = self._number + 1
+        began, before, calls = time.thread_time(), world.begun(count), world.begun()
+        begun, number = world.count, self._number + 1
         given = pack(self._session.healing.tree())
-        if world.count != count:
+        if world.count != begun:
             self.lacks("the script makes a collective where it gives its state")
             return
         world.is_made(step)
-        seed = machine.seed()
         head = {
-            "count": count,
+            **more,
+            "calls": self._calls,
             "state": [seed.state.step, seed.state.lineage],
             "begun": seed.begun,
             "shapes": None if seed.shapes is None else [asdict(x) for x in seed.shapes],
@@ -293,7 +397,7 @@ class InPlace:
             "structure": given.structure,
             "specs": [asdict(x.spec) for x in given.leaves],
         }
-        parts = [codec.encode(NewQuorum(seed.quorum)), *States.now().encode()]
+        parts = [codec.encode(NewQuorum(seed.quorum)), *random]
         rank = world.rank
         try:
             self.area.write(
@@ -302,13 +406,15 @@ class InPlace:
                 given.leaves,
                 step,
                 calls,
-                calls,
+                before,
                 has_room=partial(world.has_room, groups=self._groups),
             )
             self.board.set(rank, Word.NEWEST, step)
         except AreaFull as error:
             self._gives_up(str(error))
         self._number, self._must = number, False
+        if self.predecessor is not None:
+            self.predecessor.is_left(step)
         self._took_s = time.thread_time() - began - self.area.touched_s
 
     def _begin_log(self) -> None:
@@ -347,12 +453,20 @@ class InPlace:
             head["tries"],
             head["repeats"],
         )
+        if self.predecessor is not None:
+            self.predecessor.begins(head, random)
         self.world.is_loading = True
-        healing.fetched = FetchedState(known, tree, state.state.nbytes, 0.0, (), {})
-        healing.apply()
+        fetched = FetchedState(known, tree, state.state.nbytes, 0.0, (), {})
+        healing.succeed(fetched, head.get("place", ""))
         self.world.is_loading = False
         self._session.progress.batches = int(tree[OWN]["batches_committed"])
-        States.decode(random).set()
+        logged = sorted({x for x in self._results.calls(CALLS) if x >= head["calls"]})
+        self._calls = max((x + 1 for x in logged), default=head["calls"])
+        if self.predecessor is None:
+            States.decode(random).set()
+        else:
+            entries = [x for x in (self._results.find(CALLS, y) for y in logged) if x is not None]
+            self.predecessor.goes_on(seed.quorum, self._highest, entries)
         self._left = {x for x in self._results.calls(ACROSS) if x // REDUCTIONS_MAX > head["begun"]}
         self._quorum_id, self._must = seed.quorum.attempt.quorum_id, False
         self._has_loaded = True
@@ -361,6 +475,12 @@ class InPlace:
         self.world.on_live = self._before_call
         self._engine.feed(seed)
         self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
+
+
+def _is_broken(shell: Shell) -> bool:
+    """Whether a peer's connection is gone, which nobody has said so far."""
+    built = shell.built
+    return not shell.is_stopped and built is not None and not built.is_connected()
 
 
 def _shape(known: dict[str, Any]) -> Shape:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.charge import Charge
@@ -42,6 +43,9 @@ from ftrun.inject.zero_edit.script import Script
 from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
 
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.in_place import InPlace
+
 
 class Loop:
     """Connects the script's loop with the Manager. Used by the main thread only.
@@ -51,10 +55,12 @@ class Loop:
         on_raise: called if the script fails; whether it has ended no step.
     """
 
-    def __init__(self, here: WorkerContext, memory: Memory | None = None) -> None:
+    def __init__(
+        self, here: WorkerContext, memory: Memory | None = None, keeper: InPlace | None = None
+    ) -> None:
         self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
         self._course = Course()
-        self.script = Script(here, self._course, self, memory)
+        self.script = Script(here, self._course, self, memory, keeper)
         self._charge, self._moving = Charge(self.script), Moving(self.script)
         self.script.directories.waits_for_file = Inside(self.script).waits_for_file
         self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
@@ -184,6 +190,8 @@ class Loop:
                 assert manager is not None
                 self._outcome = manager.should_commit()
                 self._course.goes(Event.STEP, State.BETWEEN)
+                if script.predecessor is not None:
+                    script.predecessor.step_ended()
                 script.steps += 1
                 script.ending.step_ended()
                 if self._outcome:
@@ -299,11 +307,14 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
-        is_at_draw = iterator is not None or (event is Event.DRAW and script.memory is not None)
+        is_own = script.memory is not None or script.is_in_place
+        is_at_draw = iterator is not None or (event is Event.DRAW and is_own)
         if self._course.now is State.STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()
         script.show_place(manager)
+        if script.predecessor is not None:
+            script.predecessor.come()
         if script.trial is not None:
             script.trial.begins(script.steps_of(manager))
         return True

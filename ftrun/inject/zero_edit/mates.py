@@ -22,6 +22,7 @@ import torch.distributed as dist
 from ftrun.base.errors import Bug, PeerError
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.in_place import InPlace
     from ftrun.training.context import WorkerContext
     from ftrun.training.exchanges import Exchanges
 
@@ -39,6 +40,7 @@ class Mates:
         first: the rank of the group's first worker in the script's world; ``rank``: of this one.
         group: the process group in which the script's models are reduced within the replica; None:
             it has one worker, or the script has no process group yet.
+        keeper: of this worker, which logs what groups within the replica give; None: none does.
     """
 
     def __init__(self, here: WorkerContext) -> None:
@@ -49,6 +51,7 @@ class Mates:
         self.rank = self.first + here.group_rank
         self.group: dist.ProcessGroup | None = None
         self._talk: dist.ProcessGroup | None = None  # the script cannot destroy it
+        self.keeper: InPlace | None = None
 
     def meet(self, group: dist.ProcessGroup, timeout: timedelta) -> None:
         """The script has made its world, with ``group`` for this replica; all mates come here."""
@@ -72,6 +75,8 @@ class Mates:
         self, name: str, ranks: Sequence[int], timeout: timedelta, *, only_cpu: bool = False
     ) -> dist.ProcessGroup:
         """A process group over some ranks of this replica group; they all call this."""
+        if self.keeper is not None:
+            return self.keeper.make_group(name, [rank - self.first for rank in ranks], timeout)
         torchs: Any = dist
         store = store_of_all(f"ftrun/mates/{self._here.key.incarnation}/{name}", STORE_TIMEOUT)
         rank, size = list(ranks).index(self.rank), len(ranks)
@@ -130,7 +135,7 @@ class Mates:
             return True
         try:
             self._talk.allreduce([torch.zeros(1)], dist.AllreduceOptions()).wait(MEETING_TIMEOUT)
-        except RuntimeError:  # one is gone, or elsewhere
+        except (RuntimeError, TimeoutError):  # one is gone, or elsewhere
             return False
         return True
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +32,6 @@ from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.randomness import Left, Randomness, States, _Left, left_of
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, version_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
@@ -54,34 +52,6 @@ PASSED_MAX_S = 1.0
 as for an evaluation."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
-
-
-class _Randomness(Randomness):
-    """The random numbers of a worker: a generation has them."""
-
-    def __init__(
-        self, path: Path, rank: int, step: Callable[[], int], life: Callable[[], str]
-    ) -> None:
-        super().__init__(path, rank, step, life)
-        self.given: tuple[list[str], list[bytes]] | None = None  # of the predecessor
-        self._noted: tuple[States, Left] | None = None
-
-    def note(self, states: States, seeds: Left) -> None:
-        self.is_noted, self._noted = True, (states, seeds)
-
-    def step_ended(self) -> None:
-        self.is_noted = False
-
-    def encoded(self) -> tuple[list[str], list[bytes]]:
-        """The names of the iterators at the place that was noted last, what each follows from, and
-        the generators."""
-        if self._noted is None:
-            return [], []
-        states, seeds = self._noted
-        return [name for name, _ in seeds], [*(x for _, x in seeds), *states.encode()]
-
-    def _found(self, _until: int) -> _Left | None:
-        return left_of(*self.given, is_between=False) if self.given and self.given[1] else None
 
 
 class Memory:
@@ -109,7 +79,6 @@ class Memory:
         self.layouts: Callable[[], Layouts | None] = list
         self.their_layouts: Layouts = []
         self.script: Any = None
-        self._randomness: _Randomness | None = None
         self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
@@ -125,10 +94,6 @@ class Memory:
         if self.world.is_newcomer:
             self.world.is_proven = False
             self._open()
-
-    def randomness(self, *args: Any) -> Randomness:
-        self._randomness = _Randomness(*args)
-        return self._randomness
 
     def _open(self) -> None:
         if self.world.memory.spans:
@@ -263,6 +228,11 @@ class Memory:
 
     # ------------------------------------------------------------ generations
 
+    @property
+    def calls_within(self) -> int:
+        """All calls are ``exchanges`` of a place."""
+        return 0
+
     def is_noted(self) -> None:
         """The script is noted: perhaps at the place of the step that begins next."""
         world, is_in_step = self.world, self.script.course.now.is_in_step
@@ -297,8 +267,7 @@ class Memory:
             tree[GRADIENTS] = [x.grad for x in self._parameters()]
         given = pack(tree)
         noting = self.script.noting
-        assert self._randomness is not None
-        names, random = self._randomness.encoded()
+        names, random = self.script.randomness.encoded()
         head = {
             "step": self._step,
             "place": replace(place, calls=()).encode(),
@@ -428,10 +397,9 @@ class Memory:
         if self.script.noting.printed is not None:
             done, world = self.world.done, self.world
             self.script.noting.printed.goes_on(head["printed"], lambda: world.count <= done)
-        assert self._randomness is not None
         walk, held = self.script.counters.walk, Place.decode(self.place).held
         self.lacks(suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held]))
-        self._randomness.given = head["iterators"], self._random
+        self.script.randomness.given = head["iterators"], self._random
         have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))
         random = self._random[len(head["iterators"]) :]
         self.batches.expect(head["batches"], random, have_drawn=have_drawn)

@@ -23,7 +23,7 @@ from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.tensors import LATE
 from ftrun.training import compiling
 from ftrun.training.manager import Manager
-from ftrun.training.sharded import parameters_of, replicate
+from ftrun.training.sharded import forget_passes, parameters_of, replicate
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -58,6 +58,7 @@ class Models:
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
         self.is_averaged = self.have_buffers = self._is_alone = self._has_first = False
+        self._has_evaluated = False
         self.wrapped: list[nn.Module] = []
         self.sites: list[str] = []
         self.syncs: list[bool | None] = []
@@ -163,9 +164,13 @@ class Models:
 
     @compiling.never
     def _before_sharded(self, module: Any, args: Any, kwargs: Any) -> None:
+        is_in_training = module.training and torch.is_grad_enabled()
+        if is_in_training and self._has_evaluated:
+            forget_passes(module)
+        self._has_evaluated = not is_in_training
         if not module.training:
             self.script.loop.before_evaluation()
-        elif torch.is_grad_enabled():
+        elif is_in_training:
             is_alone = not self.begins_pass((args, kwargs))
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
             if set_all is not None and (is_alone or self._is_alone):

@@ -96,9 +96,10 @@ class Moving:
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())
         seeds = script.randomness.seeds(place.loaders[0].name if place.loaders else "")
-        if script.memory is not None and (left := [*without, *waiting]):
+        is_own = script.memory is not None or script.is_in_place
+        if is_own and (left := [*without, *waiting]):
             without = self._await(place, left, seeds)
-        without += unclear if script.memory is not None else []
+        without += unclear if is_own else []
         taken.lacking += [
             f"the batches of the loader at {x.spot}" for x in without if not x.is_later
         ]
@@ -108,8 +109,9 @@ class Moving:
         self._begun_with = () if is_drawn else place.begun_with
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
-        if script.memory is not None and (kept := _in_cycles([*found, *others])):
-            script.memory.differs(kept)
+        kept_by = script.memory or (script.predecessor if is_own else None)
+        if kept_by is not None and (kept := _in_cycles([*found, *others])):
+            kept_by.differs(kept)
         moved = _move(found, facts[: len(found)], seeds, is_drawn=is_drawn)
         for place_of, iterator in found:
             iterator.is_training = True
@@ -194,8 +196,12 @@ class Moving:
         world.replay(place.exchanges, place.calls)
 
     def _tell(self, place: Place, taken: Taken) -> None:
-        if self._script.memory is not None:  # the agent tells of it
-            self._script.memory.tell(taken.lacking)
+        script = self._script
+        if script.memory is not None:  # the agent tells of it
+            script.memory.tell(taken.lacking)
+            return
+        if script.predecessor is not None and script.is_in_place:
+            script.predecessor.lacks(taken.lacking)
             return
         here, is_lead = self._script.here, self._script.mates.is_lead
         if is_lead or taken.of_its_own:

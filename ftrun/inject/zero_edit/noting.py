@@ -72,6 +72,7 @@ class Noted:
     printed: tuple[int, ...] = ()
     opened: Positions = ()
     held: tuple[suspended.Suspended, ...] = ()
+    within: int = 0
 
     def others(self, draws: Sequence[LoaderIterator]) -> list[tuple[LoaderIterator, int]]:
         """Those of ``opened`` that are not among ``draws``."""
@@ -103,6 +104,7 @@ class Script(Protocol):
     sparing: Sparing
     randomness: Randomness
     memory: Any
+    predecessor: Any
 
 
 class Noting:
@@ -271,11 +273,13 @@ class Noting:
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {x.name: y for x in OPEN.all() if (y := x.generator) is not None}
-        if self._script.memory is not None:
-            self._script.memory.is_noted()
+        kept, within = self._script.memory or self._script.predecessor, 0
+        if kept is not None:
+            kept.is_noted()
+            within = kept.calls_within
         exchanges, random = self._script.world.count, self._randomness.now(own)
         noted = Noted(here, read, ranges, exchanges, random=random, over=over)
-        noted = replace(noted, opened=OPEN.positions(), held=generators)
+        noted = replace(noted, opened=OPEN.positions(), held=generators, within=within)
         if self.printed is None:
             return noted
         lengths = {} if self.appended is None else self.appended.lengths()
@@ -414,6 +418,7 @@ class Noting:
             modules=tuple(name for name, _ in noted.read[len(noted.stack) : -1]),
             others=tuple(LoaderPlace(*x.numbers(drawn)) for x, drawn in noted.others(draws)),
             held=noted.held,
+            within=noted.within,
         )
 
     def _seeds(self, draws: Sequence[LoaderIterator], noted: Noted) -> Left:

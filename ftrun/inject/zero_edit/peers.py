@@ -58,6 +58,9 @@ class Peers:
         """Find out where they stand; mates go by what their lead has found."""
         if self.elsewhere is not None:
             return
+        if (begins_at := self._script.begins_at) is not None:
+            self._at = begins_at
+            return
         limit_s, exchanges = self._here.quorum_timeout_s, self._script.manager().session.exchanges
         text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
         if self._mates.are_several:

@@ -97,7 +97,8 @@ class Place:
     in all, how many of those committed up to now were no steps of the script's (inside.py).
     ``others``: iterators that are open and give no batches of training steps, as far as is known,
     where ``drawn`` counts all batches that each has given. ``held``: the fields of each generator
-    of Python's that the script holds (suspended.py).
+    of Python's that the script holds (suspended.py). ``within``: as ``exchanges``, of the calls
+    inside this replica.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -120,6 +121,7 @@ class Place:
     empty: int = field(default=0, compare=False, hash=False)
     others: tuple[LoaderPlace, ...] = field(default=(), compare=False, hash=False)
     held: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, hash=False)
+    within: int = field(default=0, compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""

@@ -118,6 +118,7 @@ class Randomness:
     Attributes:
         is_noted: the step under way.
         own: the generators of the script's, by name, as they were found last.
+        given: by a predecessor's generation, as ``encoded`` gives it; None: by its file alone.
 
     Args:
         path: of the slot's file; ``rank``: of this worker in the script's world.
@@ -136,7 +137,9 @@ class Randomness:
         self._journal = Journal(path)
         self._has_left = self._is_off = self.is_noted = False
         self._seeds: Left = ()
+        self._noted: States | None = None
         self._left: _Left | None = None
+        self.given: tuple[list[str], list[bytes]] | None = None
         self.own: Mapping[str, Any] = {}
 
     # ------------------------------------------------------------ for a successor
@@ -148,13 +151,21 @@ class Randomness:
 
     def note(self, states: States, seeds: Left) -> None:
         """A step begins at a place, with these ``states`` there, and ``seeds`` of its iterators."""
-        self.is_noted, self._seeds = True, seeds
+        self.is_noted, self._seeds, self._noted = True, seeds, states
         self._leave(states, is_between=False)
+
+    def encoded(self) -> tuple[list[str], list[bytes]]:
+        """The names of the iterators at the place that was noted last, what each follows from, and
+        the generators."""
+        if self._noted is None:
+            return [], []
+        names, seeds = [name for name, _ in self._seeds], [x for _, x in self._seeds]
+        return names, [*seeds, *self._noted.encode()]
 
     def step_ended(self) -> None:
         """A step that was noted has ended: what follows draws from here."""
         self.is_noted = False
-        if not self._is_off:
+        if not self._is_off and self._life():
             self._leave(States.now(self.own), is_between=True)
 
     def _leave(self, states: States, *, is_between: bool) -> None:
@@ -195,6 +206,8 @@ class Randomness:
 
     def _found(self, until: int) -> _Left | None:
         """What the predecessor has left of this life of the job, at ``until`` or before."""
+        if self.given is not None:
+            return left_of(*self.given, is_between=False) if self.given[1] else None
         try:
             for (life, step, is_between, names), parts in reversed(read(self._path)):
                 if life == self._life() and step <= until:

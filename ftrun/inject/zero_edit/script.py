@@ -6,6 +6,7 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from ftrun.inject.zero_edit.noting import Noting
 from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
+from ftrun.inject.zero_edit.predecessor import Predecessor
 from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import ours, refuse
@@ -48,6 +50,7 @@ from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.in_place import InPlace
     from ftrun.inject.zero_edit.loop import Loop
 
 
@@ -62,11 +65,17 @@ class Script:
         makes_manager: it is being made on the script's behalf.
         steps: that this process has ended; ``lost``: those of them that were not committed.
         lacking: what the last place could not set, in words.
+        predecessor: what a replacement of this worker begins with; None: there would be none.
         has_loaded: a state, since the step that begins was asked for.
     """
 
     def __init__(
-        self, here: WorkerContext, course: Course, loop: Loop, memory: Memory | None = None
+        self,
+        here: WorkerContext,
+        course: Course,
+        loop: Loop,
+        memory: Memory | None = None,
+        keeper: InPlace | None = None,
     ) -> None:
         self.here, self.course, self.loop, self.memory = here, course, loop, memory
         self.made: Manager | None = None
@@ -75,9 +84,11 @@ class Script:
         self.lacking: list[str] = []
         self.has_loaded = False
         self.mates = Mates(here)
+        self.mates.keeper = keeper
         self.peers = Peers(self)
         self.frameworks = Frameworks()
         self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
+        self.predecessor = None if keeper is None else Predecessor(self, keeper)
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(self)
         self.tensors = Tensors(
@@ -87,15 +98,14 @@ class Script:
             lambda: self.models.bare(),
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = memory is not None
-        RANGES.are_predecessors = memory is not None
+        RANGES.are_predecessors = memory is not None or self.is_in_place
         if memory is not None:
             self.tensors.busy = memory.world.busy
         step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         share = SHARE if memory is None else 0.0  # a place goes with a generation
         self.sparing = Sparing(self._needs_place, step, share)
-        kind = Randomness if memory is None else memory.randomness
         path = self.file(randomness.FILE)
-        self.randomness: Randomness = kind(path, self.mates.rank, step, self.life)
+        self.randomness = Randomness(path, self.mates.rank, step, self.life)
         self.noting = Noting(self)
         self.world.is_of_model = self.tensors.are_trained
         self.models = Models(self)
@@ -111,9 +121,10 @@ class Script:
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
         self.rewriting = Rewriting(self)
-        if self.memory is not None:
-            self.noting.printed = Printed(self.memory.board, self.memory.world.rank)
-        if self.memory is not None and not self.memory.world.memory.spans:
+        kept = self.memory or keeper
+        if kept is not None:
+            self.noting.printed = Printed(kept.board, kept.world.rank)
+        if kept is not None and not kept.world.memory.spans:
             self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
 
     def _joins(self) -> bool:
@@ -121,7 +132,20 @@ class Script:
         its predecessor trained in this form, and a replica of this node does."""
         if self.memory is not None:
             return self.memory.world.is_newcomer
-        return self.here.peers_train and self.directories.is_successor
+        has_trained = self.here.peers_train and self.directories.is_successor
+        keeper = self.mates.keeper
+        return has_trained or (keeper is not None and keeper.world.is_newcomer)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether this worker replaces another one, and has not come to its place so far."""
+        return self.predecessor is not None and not self.predecessor.has_come
+
+    @property
+    def begins_at(self) -> Place | None:
+        """Where the predecessor stood in whose place this worker is; None: it is in nobody's, or
+        has begun."""
+        return None if self.predecessor is None else self.predecessor.place
 
     @property
     def may_follow(self) -> bool:
@@ -158,6 +182,8 @@ class Script:
         """The Manager of this process, made at the script's first need of its peers."""
         if self.made is None:
             self.makes_manager = True
+            if self.predecessor is not None:
+                self.predecessor.keep()
             made: Any = self.memory or injected.manager(use_async_quorum=False)
             self.made = cast(Manager, made)
             self.makes_manager = False
@@ -199,7 +225,8 @@ class Script:
         self.ending.is_offered = False
         while True:
             self.has_loaded, place = False, None
-            manager.start_quorum(allow_heal=allow_heal)
+            with self._keeping(is_at_place=allow_heal):
+                manager.start_quorum(allow_heal=allow_heal)
             if self.has_loaded and manager.current_step():
                 place = self.peers.loaded()
             lacks = manager.is_healing() or (place is None and self.has_loaded)
@@ -211,6 +238,10 @@ class Script:
         RANGES.tells_all = False
         self.tensors.let_go()
         return place
+
+    def _keeping(self, *, is_at_place: bool) -> AbstractContextManager[None]:
+        kept = self.predecessor
+        return nullcontext() if kept is None or not is_at_place else kept.at_place()
 
     def loader_ended(self, *, has_lost: bool) -> None:
         """A loader of training batches has ended; ``has_lost``: and the last step was lost here.
@@ -251,6 +282,11 @@ class Script:
         """Show peers that heal where the script stands in this step."""
         manager.session.exchanges.show_place(partial(self._encoded, self.standing.shown))
 
+    def encoded(self) -> str:
+        """The place of the step that has begun."""
+        text: str = self._encoded(self.standing.shown)
+        return text
+
     @ours
     def _words(self) -> str:
         """Where the script stands, for people; "" before its first step. In any thread."""
@@ -279,6 +315,7 @@ class Script:
             or manager.session.awaits_newcomers
             or not self.world.is_whole
             or self.standing.is_in_package
+            or (self.predecessor is not None and self.predecessor.is_due())
         )
 
     def may_load(self) -> bool:

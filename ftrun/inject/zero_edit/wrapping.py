@@ -93,12 +93,12 @@ class Wrapping:
     @compiling.only_inside
     def _forward(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Call the model; in training the first pass after a commit begins a step."""
-        if self._begins(model):
+        if self._begins(model, args, kwargs):
             return DistributedDataParallel.forward(model, *args, **kwargs)
         return model.module(*args, **kwargs)
 
     @compiling.never
-    def _begins(self, model: Any) -> bool:
+    def _begins(self, model: Any, *inputs: Any) -> bool:
         """Whether this pass is of a step, or evaluates.
 
         The broadcast of buffers with which torch begins a pass comes before the step: a rank that
@@ -117,7 +117,7 @@ class Wrapping:
         if model.modules_buffers and model._check_sync_bufs_pre_fwd():
             model._sync_buffers()
             model.require_forward_param_sync = False
-        is_of_step = script.loop.before_forward()
+        is_of_step = self._models.begins_pass(inputs)
         if not is_of_step:
             model.require_forward_param_sync = is_due  # torch's own pass does not follow
         return is_of_step

@@ -47,7 +47,7 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
     ("given", "why"),
     [
         ({"replicas": 2, "workers_per_replica": 1}, "2 replica groups heal from each other"),
-        ({"replicas": 2}, "for scripts with a Manager so far"),
+        ({"replicas": 2, "inject": "off"}, "--inject off leaves the script alone"),
         ({"replicas": 2, "inject": "explicit", "nodes": 2, "lighthouse": "h:1"}, "one node so far"),
         ({"workers_per_replica": 1}, "one worker has no peers"),
         ({"lighthouse": "h:1"}, "on one node only"),
@@ -80,7 +80,10 @@ def test_replicas_of_several_workers_have_them_if_asked(script: str, tmp_path: P
 
 
 def test_replicas_of_one_node_are_told_that_they_could_be_one_group(script: str) -> None:
-    given: dict[str, Any] = {"replicas": 2, "workers_per_replica": 3, "memory_snapshots": "auto"}
+    given: dict[str, Any] = {
+        **{"replicas": 2, "workers_per_replica": 3, "memory_snapshots": "auto"},
+        "inject": "off",
+    }
     with pytest.raises(UserError, match=r"out, or make all one group: --workers-per-replica 6\.$"):
         check(resolved(script, **given))
     with pytest.raises(UserError, match=r"Leave it out\.$"):

@@ -177,7 +177,8 @@ class Counters:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
         until = place.step
-        left = None if self._left_for else left_at(self._path, until)
+        is_own = self._script.is_in_place  # all of it is of its predecessor
+        left = None if self._left_for or is_own else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._script.life() else None

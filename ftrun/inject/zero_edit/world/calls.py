@@ -127,6 +127,8 @@ class Call:
         since: when peers were told first that this rank waits in it.
         awaits: what it is held for, in words: its root is away, and may come back; "": it is not.
         held_at: since when.
+        half: the result that its predecessor had, in the second phase, and its tag; None: none.
+        is_logged: what it has given is in the log of whoever keeps this worker.
         handle: gives the Work that the script has got, as long as it has it.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
@@ -143,7 +145,9 @@ class Call:
     tag: object = None
     since: float | None = None
     awaits, held_at = "", 0.0
+    half: tuple[Sequence[bytes], object] | None = None
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
+    is_logged = False
     handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
@@ -228,7 +232,7 @@ class Call:
         """As ``issue``, before anybody hears of its result: ``is_sent`` follows."""
         if self.there is not None:
             self.restore()
-        self.there, self.tag = there, there.since
+        self.there, self.tag, self.has_result = there, there.since, False
         self.native, self.after = self.kind.issue(self, there)
         self.state, self.awaits = ISSUED, ""
 
@@ -285,6 +289,11 @@ class Call:
         self.native = self.after = None
         self._is_through()
 
+    def stands(self) -> None:
+        """All have its result: its own, or that of its predecessor, is right."""
+        bodies, tag = self.half or (None, None)
+        self.take(None if bodies is None else self.decoded(bodies), tag)
+
     def write(self, result: Sequence[torch.Tensor]) -> None:
         """Let the script's tensors have a result."""
         outputs = self.kind.outputs(self)
@@ -310,6 +319,8 @@ class Call:
         if not self.is_two or there is None or there.is_alone:
             self._is_through()
             return
+        if self.shell.world.keeper is not None:
+            self.shell.world.keeper.logs(self, is_half=True)
         self.state, self.has_result = SECOND, True
         if self.shell.is_stopped:
             self._fails(RuntimeError(ABORTED))
@@ -320,9 +331,11 @@ class Call:
 
     def _is_through(self) -> None:
         """Keep what others may need, and no more than that."""
-        self.state = THROUGH
         shell, kind = self.shell, self.kind
         world = shell.world
+        if world.keeper is not None:
+            world.keeper.logs(self)
+        self.state, self.half = THROUGH, None
         if self.is_large:
             world.buffers.release(self.kept or ())
         elif not self.is_two:

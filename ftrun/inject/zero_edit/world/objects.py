@@ -22,7 +22,6 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.world.shell import Shell
-from ftrun.inject.zero_edit.world.world import World
 
 OUTPUT = {
     "broadcast_object_list": "object_list",
@@ -36,9 +35,6 @@ TRIES_MAX = 8
 
 class Objects:
     """Stands in for torch's functions."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
 
     def install(self, patches: Patches) -> None:
         """Patch the functions where scripts find them."""
@@ -60,7 +56,7 @@ class Objects:
     def _as_one(
         self, plain: Callable[..., Any], group: Shell, named: Any, args: Any, kwargs: Any
     ) -> Any:
-        world, what = self._world, plain.__name__
+        world, what = group.world, plain.__name__
         output = named.get(OUTPUT[what])
         site = f"{what} {near_site()}"
         notes = world.in_set_up and world.kept is not None
@@ -95,7 +91,7 @@ class Objects:
 
     def _is_unknown(self, what: str, group: Shell, named: Any) -> bool:
         """Whether this call gives another rank's objects, and nobody is there to give them."""
-        world = self._world
+        world = group.world
         has_root = what in ("broadcast_object_list", "scatter_object_list")
         if not world.is_apart or world.is_passing or group.replays or not has_root:
             return False

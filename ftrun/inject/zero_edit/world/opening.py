@@ -132,20 +132,25 @@ class Opening:
             return
         manager = self._script.manager()
         world.following = manager.session.follow_quorums(self._script.quorums)
-        roster = manager.session.exchanges.peers(limit.total_seconds())
+        if self._script.begins_at is not None:
+            world.is_walking = True  # its predecessor is in a quorum
+        else:
+            self._meet(manager.session.exchanges.peers(limit.total_seconds()))
+        directory = Path(self._here.socket_path).parent
+        path = directory / f"set-up-{self._mates.rank}"
+        world.kept = Kept(path, is_successor=world.is_walking)
+        world.is_open = True
+
+    def _meet(self, roster: Roster) -> None:
         workers = self._mates.size
-        world.members = tuple(
+        self._world.members = tuple(
             int(entry.replica_id) * workers + rank
             for entry in roster.entries
             for rank in range(workers)
         )
         self._store = roster.store
         self._prefix = f"{self._here.job_id}/set-up/{_digest(roster)}"
-        world.is_walking = roster.has_begun
-        directory = Path(self._here.socket_path).parent
-        path = directory / f"set-up-{self._mates.rank}"
-        world.kept = Kept(path, is_successor=world.is_walking)
-        world.is_open = True
+        self._world.is_walking = roster.has_begun
 
     # ------------------------------------------------------------ groups
 
@@ -188,7 +193,7 @@ class Opening:
         ranks = list(given.global_ranks_in_group) or list(range(self._size))
         timeout = given.timeout or DEFAULT_TIMEOUT
         if mates.are_several and len(ranks) <= mates.size and mates.owns(ranks):
-            return mates.make_group(given.group_id, ranks, timeout)
+            return mates.make_group(f"{self._worlds}.{given.group_id}", ranks, timeout)
         backend = wished.backend if isinstance(wished, _Wished) else "gloo"
         shell = Shell(
             world,
@@ -205,6 +210,8 @@ class Opening:
 
     def _connect(self, shell: Shell) -> None:
         world = self._world
+        if world.keeper is not None and not world.in_set_up:
+            world.keeper.lacks("the script makes a process group after its first step")
         world.add(shell)
         if not world.is_walking:
             world.connect(shell, self._store, self._prefix, shell.timeout.total_seconds())

@@ -23,7 +23,7 @@ from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.calls import Call, State, under_way_of
 from ftrun.inject.zero_edit.world.kept import Sent
 from ftrun.inject.zero_edit.world.kinds import Impossible
-from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.inject.zero_edit.world.shell import Gift, Shell, tag_of
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.store import StoreClient
@@ -182,7 +182,9 @@ class Quorums:
         """Bring all calls to an end in the groups that change."""
         with self._world.changed:
             shells = [*self._world.shells.values()]
-            aborted = self._world.stop([x for x in shells if self._lacks(x, seats)])
+            # Of workers that are kept a lost one may be back, in its seat.
+            may_be_new = self._world.keeper is not None and self._world.in_use != NO_ATTEMPT
+            aborted = self._world.stop([x for x in shells if may_be_new or self._lacks(x, seats)])
             calls = [call for x in shells if x.is_stopped for call in x.calls.values()]
             under_way = under_way_of(calls)
         self._world.end_calls(aborted, under_way)
@@ -220,10 +222,11 @@ class Quorums:
                 continue
             changing[key] = shell
             alike = count_alike({seat: Counted.decode(told[seat].groups[key][0]) for seat in those})
-            calls = shell.calls
+            calls, gifts, moved = shell.calls, shell.gifts, 0
             if shell.round != alike.since:  # this rank has not come to that boundary
                 made.anew[key] = alike.since, alike.base
-                calls = {number - (alike.base or 0): call for number, call in calls.items()}
+                moved = alike.base or 0
+                calls = {number - moved: call for number, call in calls.items()}
             settled = settle(alike.positions, alike.joined)
             made.settled[key] = settled
             self._see_that_it_can(calls, settled)
@@ -231,7 +234,9 @@ class Quorums:
                 at = f"ftrun/{made.prefix}/result/{key}/{number}"
                 if server == self._world.rank:
                     with self._world.changed:
-                        client.set(at, packed(_tag(calls[number]), calls[number].bodies()))
+                        known = calls.get(number) or gifts[number + moved]
+                        bodies = known.bodies if isinstance(known, Gift) else known.bodies()
+                        client.set(at, packed(tag_of(known), bodies))
                 if self._world.rank in lacking:
                     tag, bodies, _ = unpacked(client.get(at))
                     made.bodies[key, number] = bodies, Attempt(*tag)
@@ -283,12 +288,16 @@ class Quorums:
             self._world.put(shell, here, built)
             settled = made.settled[key]
             for number in sorted(settled.stands):
-                if number in shell.calls:
-                    shell.calls[number].take(None, None)
+                if number in shell.gifts:
+                    shell.gifts[number].is_half = False
+                elif number in shell.calls:
+                    shell.calls[number].stands()
+            for number in settled.again:
+                shell.gifts.pop(number, None)
             for (of, number), (bodies, tag) in sorted(made.bodies.items()):
                 call = shell.calls.get(number)
                 if of == key and call is None:
-                    shell.gifts[number] = bodies, tag
+                    shell.gifts[number] = Gift(bodies, tag)
                 elif of == key and call is not None:
                     call.take(call.decoded(bodies), tag)
         for group in [self._world.shells[key] for key in made.now if key in self._world.shells]:
@@ -336,6 +345,14 @@ class Quorums:
                     self._again(call)
             self._world.changed.notify_all()
 
+    def succeed(self, quorum: Quorum, seen: Attempt) -> None:
+        """This rank is in the place of a lost one, which had ``quorum`` in force, and may have told
+        its peers how far it was for all attempts that it had ``seen``. Under the world's lock."""
+        world = self._world
+        world.in_use, world.members, self._store = quorum.attempt, self._seats(quorum), quorum.store
+        self._posted, self._met = seen, quorum.attempt
+        world.is_walking = False
+
     # ------------------------------------------------------------ who waits for whom
 
     @contextmanager
@@ -381,8 +398,3 @@ class Quorums:
         if not store:
             raise PeerError("no quorum was formed")
         return closing(StoreClient(store, clock.now() + STORE_S))
-
-
-def _tag(call: Call) -> list[int]:
-    tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
-    return [tag.quorum_id, tag.number]

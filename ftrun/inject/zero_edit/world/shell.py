@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,21 @@ if TYPE_CHECKING:
     from ftrun.inject.zero_edit.world.world import World
 
 BACKEND = "ftrun"
+
+
+@dataclass(slots=True)
+class Gift:
+    """The result of a call that this rank has not begun, with its ``tag``.
+
+    ``is_two``: it has a second phase, which the rank that had the result has passed; ``is_half``:
+    or has not. ``is_logged``: it is from the log of the rank in whose place this one is.
+    """
+
+    bodies: list[bytes]
+    tag: object
+    is_two: bool = False
+    is_half: bool = False
+    is_logged: bool = False
 
 
 class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
@@ -69,7 +85,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         self.there: There | None = None
         self.calls: dict[int, Call] = {}
         self.next = 0
-        self.gifts: dict[int, tuple[list[bytes], object]] = {}
+        self.gifts: dict[int, Gift] = {}
         self.replays: list[list[bytes] | None] = []
         self.devices, self._store = list(devices), store
         self._name = self._description = key
@@ -93,7 +109,12 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
                 second.add(number)
         since = min(self.calls, default=self.next)
         parts = (frozenset(kept), frozenset(known), frozenset(second), frozenset(bare))
-        return Position(self.next, since, *parts)
+        found = Position(self.next, since, *parts)
+        if not self.gifts:
+            return found
+        halves = {number for number, gift in self.gifts.items() if gift.is_half}
+        twos = {number for number, gift in self.gifts.items() if gift.is_two} - halves
+        return found.holding(self.gifts.keys() - twos - halves, twos, halves)
 
     def awaiting(self) -> list[Call]:
         """The calls that wait for a rank that is away. Under the world's lock."""
@@ -262,3 +283,9 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 for _name in [name for name in vars(Collectives) if not name.startswith("__")]:
     # A compiler that looks into one refuses what a process group has beyond torch's own names.
     setattr(Shell, _name, compiling.only_inside(getattr(Shell, _name)))
+
+
+def tag_of(known: Call | Gift) -> list[int]:
+    """The attempt whose ranks are in a result, as JSON has it."""
+    tag = known.tag if isinstance(known.tag, Attempt) else NO_ATTEMPT
+    return [tag.quorum_id, tag.number]

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -52,7 +52,7 @@ from ftrun.inject.zero_edit.world.kinds import (
     may_share_out,
     nbytes,
 )
-from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.inject.zero_edit.world.shell import Gift, Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
@@ -67,6 +67,26 @@ _waited = attrgetter("waited")
 WAIT_S, POLL_S = 1.0, 0.05
 DECISION_S = 5.0
 """How long after the last heartbeat of a peer its failure waits for the lighthouse's decision."""
+
+
+class Keeping(Protocol):
+    """Keeps this worker, so that another process may take its place (in_place.py)."""
+
+    def logs(self, call: Call, *, is_half: bool = False) -> None:
+        """A call has its result, which nobody has seen yet; ``is_half``: its second phase follows.
+        Under the world's lock."""
+
+    def waits(self, call: Call) -> None:
+        """The script waits in a call that has failed, or is held."""
+
+    def cannot(self, call: Call) -> None:
+        """A call begins that cannot be repeated."""
+
+    def differs(self, call: Call) -> None:
+        """Its predecessor has made another call."""
+
+    def lacks(self, what: str) -> None:
+        """The script does something that cannot be repeated."""
 
 
 class World:
@@ -93,6 +113,7 @@ class World:
         is_of_model: whether tensors are those of a model that is trained on all replicas.
         optimizer: of a model, whose step is under way; "": none is.
         has_shared: the script has called what may average gradients since the last step.
+        keeper: of this worker; None: nobody could take its place.
     """
 
     call = Call
@@ -114,6 +135,7 @@ class World:
         self.may_hold: Callable[[], bool] = lambda: False
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
+        self.keeper: Keeping | None = None
         self.in_set_up = True
         self.optimizer, self.has_shared = "", False
         self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
@@ -178,10 +200,19 @@ class World:
         if waits:
             call.hold("its groups are connected where the next step begins")
         elif gift is not None:
-            bodies, tag = gift
-            call.take(call.decoded(bodies), tag)
+            self._take(call, gift)
         else:
             call.is_sent()
+
+    def _take(self, call: Call, gift: Gift) -> None:
+        """A call has been made before, by a peer or by a predecessor."""
+        if gift.is_logged and self.keeper is not None and _unlike(call, gift.bodies):
+            self.keeper.differs(call)
+        call.is_logged = gift.is_logged
+        if gift.is_half:
+            call.half, call.has_result = (gift.bodies, gift.tag), True
+        else:
+            call.take(call.decoded(gift.bodies), gift.tag)
 
     def _note_begun(self, shell: Shell, call: Call) -> None:
         """Mostly it is under way meanwhile, so that this takes none of its time."""
@@ -193,6 +224,8 @@ class World:
         if self._unit is not None:
             self._unit.append(call)
             call.is_part = True
+        if call.kind.is_unsettled and self.keeper is not None:
+            self.keeper.cannot(call)
         calls = shell.calls
         call.clears = not calls or all(map(_waited, calls.values()))
         if len(calls) >= CALLS_MAX:
@@ -320,6 +353,8 @@ class World:
         following = self.following
         assert following is not None, "a call is made in a world that is open"
         following.may_wait()
+        if self.keeper is not None:
+            self.keeper.waits(call)
         if call.awaits:
             self._let_root_join(call)
         with self.changed:

@@ -183,6 +183,19 @@ def test_a_successor_is_waited_for_and_one_whose_part_is_over_is_not() -> None:
     assert case.next("1") is None
 
 
+def test_a_worker_that_was_replaced_inside_its_group_is_asked_at_its_new_address() -> None:
+    case = pair()
+    before = case.asked().endpoint
+    case.answers(Stage.HERE)
+    there = replace(before, heal="127.0.0.1:9")
+    assert case.machine.in_force is not None
+    case.machine.in_force = quorum(2, member("0", "a"), Member("1", "b", (there,), "store:1"))
+    assert case.next() is Do.TELL
+    assert case.asked().endpoint == there
+    case.answers(Stage.KNOWS)
+    assert case.next() is None
+
+
 def test_the_step_is_begun_under_each_quorum_and_a_newcomer_heals() -> None:
     case = pair()
     case.parting.failed(case.asked(), case.now, reached=False)

@@ -1,7 +1,8 @@
 """Which collectives are complete after a death: a table, and groups of ranks that die at random.
 
 The random part plays ranks that go through the same calls, each in four phases, with deaths at any
-moment and survivors that settle and go on. Planted bugs show that it finds what it is for.
+moment and survivors that settle and go on. Ranks are replaced too, by others that go on from an
+older position and a log. Planted bugs show that it finds what it is for.
 """
 
 from __future__ import annotations
@@ -94,18 +95,55 @@ class Rank:
     known: set[int] = field(default_factory=set)
     second: set[int] = field(default_factory=set)
     gifts: dict[int, frozenset[int]] = field(default_factory=dict)
+    halves: dict[int, frozenset[int]] = field(default_factory=dict)  # gifts in the second phase
+    waits: dict[int, frozenset[int]] = field(default_factory=dict)  # those that it has come to
+    log: dict[int, frozenset[int]] = field(default_factory=dict)
+    passed: set[int] = field(default_factory=set)  # second phases, in the log too
+    then: tuple[int, int, dict[int, frozenset[int]], set[int], set[int]] = (0, 0, {}, set(), set())
 
-    def position(self) -> Position:
+    def position(self, bug: str = "") -> Position:
         recent = {number for number in self.kept if number >= self.since}
-        parts = (frozenset(recent), frozenset(self.known), frozenset(self.second))
-        return Position(self.begun, self.since, *parts)
+        second = self.second | self.waits.keys()
+        parts = (frozenset(recent), frozenset(self.known), frozenset(second))
+        found = Position(self.begun, self.since, *parts)
+        twos = {number for number in self.gifts if number % 3 == 1}
+        kept, halves = self.gifts.keys() - twos, set(self.halves)
+        match bug:
+            case "tells of no log":
+                return found
+            case "takes a half for the whole":
+                return found.holding(kept, twos | halves)
+            case "has begun none":
+                return replace(found.holding(kept, twos, halves), begun=self.begun)
+        return found.holding(kept, twos, halves)
+
+    def is_left(self) -> None:
+        """A generation is made here."""
+        known = dict(self.results), set(self.kept), set(self.known)
+        self.then = self.begun, self.since, *known
+
+    def successor(self, bug: str = "") -> Rank:
+        """The one that takes its place."""
+        begun, since, results, kept, known = self.then
+        log = {number: x for number, x in self.log.items() if number >= begun}
+        if bug == "logs what is under way":
+            log |= {
+                number: frozenset({0}) for number in range(begun, self.begun) if number not in log
+            }
+        is_half = {number for number in log if number % 3 == 1 and number not in self.passed}
+        gifts = {number: x for number, x in log.items() if number not in is_half}
+        halves = {number: log[number] for number in is_half}
+        made = Rank(begun, since, dict(results), set(kept), set(known), set(), gifts, halves)
+        made.log, made.passed, made.then = dict(self.log), set(self.passed), self.then
+        return made
 
 
 class Group:
     """Ranks that make the same calls, by their numbers in turn: a small one that all must come to,
     one with a second phase, and a broadcast, which its root has completed at once."""
 
-    def __init__(self, count: int, rng: random.Random) -> None:
+    def __init__(self, count: int, rng: random.Random, bug: str = "") -> None:
+        self.bug = bug
         self.ranks = {rank: Rank() for rank in range(count)}
         self.rng = rng
         self.inputs: dict[int, frozenset[int]] = {}  # of a call that is complete somewhere
@@ -119,17 +157,21 @@ class Group:
         mine, number = self.ranks[rank], number_of[rank]
         if number is None:
             number = mine.begun
+            if self.rng.random() < 0.3:
+                mine.is_left()
             mine.begun += 1
-            if number in mine.gifts:
-                self._complete(rank, number, mine.gifts.pop(number))
+            if number in mine.halves:
+                mine.waits[number] = mine.halves.pop(number)
+            elif number in mine.gifts:
+                self._complete(rank, number, mine.gifts.pop(number), is_over=True)
             else:
                 self.issued.setdefault(number, set()).add(rank)
             return
+        if number in mine.waits:
+            return
         if number in mine.second:
             if all(number in other.second | other.known for other in self.ranks.values()):
-                mine.second.discard(number)
-                mine.known.add(number)
-                self._passed(mine, number)
+                self._ends(mine, number)
             return
         needed = self.ranks if number % 3 < 2 else {self._root(number): ()}
         if self.issued.get(number, set()) >= set(needed):
@@ -145,10 +187,22 @@ class Group:
         is_over = number < mine.since or number in mine.kept | mine.known
         return None if number < 0 or is_over else number
 
-    def _complete(self, rank: int, number: int, inputs: frozenset[int]) -> None:
+    def _ends(self, mine: Rank, number: int) -> None:
+        """The second phase is over."""
+        mine.second.discard(number)
+        mine.known.add(number)
+        mine.passed.add(number)
+        self._passed(mine, number)
+
+    def _complete(
+        self, rank: int, number: int, inputs: frozenset[int], *, is_over: bool = False
+    ) -> None:
         mine = self.ranks[rank]
         assert number not in mine.results or number in mine.second, "made twice"
-        mine.results[number] = inputs
+        mine.results[number] = mine.log[number] = inputs
+        if number % 3 == 1 and is_over:
+            self._ends(mine, number)
+            return
         if number % 3 == 1:
             mine.second.add(number)
             return
@@ -165,7 +219,25 @@ class Group:
     def die(self, rank: int, decide: Settle) -> None:
         """A rank is gone; the others settle."""
         del self.ranks[rank]
-        settled = decide({rank: mine.position() for rank, mine in self.ranks.items()})
+        self.settle(decide)
+
+    def replace(self, rank: int, decide: Settle) -> None:
+        """A rank is gone, and another one takes its place; all settle when that has repeated some
+        of its calls."""
+        mine = self.ranks[rank] = self.ranks[rank].successor(self.bug)
+        for _ in range(self.rng.randrange(6)):
+            if self._under_way(rank) is None and (mine.begun in mine.gifts):
+                number = mine.begun
+                mine.begun += 1
+                self._complete(rank, number, mine.gifts.pop(number), is_over=True)
+        if self._under_way(rank) is None and mine.begun in mine.halves and self.rng.random() < 0.5:
+            mine.waits[mine.begun] = mine.halves.pop(mine.begun)
+            mine.begun += 1
+        self.settle(decide)
+
+    def settle(self, decide: Settle) -> None:
+        told = {rank: mine.position(self.bug) for rank, mine in self.ranks.items()}
+        settled = decide(told)
         assert not settled.impossible
         for number in settled.again:
             self.inputs.pop(number, None)
@@ -176,31 +248,41 @@ class Group:
         for rank, mine in self.ranks.items():
             for number in settled.again:
                 mine.second.discard(number)
+                mine.waits.pop(number, None)
+                mine.halves.pop(number, None)
+                mine.gifts.pop(number, None)
                 mine.results.pop(number, None)
-            for number in sorted(settled.stands & mine.second):
-                mine.second.discard(number)
-                mine.known.add(number)
-                self._passed(mine, number)
+            for number in sorted(settled.stands):
+                if number in mine.waits:
+                    mine.results[number] = mine.waits.pop(number)
+                    self._ends(mine, number)
+                elif number in mine.halves:
+                    mine.gifts[number] = mine.halves.pop(number)
+                    mine.passed.add(number)
+                elif number in mine.second:
+                    self._ends(mine, number)
             for number, (server, lacking) in sorted(settled.gives.items()):
                 if rank not in lacking:
                     continue
-                result = self.ranks[server].results[number]
+                server_has = self.ranks[server]
+                result = {**server_has.gifts, **server_has.results}[number]
                 if number < mine.begun:
                     self._complete(rank, number, result)
                 else:
                     mine.gifts[number] = result
 
 
-def play(seed: int, decide: Settle) -> str:
+def play(seed: int, decide: Settle = settle, *, bug: str = "", replaces: bool = False) -> str:
     """One schedule; what went wrong, or ""."""
     rng = random.Random(seed)
-    group = Group(rng.choice([2, 3, 4]), rng)
-    deaths = sorted(rng.randrange(60) for _ in range(len(group.ranks) - 1))
+    group = Group(rng.choice([2, 3, 4]), rng, bug)
+    deaths = sorted(rng.randrange(60 + 90 * replaces) for _ in range(len(group.ranks) - 1))
     try:
         for moment in range(240):
             if deaths and moment == deaths[0] and len(group.ranks) > 1:
                 deaths.pop(0)
-                group.die(rng.choice(sorted(group.ranks)), decide)
+                lose = group.replace if replaces and rng.random() < 0.8 else group.die
+                lose(rng.choice(sorted(group.ranks)), decide)
             group.step()
     except (AssertionError, KeyError) as error:
         return f"seed {seed}: {error!r}"
@@ -212,6 +294,23 @@ def play(seed: int, decide: Settle) -> str:
     if min(rank.begun for rank in ranks) < 4:
         return f"seed {seed}: they stand still"
     return ""
+
+
+def test_a_successor_goes_on_where_the_lost_rank_was() -> None:
+    assert [text for seed in range(6000) if (text := play(seed, replaces=True))] == []
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "tells of no log",
+        "takes a half for the whole",
+        "has begun none",
+        "logs what is under way",
+    ],
+)
+def test_planted_bugs_of_a_successor_are_found(bug: str) -> None:
+    assert any(play(seed, bug=bug, replaces=True) for seed in range(6000))
 
 
 def test_survivors_have_the_same_results() -> None:

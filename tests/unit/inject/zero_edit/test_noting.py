@@ -33,6 +33,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
         tensors=Tensors(lambda: ()),
         world=SimpleNamespace(count=0),
         memory=None,
+        predecessor=None,
         sparing=Sparing(lambda: True, lambda: 0),
         randomness=Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life"),
     )

@@ -13,7 +13,7 @@ from ftrun.inject.zero_edit.files import Drafts
 class Worker:
     """It may follow another one. Its files are in ``directory``."""
 
-    memory, steps, may_follow = None, 0, True
+    memory, steps, may_follow, is_in_place = None, 0, True, False
 
     def __init__(
         self,

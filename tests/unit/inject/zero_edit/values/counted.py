@@ -25,6 +25,7 @@ def counters_of(
         frameworks=frameworks,
         manager=lambda: SimpleNamespace(current_step=step),
         life=lambda: life,
+        is_in_place=False,
         world=SimpleNamespace(given=SimpleNamespace(encoded=dict)),
         are_together=are_together,
         file=lambda name: directory / name.format(replica_id=slot, group_rank=0),

@@ -165,7 +165,8 @@ class Opening:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        is_alone = size == 1 and not names_of(backend) & SHELLED  # torch's "fake" needs no peer
+        names = names_of(backend)  # torch's "fake" needs no peer
+        is_alone = names == {"fake"} or (size == 1 and not names & SHELLED)
         if is_alone or not self._is_shelled(backend):
             return plain(size, rank, ranks, backend, store, *args, **kwargs)
         kwargs["backend_options"] = _Wished(backend, kwargs.get("backend_options"))

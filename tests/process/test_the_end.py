@@ -41,7 +41,7 @@ import os, signal, sys, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-if rank == 0 and "experiment" in os.listdir():
+if rank == 0 and os.system("test -e experiment") == 0:  # ftrun sees no other process's looks
     print("Experiment already exists", flush=True)
     sys.exit(0)
 model = DDP(torch.nn.Linear(4, 1))

@@ -56,6 +56,7 @@ from ftrun.core.worker.offer import StateOffer
 from ftrun.core.worker.operations import OperationLedger
 from ftrun.core.worker.parting import Parting, Stage
 from ftrun.core.worker.quorums import Quorums
+from ftrun.core.worker.showing import Showing
 from ftrun.core.worker.under_way import Fate, StepUnderWay
 from tests.sim import mending
 from tests.sim.deaths import DYING_FROM
@@ -676,7 +677,7 @@ MUTANTS: dict[str, Mutant] = {
         StepUnderWay, "awaited_s", lambda *_: 0.0, "L2", _LATENESS
     ),
     "a successor sends while it repeats": Mutant(
-        StepMachine, "_send", _sends_while_it_repeats, "Q2", _MENDS
+        Showing, "_send", _sends_while_it_repeats, "Q2", _MENDS
     ),
     "a successor commits under the attempt that it began with": Mutant(
         StepMachine, "_on_went_out", _does_nothing, "S1", _MENDS

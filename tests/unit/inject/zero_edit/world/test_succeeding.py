@@ -166,6 +166,7 @@ def test_a_second_phase_that_the_lost_one_has_not_seen_end(job: Job, is_known: b
         peer, own = (rank.shell for rank in job.ranks)
         waiting = job.pool.submit(summed, peer, torch.ones(LARGE))
         work: Any = own.allreduce([torch.ones(LARGE)])
+        work.call.native.wait()  # so its peer has begun it
         job.keeper.logs(work.call, is_half=True)
     made = job.is_lost(head, bodies, since)
     meets = job.pool.submit(summed, made.shell, torch.ones(LARGE))

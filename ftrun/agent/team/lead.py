@@ -131,7 +131,7 @@ class Lead(Host):
         """An Agent for this team begins."""
         self._agent = agent
         self.ranks.clear()
-        self.is_complete = True
+        self.is_complete = self._gathering.is_formed  # a node may be lost since the first team
         self._send_places()
 
     def detach(self) -> None:

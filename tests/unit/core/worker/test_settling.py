@@ -138,8 +138,8 @@ class Rank:
         is_half = {number for number in log if number % 3 == 1 and number not in self.passed}
         gifts = {number: x for number, x in log.items() if number not in is_half}
         halves = {number: log[number] for number in is_half}
-        parts = (set(x) for x in (kept, known, bare, ()))
-        made = Rank(begun, since, dict(results), *parts, gifts, halves)
+        those = set(kept), set(known), set(bare)
+        made = Rank(begun, since, dict(results), *those, set(), gifts, halves)
         made.log, made.passed, made.then = dict(self.log), set(self.passed), self.then
         return made
 

@@ -104,6 +104,14 @@ def run_campaign(settings: ChaosSettings, path: Path, show: Callable[[str], None
             proxy.close()
 
 
+def strangers(manifest: Manifest, status: Status) -> list[str]:
+    """The replicas of a campaign that the job neither has nor starts later."""
+    known = {replica["replica_id"] for replica in status["replicas"]}
+    known.update(map(str, range(status["job"]["replicas"])))
+    wanted = (fault.replica for fault in manifest.faults)
+    return [one for one in wanted if one is not None and one not in known]
+
+
 def _await_job(job_id: str | None, within_s: float | None) -> RunningJob:
     """The job; with a proxy it begins only after this command."""
     deadline = clock.now() + (within_s or 0.0)
@@ -138,10 +146,9 @@ class Campaign(Session):
         """See ``run_campaign``."""
         status = fetch_status(self._job.http, self._token, tls=self._job.tls)
         self._check_alive()
-        known = {replica["replica_id"] for replica in status["replicas"]}
-        for fault in self._manifest.faults:
-            if fault.replica is not None and fault.replica not in known:
-                raise UserError(f"Job {self._job.job_id} has no replica {fault.replica}.")
+        unknown = strangers(self._manifest, status)
+        if unknown:
+            raise UserError(f"Job {self._job.job_id} has no replica {unknown[0]}.")
         ending = ""
         try:
             for fault in self._manifest.faults:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ftrun.base.errors import UserError
+from ftrun.tools.chaos.campaign import strangers
 from ftrun.tools.chaos.manifest import KINDS, Fault, read
 from tests.process.test_campaign import CAMPAIGN
 
@@ -17,6 +19,14 @@ FAULT = '\n[[fault]]\nat_step = 7\ndo = "kill"\n'
 def test_the_campaign_of_the_documents_is_right() -> None:
     found = read(CAMPAIGN)
     assert found.seed == 39 and found.faults[1] == Fault(260, "stop", "2", lasts_s=0.3)
+
+
+def test_a_replica_that_has_not_started_yet_is_no_stranger() -> None:
+    """A campaign may begin as soon as its job does."""
+    status: Any = {"job": {"replicas": 3}, "replicas": [{"replica_id": "0"}]}
+    assert strangers(read(CAMPAIGN), status) == []
+    status["job"]["replicas"] = 2
+    assert strangers(read(CAMPAIGN), status) == ["2"]
 
 
 def test_every_kind_is_read(tmp_path: Path) -> None:

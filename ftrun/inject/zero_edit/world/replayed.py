@@ -90,8 +90,6 @@ class ReplayedWorld(World):
             Before, it has not joined: so the agent sees if it falls.
         is_alone: whether this worker answers a call by itself, which its predecessor has not made;
             None: there are no such calls.
-        waited_s: of rank 0, so long the script has waited in calls. Whoever reads it may begin it
-            anew.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
             mark of the next one, so that a repeated step that gets another batch is found.
     """
@@ -107,7 +105,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
-        self.given_mark, self.waited_s, self.is_proven = 0, 0.0, True
+        self.given_mark, self.is_proven = 0, True
         self.is_alone: Callable[[Call], bool] | None = None
         self._known: Counts = {}
         self._opened = self.done
@@ -271,7 +269,7 @@ class ReplayedWorld(World):
     def busy(self) -> set[int]:
         """The memory of what this replacement's calls give that the script has Works of."""
         with self.changed:
-            return {memory(x) for call in self._awaited for x in call.kind.outputs(call)}
+            return {memory(x) for call in self._awaited for x in call.outputs}
 
     def _note_awaited(self, call: ReplayedCall) -> None:
         if len(self._awaited) >= AWAITED_MAX:
@@ -372,7 +370,7 @@ class ReplayedWorld(World):
         if what is Keeps.INPUT:
             return call.kind.inputs(call)
         is_elsewhere = what is Keeps.ALIKE and self.rank != of_all(call.number, line.here)
-        return [] if what is Keeps.NOTHING or is_elsewhere else call.kind.outputs(call)
+        return [] if what is Keeps.NOTHING or is_elsewhere else call.outputs
 
     def _log(
         self, line: Line, call: ReplayedCall, what: Keeps, tensors: Sequence[torch.Tensor]
@@ -488,7 +486,7 @@ class ReplayedWorld(World):
 
     def _logged(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """The result of a call that all have; None: it has none."""
-        outputs, what, line = call.kind.outputs(call), call.what, call.line
+        outputs, what, line = call.outputs, call.what, call.line
         assert line is not None, "it is numbered"
         if what is Keeps.INPUT:
             inputs = call.kind.inputs(call)

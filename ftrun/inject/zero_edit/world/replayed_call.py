@@ -10,7 +10,6 @@ import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -110,19 +109,9 @@ class ReplayedCall(Call):
             return bool(self.native.is_completed())
         return self.state is State.THROUGH
 
-    def await_native(self, native: Any, timeout: timedelta | None) -> Exception | None:
-        """As of ``Call``; rank 0 needs to know how much of a step is waiting."""
-        world = self.shell.world
-        if world.rank:
-            return Call.await_native(self, native, timeout)
-        began = clock.now()
-        error = Call.await_native(self, native, timeout)
-        world.waited_s += clock.now() - began
-        return error
-
     def prepare(self) -> None:
         """Keep what it gives: it writes over that."""
-        self.kept = list(map(self.shell.world.buffers.copy, self.kind.outputs(self)))
+        self.kept = list(map(self.shell.world.buffers.copy, self.outputs))
 
     def _is_through(self) -> None:
         self.state, world = State.THROUGH, self.shell.world
@@ -165,7 +154,7 @@ class ReplayedCall(Call):
 
     def scratch(self) -> ReplayedCall | None:
         """The same call with a result that nobody needs; None: its inputs are gone."""
-        kind, outputs, inputs = self.kind, self.kind.outputs(self), self.kind.inputs(self)
+        kind, outputs, inputs = self.kind, self.outputs, self.kind.inputs(self)
         kept = self.kept if self.kept is not None else self.given
         if kept is None and self.what is Keeps.INPUT:
             kept = self.shell.world.logged_inputs(self)
@@ -182,7 +171,7 @@ class ReplayedCall(Call):
             given = iter(values)
             at = 0 if not outputs else 1
             args[at] = _mapped(args[at], lambda _: next(given))
-        return ReplayedCall(self.shell, kind, tuple(args), self.number, "", self.is_sync)
+        return ReplayedCall(self.shell, kind, tuple(args), self.number, self.is_sync)
 
 
 def mark_of(inputs: Sequence[torch.Tensor]) -> int:

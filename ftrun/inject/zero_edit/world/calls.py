@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from ftrun.base import clock
-from ftrun.inject.zero_edit.world.kinds import Kind, There, listed_first, nbytes
+from ftrun.inject.zero_edit.world.kinds import Kind, There, in_first, listed_first, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
 from ftrun.training.exchanged_tensors import from_bytes, small_bytes, to_bytes, words
@@ -131,6 +131,7 @@ class Call:
     """
 
     state = HELD
+    outputs: list[torch.Tensor]
     kept: Sequence[torch.Tensor | bytes] | None = None
     result: Sequence[torch.Tensor | bytes] | None = None
     record: Record | None = None
@@ -152,7 +153,12 @@ class Call:
     ) -> None:
         self.shell, self.kind, self.args, self.number = shell, kind, args, number
         self.is_sync = is_sync
-        self.outputs = args[0] if kind.outputs is listed_first else kind.outputs(self)
+        outputs, first = kind.outputs, args[0]
+        if outputs is listed_first:
+            self.outputs = first
+        else:
+            is_one = outputs is in_first and type(first) is torch.Tensor
+            self.outputs = [first] if is_one else outputs(self)
 
     @property
     def own(self) -> int:

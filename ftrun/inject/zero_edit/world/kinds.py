@@ -330,12 +330,12 @@ def listed_first(call: Call) -> list[torch.Tensor]:
     return found
 
 
-def _first(call: Call) -> list[torch.Tensor]:
+def in_first(call: Call) -> list[torch.Tensor]:
     found = call.args[0]
     return [found] if isinstance(found, torch.Tensor) else tensors_in(found)
 
 
-def _second(call: Call) -> list[torch.Tensor]:
+def in_second(call: Call) -> list[torch.Tensor]:
     found = call.args[1]
     return [found] if isinstance(found, torch.Tensor) else tensors_in(found)
 
@@ -345,7 +345,7 @@ def _none(_call: Call) -> list[torch.Tensor]:
 
 
 def _of_root(call: Call) -> list[torch.Tensor]:
-    return _first(call) if call.args[1].rootRank == call.own else []
+    return in_first(call) if call.args[1].rootRank == call.own else []
 
 
 def _kind(name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: str) -> Kind:
@@ -357,24 +357,26 @@ KINDS = {
     kind.name: kind
     for kind in (
         _kind("allreduce", listed_first, listed_first, _fewer_allreduce, "in_place", "fence"),
-        _kind("allreduce_coalesced", _first, _first, _fewer_allreduce, "in_place", "fence"),
-        _kind("reduce", _first, _first, _fewer_allreduce, "in_place", "by_rank"),
+        _kind("allreduce_coalesced", in_first, in_first, _fewer_allreduce, "in_place", "fence"),
+        _kind("reduce", in_first, in_first, _fewer_allreduce, "in_place", "by_rank"),
         _kind("broadcast", _of_root, listed_first, _fewer_broadcast),
-        _kind("allgather", _second, _first, _fewer_allgather, "fence"),
+        _kind("allgather", in_second, in_first, _fewer_allgather, "fence"),
         replace(
-            _kind("_allgather_base", _second, _first, _fewer_allgather, "fence"),
+            _kind("_allgather_base", in_second, in_first, _fewer_allgather, "fence"),
             quicker=_gather_by_alltoall,
         ),
-        _kind("gather", _second, _first, _fewer_allgather, "by_rank"),
-        _kind("scatter", _second, _first, _fewer_scatter, "by_rank"),
-        _kind("reduce_scatter", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),
-        _kind("_reduce_scatter_base", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),
-        _kind("alltoall_base", _second, _first, _never, "fence", "by_rank"),
-        _kind("alltoall", _second, _first, _never, "fence", "by_rank"),
+        _kind("gather", in_second, in_first, _fewer_allgather, "by_rank"),
+        _kind("scatter", in_second, in_first, _fewer_scatter, "by_rank"),
+        _kind("reduce_scatter", in_second, in_first, _reduce_scatter, "fence", "by_rank", "ours"),
+        _kind(
+            "_reduce_scatter_base", in_second, in_first, _reduce_scatter, "fence", "by_rank", "ours"
+        ),
+        _kind("alltoall_base", in_second, in_first, _never, "fence", "by_rank"),
+        _kind("alltoall", in_second, in_first, _never, "fence", "by_rank"),
         _kind("barrier", _none, _none, _barrier, "fence"),
-        _kind("send", _first, _none, _send, "by_rank", "unsettled"),
-        _kind("recv", _none, _first, _recv, "by_rank", "unsettled"),
-        _kind("recv_anysource", _none, _first, _never, "by_rank", "unsettled"),
+        _kind("send", in_first, _none, _send, "by_rank", "unsettled"),
+        _kind("recv", _none, in_first, _recv, "by_rank", "unsettled"),
+        _kind("recv_anysource", _none, in_first, _never, "by_rank", "unsettled"),
     )
 }
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})

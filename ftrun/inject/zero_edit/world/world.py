@@ -512,7 +512,8 @@ class World:
         self.in_set_up = False
         self._boundary_count = self.count
         for shell in self.shells.values():
-            self._boundary_count -= len(shell.awaiting())
+            if shell.calls:
+                self._boundary_count -= len(shell.awaiting())
             shell.replays.clear()
 
     # ------------------------------------------------------------ for newcomers

@@ -91,7 +91,7 @@ def has_more(world: World) -> bool:
 def to_log(call: Call, *, is_half: bool) -> list[torch.Tensor]:
     """What the log is to have of a call."""
     has_data = is_half or not call.is_logged
-    outputs = call.kind.outputs(call) if has_data else []
+    outputs = call.outputs if has_data else []
     sizes = [nbytes(x) for x in outputs]
     head = [_WORDS + len(sizes), _id(call.shell), call.number, call.is_two, is_half, has_data]
     head += [call.kind.is_by_rank, *map(int, sizes)]
@@ -118,7 +118,7 @@ def _calls(
     shell: Shell, heads: Sequence[Sequence[Any]], left: Iterator[bytes]
 ) -> Iterator[tuple[int, Call]]:
     for number, name, is_two, tag, count in heads:
-        call = Call(shell, KINDS[name], (), number, "", is_sync=True)
+        call = Call(shell, KINDS[name], ([],), number, is_sync=True)
         call.state, call.waited, call.is_two, call.tag = State.THROUGH, True, is_two, Attempt(*tag)
         call.result = None if count is None else list(islice(left, count))
         yield number, call

@@ -342,11 +342,11 @@ class Call:
         self.state, self.half = THROUGH, None
         if self.is_large:
             world.buffers.release(self.kept or ())
-        elif not self.is_two:
+        elif not (self.is_two or kind.is_by_rank):  # such a result is right at this rank alone
             outputs = self.outputs
             result = small_bytes(outputs, KEPT_BYTES_MAX)
             self.result = list(map(world.buffers.clone, outputs)) if result is None else result
-            if self.record is not None and not kind.is_by_rank:
+            if self.record is not None:
                 self.record[-1] = self.result
         self.kept = None
         if not kind.is_unsettled:

@@ -41,6 +41,7 @@ class Gift:
 
     ``is_two``: it has a second phase, which the rank that had the result has passed; ``is_half``:
     or has not. ``is_logged``: it is from the log of the rank in whose place this one is.
+    ``is_by_rank``: it is right at that rank alone.
     """
 
     bodies: list[bytes]
@@ -48,6 +49,7 @@ class Gift:
     is_two: bool = False
     is_half: bool = False
     is_logged: bool = False
+    is_by_rank: bool = False
 
 
 class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
@@ -114,7 +116,9 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             return found
         halves = {number for number, gift in self.gifts.items() if gift.is_half}
         twos = {number for number, gift in self.gifts.items() if gift.is_two} - halves
-        return found.holding(self.gifts.keys() - twos - halves, twos, halves)
+        kept = self.gifts.keys() - twos - halves
+        bare = {number for number in kept if self.gifts[number].is_by_rank}
+        return found.holding(kept - bare, twos, halves, bare)
 
     def awaiting(self) -> list[Call]:
         """The calls that wait for a rank that is away. Under the world's lock."""

@@ -235,14 +235,14 @@ class ReplayedWorld(World):
             call.is_part = True
         line = self._lines.get(shell.key)
         if line is not None:
-            if not line.is_known:
-                self._look_for(line)
             call.what = line.keeps.get(kind.name) or self._keeps(call, line)
             if call.what is None:
                 self.falls(Fall.CALL, f"{kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
             return
+        if not line.is_known:
+            self._look_for(line)
         call.line, call.number, call.at = line, line.begun, self.count
         line.begun += 1
         self.count += 1

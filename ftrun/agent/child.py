@@ -76,13 +76,14 @@ def become_standby(
     """
     _detach(setup)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)  # it ignores them until it is a worker
-    linux.title_process(f"ftrun {name}")
+    linux.title_process(f"ftrun rehearsal of {name}" if rehearses else f"ftrun {name}")
     bootstrap.prepare(threads)
     if rehearses:
         with _niced(), contextlib.suppress(Exception):  # then the script is the first to do it
             rehearsal.rehearse()
         with contextlib.suppress(OSError):  # the spawner is gone
             waiting.send(READY)
+        linux.title_process(f"ftrun {name}")
     channel = Channel(waiting)
     poll = select.poll()
     poll.register(channel, select.POLLIN)

@@ -147,6 +147,15 @@ def local_of(value: Any) -> Any:
     return value.detach().to_local()
 
 
+def clone_of(value: torch.Tensor) -> torch.Tensor:
+    """A copy without a graph. Of a DTensor not by its own clone, which first makes a rule of it."""
+    if not _is_dtensor(value) or type(value._local_tensor) is not torch.Tensor:  # type: ignore[attr-defined]
+        return value.detach().clone()
+    kind: Any = type(value)
+    made: torch.Tensor = kind(local_of(value).clone(), value._spec, requires_grad=False)  # type: ignore[attr-defined]
+    return made
+
+
 def _is_dtensor(value: Any) -> bool:
     kind: Any = type(value)
     return _is_dtensors(kind)
@@ -165,7 +174,7 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
     dtensor = _is_dtensor(value)
     if not dtensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
         return None
-    local = cast(torch.Tensor, local_of(value)).detach()
+    local = cast(torch.Tensor, local_of(value)) if dtensor else value.detach()
     if (
         local.is_nested
         or local.layout != torch.strided

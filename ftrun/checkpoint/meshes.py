@@ -29,8 +29,8 @@ class _World:
     first = 0
 
 
-_KNOWN: WeakKeyDictionary[Any, tuple[int, list[Any]]] = WeakKeyDictionary()
-"""Of each mesh: its part of a text. torch computes the ranks anew each time that they are read."""
+_KNOWN: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
+"""The text of each spec, which is made anew for each copy of a state otherwise."""
 
 
 def count_from(rank: int) -> None:
@@ -43,14 +43,14 @@ def count_from(rank: int) -> None:
 
 def describe(value: Any) -> str:
     """The text of a DTensor: placements, shape and stride of the whole, device, ranks, names."""
-    mesh = value.device_mesh
-    first, parts = _KNOWN.get(mesh, (None, []))
+    spec = value._spec
+    first, text = _KNOWN.get(spec, (None, ""))
     if first != _World.first:
-        parts = _of_mesh(mesh)
-        _KNOWN[mesh] = _World.first, parts
-    placements = [_words_of(placement) for placement in value.placements]
-    whole = [placements, list(value.shape), list(value.stride()), *parts]
-    return _encode(whole)
+        placements = [_words_of(placement) for placement in value.placements]
+        whole = [placements, list(value.shape), list(value.stride()), *_of_mesh(value.device_mesh)]
+        text = _encode(whole)
+        _KNOWN[spec] = _World.first, text
+    return text
 
 
 def _of_mesh(mesh: Any) -> list[Any]:

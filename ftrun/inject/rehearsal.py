@@ -20,6 +20,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from ftrun.inject.zero_edit.patches import holders
+
+SIZE = 2
 STEPS = 2
 """In the second, optimizers have their state."""
 
@@ -33,7 +36,8 @@ def rehearse() -> None:
     if torch.version.cuda or torch.version.hip:
         return  # a backward pass would begin threads of the devices, in a process that may fork
     with _as_if_nothing_was():
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        holders("", rehearse)  # who attaches to torch looks at each module, and so has a page of it
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=SIZE)
         try:
             _train()
         finally:
@@ -43,14 +47,17 @@ def rehearse() -> None:
 def _train() -> None:
     import torch
     from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
     inputs, labels = torch.zeros(2, 8), torch.zeros(2, dtype=torch.int64)
     DistributedDataParallel(copy.deepcopy(model))(inputs)
+    # DTensor keeps its rules by mesh, and some of them by rank: no script has a mesh of this name.
+    mesh = init_device_mesh("cpu", (SIZE,), mesh_dim_names=("ftrun-rehearsal",))
     for part in (model[0], model[2], model):
-        fully_shard(part)
+        fully_shard(part, mesh=mesh)
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(STEPS):
         optimizer.zero_grad()

@@ -84,7 +84,7 @@ OTHERWISE: Mapping[str, tuple[str, ...]] = {
     ),
     "torch.distributed.rendezvous": ("_create_c10d_store", "_torchelastic_use_agent_store"),
     "torch.distributed._serialization": ("_streaming_load", "_streaming_save"),
-    "torch.distributed.tensor.DTensor": ("_local_tensor",),
+    "torch.distributed.tensor.DTensor": ("_local_tensor", "_spec"),
     "torch.distributed.tensor._dtensor_spec": ("DTensorSpec", "TensorMeta"),
     "torch.distributed.tensor._ops._math_ops": ("_NormPartial",),
     "torch.nn.Module": ("_buffers", "_non_persistent_buffers_set"),

@@ -272,8 +272,6 @@ class Area:
         Raises:
             AreaFull: it has grown beyond what ``lay_out`` was told, or memory has become scarce.
         """
-        import torch
-
         offsets, state = offsets_of([leaf.spec.nbytes for leaf in leaves])
         begin = _state_at(len(head))
         if begin + state > self._header[_SLOT_BYTES]:
@@ -292,8 +290,7 @@ class Area:
             self.memory.touch(at + begin + state - more, more)
             self.touched_s = time.thread_time() - began
         known = _packed(calls, before) + head
-        whole = torch.frombuffer(bytearray(known), dtype=torch.uint8)
-        self.memory.view(at, len(known)).copy_(whole)
+        self.memory.buffer(at, len(known))[:] = known
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
         self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
         self._header[words + _STEP] = step

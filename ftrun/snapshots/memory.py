@@ -93,14 +93,14 @@ class SharedMemory:
 
         pieces = []
         for leaf, offset in zip(leaves, offsets, strict=True):
-            data, into = leaf.data, self.view(offset, leaf.spec.nbytes)
+            data = leaf.data
             if isinstance(data, torch.Tensor) and data.device.type != "cpu":
-                into.copy_(data)
+                self.view(offset, leaf.spec.nbytes).copy_(data)
                 continue
             whole = data if isinstance(data, torch.Tensor) else _tensor_of(data)
             for at in range(0, leaf.spec.nbytes, PIECE_BYTES):
                 nbytes = min(PIECE_BYTES, leaf.spec.nbytes - at)
-                pieces.append((into.data_ptr() + at, whole.data_ptr() + at, nbytes, whole))
+                pieces.append((self.address + offset + at, whole.data_ptr() + at, nbytes, whole))
         _copy_pieces(pieces, min(threads, THREADS_MAX, len(pieces)))
 
     def give_back(self, offset: int, nbytes: int) -> None:

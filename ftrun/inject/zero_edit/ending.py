@@ -23,6 +23,7 @@ import torch
 
 from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack
+from ftrun.checkpoint.leaves import clone_of
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS
 from ftrun.inject.zero_edit.frames import call_site
@@ -272,4 +273,4 @@ def _copied(tree: Any) -> Any:
 def _copied_leaf(leaf: Any) -> Any:
     if type(leaf) is torch.Tensor:
         return leaf.detach().to("cpu", copy=True)
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
+    return clone_of(leaf) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)

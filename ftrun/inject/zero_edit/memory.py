@@ -33,7 +33,7 @@ from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
-from ftrun.inject.zero_edit.values.units import part, version_of
+from ftrun.inject.zero_edit.values.units import part, versions_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
 from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
@@ -286,7 +286,8 @@ class Memory:
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
-        versions = [version_of(x) for x in later]
+        versions = versions_of(later)
+        then = versions()
 
         def copy() -> None:
             began = time.thread_time()
@@ -298,7 +299,7 @@ class Memory:
                     head["step"],
                     calls,
                     before,
-                    is_whole=lambda: versions == [version_of(x) for x in later],
+                    is_whole=lambda: versions() == then,
                     has_room=world.has_room,
                 ):
                     self.board.set(world.rank, Word.NEWEST, head["step"])

@@ -10,6 +10,7 @@ import importlib.machinery
 import inspect
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 _ABSENT = object()
@@ -101,6 +102,10 @@ def around(plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[...,
 def _names(function: Callable[..., Any]) -> list[str]:
     """The parameters that can be given by their place, in order."""
     by_place = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    plain = getattr(function, "__func__", function)
+    if type(plain) is FunctionType and not vars(plain):  # a signature takes long, and is the same
+        names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
+        return [*names[plain is not function :]]
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # of a function in C
@@ -113,6 +118,11 @@ def around_everywhere(module: Any, name: str, ours: Callable[..., Any]) -> None:
     plain = getattr(module, name)
     stand_in = around(plain, ours)
     setattr(module, name, stand_in)
-    for one in list(sys.modules.values()):
-        if getattr(one, "__dict__", {}).get(name) is plain:
-            setattr(one, name, stand_in)
+    for one in holders(name, plain):
+        setattr(one, name, stand_in)
+
+
+def holders(name: str, value: Any) -> list[Any]:
+    """The modules that have ``value`` under this name."""
+    every = list(sys.modules.values())
+    return [one for one in every if getattr(one, "__dict__", {}).get(name) is value]

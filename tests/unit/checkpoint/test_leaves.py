@@ -15,7 +15,7 @@ from torch.distributed.tensor._ops._math_ops import _NormPartial
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint import meshes
 from ftrun.checkpoint.format import pack, unpack
-from ftrun.checkpoint.leaves import in_place
+from ftrun.checkpoint.leaves import clone_of, in_place
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +113,31 @@ def test_summands_are_no_part_of_a_whole(mesh: DeviceMesh) -> None:
     )
     assert meshes.chunk_of(shard) == (0,)
     assert meshes.chunk_of(summand) is None
+
+
+def test_a_copy_of_a_shard_makes_no_rule_of_dtensors(mesh: DeviceMesh) -> None:
+    sharded: Any = distribute_tensor(torch.arange(6.0).view(3, 2), mesh, [Shard(0)])
+    dispatcher: Any = DTensor
+    propagator, made = dispatcher._op_dispatcher.sharding_propagator, list[Any]()
+    propagator.propagate_op_sharding_non_cached = made.append
+    try:
+        copy: Any = clone_of(sharded)
+    finally:
+        del propagator.propagate_op_sharding_non_cached
+    assert not made
+    assert (copy.placements, copy.device_mesh, copy.requires_grad) == ((Shard(0),), mesh, False)
+    assert copy._local_tensor.data_ptr() != sharded._local_tensor.data_ptr()
+    assert torch.equal(copy.to_local(), sharded.to_local())
+
+
+def test_the_text_of_a_shard_follows_what_its_ranks_begin_at(mesh: DeviceMesh) -> None:
+    sharded = distribute_tensor(torch.zeros(4, 2), mesh, [Shard(0)])
+    other = distribute_tensor(torch.zeros(4, 3), mesh, [Shard(0)])
+    before = meshes.describe(sharded)
+    assert meshes.describe(sharded) == before != meshes.describe(other)
+    meshes.count_from(1)
+    try:
+        assert meshes.describe(sharded) != before
+    finally:
+        meshes.count_from(0)
+    assert meshes.describe(sharded) == before

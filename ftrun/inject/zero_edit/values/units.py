@@ -152,16 +152,33 @@ def version_of(tensor: torch.Tensor) -> int:
     torch's own does not count what is written to ``tensor.data``, as averages are: so a few bytes
     of its memory belong to this one.
     """
-    here = part(tensor)
+    (found,) = versions_of([tensor])()
+    return found
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> Callable[[], list[int]]:
+    """Gives ``version_of`` each of these, as often as it is called. Their memory must stay where it
+    is meanwhile."""
+    known = [(x, here, *_samples(here)) for x in tensors for here in [part(x)]]
+    return lambda: [_version_now(*one) for one in known]
+
+
+def _samples(here: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """The addresses of a few bytes, and how many are at each."""
+    size = 0 if here.is_inference() or here.device.type != "cpu" else _span(here)
+    if not size:
+        return (), 0
+    at, some = here.data_ptr(), min(SAMPLE_BYTES, size)
+    return (at, at + (size - some) // 2, at + size - some), some
+
+
+def _version_now(tensor: torch.Tensor, here: torch.Tensor, places: Sequence[int], some: int) -> int:
     if here.is_inference():
         return 0
     count = here._version if here is tensor else here._version + tensor._version
-    size = _span(here) if here.device.type == "cpu" else 0
-    if not size:
+    if not places:
         return count
-    at, some = here.data_ptr(), min(SAMPLE_BYTES, size)
-    pieces = [ctypes.string_at(at + x, some) for x in (0, (size - some) // 2, size - some)]
-    return count << 32 | zlib.crc32(b"".join(pieces))
+    return count << 32 | zlib.crc32(b"".join([ctypes.string_at(at, some) for at in places]))
 
 
 def digest_of(tensors: Sequence[torch.Tensor]) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
@@ -28,7 +27,7 @@ from torch.distributed import distributed_c10d
 
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import store_of_all
-from ftrun.inject.zero_edit.patches import Patches, around
+from ftrun.inject.zero_edit.patches import Patches, around, holders
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.shell import BACKEND, Shell
@@ -77,9 +76,8 @@ class Opening:
         patches.around(distributed_c10d, name, self._helper)
         plain = dist.init_process_group
         init = around(plain, self._init)
-        for module in list(sys.modules.values()):  # a device mesh makes the world too
-            if getattr(module, "__dict__", {}).get("init_process_group") is plain:
-                patches.put(module, "init_process_group", init)
+        for module in holders("init_process_group", plain):  # a device mesh makes the world too
+            patches.put(module, "init_process_group", init)
         os.environ.setdefault("MASTER_ADDR", self._here.host)
 
     def _init(

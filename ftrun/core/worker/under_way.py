@@ -68,11 +68,11 @@ class StepUnderWay:
     group have had their results under an earlier one. ``repeats``: it was begun before under this
     quorum, and too few contributed. ``is_enough``: enough contribute now; otherwise no replica
     commits it, and its results do not count. ``voted``: the tag of a vote within the group whose
-    outcome is not known yet. ``deadline``: the end of the wait for results, a quorum or mates. ``touched_at``: when an operation was last issued or
-    completed, or the step's fate changed. ``awaited_since``: since when its results are awaited,
-    over all attempts: the operations that go out again bring nothing new. ``is_blind``: it was
-    under way in isolation, so others may have gone on without it; only a quorum can decide whether
-    its results stand (Q3).
+    outcome is not known yet. ``deadline``: the end of the wait for results, a quorum or mates.
+    ``touched_at``: when an operation was last issued or completed, or the step's fate changed.
+    ``awaited_since``: since when its results are awaited, over all attempts: the operations that go
+    out again bring nothing new. ``is_blind``: it was under way in isolation, so others may have
+    gone on without it; only a quorum can decide whether its results stand (Q3).
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:

@@ -4,6 +4,7 @@ before its batch is made; with one where the batch is drawn, whatever the model 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,60 @@ def _phase(directory: Path) -> str:
     """What the lighthouse waits for."""
     told = ask(directory, "status", "--json")
     return str(json.loads(told.stdout)["phase"]) if told.returncode == 0 else ""
+
+
+HANDED_ON = """
+import os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+class Own:
+    def __init__(self):
+        self.at = rank
+
+    def next(self):
+        self.at += world
+        return torch.full((2, SIZE), self.at / 100), torch.tensor([self.at, 1])
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(SIZE, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+own = Own()
+
+def die(when):
+    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if when == WHEN and is_first and (rank, step) in ((1, 5), (0, 12)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+x, y = own.next()
+for step in range(20):
+    print("READ", rank, step, y[0].item(), f"{x[0, 0].item():.2f}", flush=True)
+    loss = (model(x) - y[0]).square().mean()
+    x, y = own.next()
+    die("in the pass")
+    loss.backward()
+    die("after it")
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("when", ["in the pass", "after it"])
+@pytest.mark.parametrize("size", [4, 4000])
+def test_a_batch_that_a_turn_hands_on_is_its_ranks_own(
+    tmp_path: Path, size: int, when: str
+) -> None:
+    """Seen: modded-nanogpt draws the next batch in the middle of its step. A newcomer that joins at
+    the next turn cannot know it."""
+    script = HANDED_ON.replace("SIZE", str(size)).replace("WHEN", repr(when))
+    with Job(tmp_path, script, "--replicas", "2", "--min-replicas", "2") as job:
+        assert job.end() == 0, job.output
+    joins = re.findall(r"ftrun: replica \d joined at .*", job.output)
+    assert len(joins) == 2, job.output
+    read = {tuple(map(float, x)) for x in re.findall(r"READ (\d) (\d+) (\d+) ([\d.]+)", job.output)}
+    right = {(r, n, r + 2 * (n + 1), (r + 2 * (n + 1)) / 100) for r in (0, 1) for n in range(20)}
+    is_named = any(" x " in join.partition("not carried")[2] for join in joins)
+    assert is_named or read == right, job.output
+    assert not (is_named and size == 4 and when == "in the pass"), job.output

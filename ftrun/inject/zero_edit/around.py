@@ -31,6 +31,12 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.headers import COMPREHENSIONS, Iteration, iterations
 
+_LOOPS = (ast.For, ast.While)
+_SCOPES = (
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:
@@ -94,6 +100,44 @@ def _draws(code: CodeType) -> list[tuple[int, int, set[str]]]:
     loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
     of_this = [x for x in loops if x.code == code.co_firstlineno and x.header]
     return [(loop.first, loop.last, _names(loop.target)) for loop in of_this]
+
+
+def handed_on(code: CodeType, line: int) -> set[str]:
+    """The variables that a turn of the loops around a line of this code reads before it sets them,
+    as a batch for the next turn."""
+    return {name for first, last, names in _hands(code) if first <= line <= last for name in names}
+
+
+@of_code
+def _hands(code: CodeType) -> list[tuple[int, int, set[str]]]:
+    loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
+    of_this = [x for x in loops if x.code == code.co_firstlineno and isinstance(x.node, _LOOPS)]
+    return [(loop.first, loop.last, _read_first(loop.node.body)) for loop in of_this]
+
+
+def _read_first(body: Sequence[ast.stmt]) -> set[str]:
+    read, is_set = set[str](), set[str]()
+    for name in (x for part in body for x in _in_order(part)):
+        if isinstance(name.ctx, ast.Store):
+            is_set.add(name.id)
+        elif name.id not in is_set:
+            read.add(name.id)
+    return read & is_set
+
+
+def _in_order(node: ast.AST) -> Iterator[ast.Name]:
+    """The variables of a statement, as they are read and set; not in a scope of its own."""
+    if isinstance(node, ast.Name):
+        yield node
+    elif not isinstance(node, _SCOPES):
+        for part in sorted(ast.iter_child_nodes(node), key=_turn_of):
+            yield from _in_order(part)
+
+
+def _turn_of(part: ast.AST) -> tuple[bool, bool]:
+    """When a part of a statement has its turn: what is set follows what is read."""
+    is_block = isinstance(part, ast.stmt | ast.excepthandler)
+    return is_block, isinstance(getattr(part, "ctx", None), ast.Store)
 
 
 def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:

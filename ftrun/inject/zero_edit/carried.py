@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -33,6 +34,8 @@ LIFE, SYNCS, APART, ORDERS = "life", "syncs", "apart", "orders"
 Named = int | list[str]
 """A parameter in a group: its place in the models; of one that is of none, the name by which the
 script reaches it ("": none), and its type and shape."""
+_FORMS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+"""By class, whether an optimizer with a ``state_dict()`` of its own gives torch's form."""
 _versions_kept: Any = torch.autograd._unsafe_preserve_version_counter
 REMEDY = (
     "it cannot be given what they have made in the middle of their training. Make all models, "
@@ -70,7 +73,7 @@ class Carried:
         """The state to give to peers."""
         self._let_go()
         parts = {
-            name: [travelling({**part.state_dict()}) for part in parts]
+            name: [travelling(_state_of(part)) for part in parts]
             for name, parts in self._parts().items()
         }
         apart, orders = self._script.marking.apart, self._orders()
@@ -186,11 +189,11 @@ class Carried:
                     give_buffers(part, buffers)
             for part, state in zip(parts, given, strict=True):
                 _check_groups(part, state)
-                kind, own = type(part).__name__, {**part.state_dict()}
+                kind, own = type(part).__name__, _state_of(part)
                 if isinstance(part, torch.optim.Optimizer):
                     self._check_state(part, state, own)
                 with _same_groups(part):
-                    part.load_state_dict(completed(state, own, kind, kind, self.lacking))
+                    _load(part, completed(state, own, kind, kind, self.lacking))
         self._script.models.set_syncs(tree.get(SYNCS, ()))
 
     def _check_state(self, optimizer: Any, given: dict[str, Any], own: dict[str, Any]) -> None:
@@ -210,6 +213,38 @@ class Carried:
         for index, parameter in enumerate(parameters):
             for value in values.get(index, {}).values():
                 _put_on(value, parameter.device)
+
+
+def _state_of(part: Any) -> dict[str, Any]:
+    """What ``part`` gives to carry. Of an optimizer that has a form of its own, or refuses to give
+    any, that of torch's: its groups and ``state``. What else it holds is walked as attributes, and
+    optimizers that it wraps are parts themselves."""
+    of_torch = torch.optim.Optimizer
+    if isinstance(part, of_torch) and not _has_form(part):
+        return of_torch.state_dict(part)
+    return {**part.state_dict()}
+
+
+def _has_form(optimizer: Any) -> bool:
+    """Whether it gives and takes its state in torch's own form. A class is asked once: its own
+    function may gather shards."""
+    kind = type(optimizer)
+    if kind.state_dict is torch.optim.Optimizer.state_dict:
+        return True  # mostly so
+    if kind not in _FORMS:
+        try:
+            form = optimizer.state_dict()
+        except NotImplementedError:
+            form = None
+        _FORMS[kind] = isinstance(form, dict) and {"state", "param_groups"} <= form.keys()
+    return _FORMS[kind]
+
+
+def _load(part: Any, state: dict[str, Any]) -> None:
+    if isinstance(part, torch.optim.Optimizer) and not _has_form(part):
+        torch.optim.Optimizer.load_state_dict(part, state)
+    else:
+        part.load_state_dict(state)
 
 
 def in_order(have: Sequence[Named], want: Sequence[Named]) -> tuple[list[int] | None, int]:

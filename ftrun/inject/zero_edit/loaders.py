@@ -63,7 +63,7 @@ class OpenIterators:
     its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless it is
     known what those of a predecessor's had (batches.py). ``own``: gives the script's generators of
     random numbers, by name. ``dim``: the loaders whose batches are drawn with gradients off, and
-    trained on; ``has_dim``: one was drawn from so since the last pass.
+    trained on; ``has_dim``: one was drawn from so since the last pass. ``count``: of all so far.
     """
 
     def __init__(self) -> None:
@@ -72,6 +72,7 @@ class OpenIterators:
         self.on_batch: Callable[[LoaderIterator, Any], Any] | None = None
         self.on_begin: Callable[[LoaderIterator], Any] = lambda iterator: None
         self.keeps_seeds = self.reads_all = self.has_dim = False
+        self.count = 0
         self.own: Callable[[], Mapping[str, Any]] = dict
         self.dim: weakref.WeakSet[Any] = weakref.WeakSet()
         self._open: list[weakref.ref[LoaderIterator]] = []
@@ -89,6 +90,7 @@ class OpenIterators:
 
     def add(self, iterator: LoaderIterator) -> None:
         """The script begins to iterate. Those that are open at one place have different numbers."""
+        self.count += 1
         known = [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
         free = set(range(len(known) + 1)) - {x.number for x in known}
         iterator.number = min(free)
@@ -338,11 +340,12 @@ class LoaderIterator:
             raise
         finally:
             cursor.drawn += 1
-        if cursor.is_unused and drops_result(sys._getframe(1)):
+        is_dropped = cursor.is_unused and drops_result(sys._getframe(1))
+        if is_dropped:
             cursor.drop()
         # What is drawn with gradients off is evaluated, also by a module beside the models.
-        self.is_fresh = self.is_training or torch.is_grad_enabled()
-        self.is_dim = not self.is_fresh
+        is_lit = self.is_training or torch.is_grad_enabled()
+        self.is_fresh, self.is_dim = is_lit and not is_dropped, not is_lit
         OPEN.has_dim |= self.is_dim
         OPEN.last = self.here
         return batch
@@ -529,8 +532,11 @@ def _running_generators() -> set[int]:
 
 
 def _source(counted: Any) -> Any:
-    """What an ``enumerate`` goes over; None: it has ended."""
-    return next(iter(gc.get_referents(counted)), None)
+    """What an ``enumerate`` or ``islice`` goes over; None: it has ended.
+
+    From Python 3.12 on an ``islice`` refers to its own type, too.
+    """
+    return next((x for x in gc.get_referents(counted) if x is not type(counted)), None)
 
 
 def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) -> bool:
@@ -589,8 +595,27 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         claimed = claims(loader)
         return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
+    def own(plain: Callable[[Any], Any], loader: Any) -> Any:
+        """Of a class with an ``__iter__`` of its own: most ask the plain one, which is ours."""
+        before, made = OPEN.count, plain(loader)
+        if type(made) is GeneratorType or before != OPEN.count:
+            return made
+        first = [made]
+        return LoaderIterator(loader, lambda: first.pop() if first else plain(loader))
+
+    def follow_class(kind: type) -> None:
+        for one in (kind, *kind.__subclasses__()):
+            if "__iter__" in vars(one) and one is not ElasticLoader:
+                patches.around(one, "__iter__", own)
+
+    def made_class(kind: Any, /, **given: Any) -> None:
+        super(DataLoader, kind).__init_subclass__(**given)
+        follow_class(kind)
+
     OPEN.thread = threading.get_ident()
+    follow_class(DataLoader)
     patches.around(DataLoader, "__iter__", __iter__)
+    patches.put(DataLoader, "__init_subclass__", classmethod(made_class))
     patches.put(RANGES, "samplers", (Sampler,))
     patches.put(RANGES, "iterate", _iterate)
     patches.after(DataLoader, "__init__", functools.partial(_note_made, Counter()))

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit import suspended
 from ftrun.inject.zero_edit.appended import Appended, Sizes
-from ftrun.inject.zero_edit.around import drawn, innermost
+from ftrun.inject.zero_edit.around import drawn, handed_on, innermost
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -227,7 +227,9 @@ class Noting:
         a batch already, as in the second step of a batch."""
         began = time.thread_time()
         frames = script_frames()
-        noted = self._note(spots_of(frames), frames, begins=begins, is_drawn=is_drawn)
+        noted = self._note(
+            spots_of(frames), frames, begins=begins, is_drawn=is_drawn, hands_on=not is_drawn
+        )
         self._sparing.took_s += time.thread_time() - began
         return noted
 
@@ -251,6 +253,7 @@ class Noting:
         *,
         begins: bool,
         is_drawn: bool = False,
+        hands_on: bool = False,
     ) -> Noted:
         every = self._counters.walk.with_others(frames)
         variables = [variables_of(frame) for frame in every]
@@ -260,6 +263,8 @@ class Noting:
         of_held = frames_of(held)
         if of_held:
             reached += self._counters.walk.walk(of_held)
+        if hands_on and self._script.memory is None:
+            self._script.tensors.hand_on(reached, [handed_on(x.f_code, x.f_lineno) for x in frames])
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
         batches += [drawn(frame.f_code, frame.f_lineno) for frame in of_held]

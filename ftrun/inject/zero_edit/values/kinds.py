@@ -282,6 +282,14 @@ def is_single(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and not tensor.is_quantized
 
 
+def is_small(value: Any) -> bool:
+    """Whether this is a tensor of this process's memory that can travel as text."""
+    if type(value) is not sys.modules["torch"].Tensor or value.numel() > limits.TABLE:
+        return False
+    is_here = value.device.type == "cpu" and not value.is_quantized
+    return is_here and not (value.requires_grad or value.is_complex())
+
+
 def packed(value: Any) -> Any:
     """A plain value, a container or a small tensor as JSON has it; anything else as it is."""
     kind = KINDS[type(value)]
@@ -314,6 +322,11 @@ def _packed(kind: str, parts: list[Any]) -> Packed:
 def is_container(value: Any) -> bool:
     """Whether a container was packed as ``value``."""
     return type(value) is dict and value["kind"] in _MADE_OF and value["kind"] != "tuple"
+
+
+def is_batch(value: Any) -> bool:
+    """Whether a tensor of several numbers was packed as ``value``: another one at each turn."""
+    return type(value) is dict and value["kind"] == "tensor" and bool(value["values"][1])
 
 
 def plain_values(values: dict[str, Any]) -> Values:

@@ -20,7 +20,7 @@ from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
-from ftrun.inject.zero_edit.values.kinds import is_own
+from ftrun.inject.zero_edit.values.kinds import is_batch, is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 from ftrun.inject.zero_edit.values.walk import KEPT
 
@@ -68,7 +68,7 @@ class Sources:
                 left is not None,
                 function == FRAMEWORK,
                 is_anew,
-                stands_alike,
+                stands_alike and not is_batch(values.get(path)),
                 draws_ahead and type(values.get(path)) is bool,
             )
             origins[path] = found = origin(known)

@@ -25,7 +25,7 @@ import torch
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
-from ftrun.inject.zero_edit.values.kinds import DICTS, is_own
+from ftrun.inject.zero_edit.values.kinds import DICTS, is_own, is_small, packed
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
     Mark,
@@ -130,6 +130,7 @@ class Tensors:
         self._healed: set[Key] = set()  # with the modules that they are of
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
+        self._handed_on: set[Key] = set()
         self._has_begun = self.keeps_all = False
         self.unlike = frozenset[str]()
         self.busy: Callable[[], Set[int]] = frozenset
@@ -166,6 +167,18 @@ class Tensors:
                 frame.values.update(self._compared(now))
         self._known = now
         self._held = [x.value for key, x in now.items() if self.keeps_all or key[0] == KEPT]
+
+    def hand_on(self, reached: Sequence[Reached], names: Iterable[Set[str]]) -> None:
+        """Of each frame the variables in which a turn of a loop leaves tensors to the next one, as
+        a batch that its rank alone has: a small one is a value, and another one does not heal."""
+        for to, of_frame in zip(reached, names, strict=False):
+            for name in of_frame & to.units.keys():
+                if torch.is_tensor(to.units[name]):
+                    unit = to.units.pop(name)
+                    if is_small(unit):
+                        to.values[name] = packed(unit)
+                    elif self._has_begun:
+                        self._handed_on.add((to.function, name))
 
     def let_go(self) -> None:
         """Nobody asks for the state any more in this step: the script may want the memory back."""
@@ -235,11 +248,12 @@ class Tensors:
 
     def _rebound(self) -> list[Key]:
         new = {key for key, known in self._known.items() if known.mark is _LATER}
-        return sorted(
+        known = {
             key
             for key in self._others - self._healed
             if (key not in self._changed or key in new) and ("." in key[1] or "[" in key[1])
-        )
+        }
+        return sorted(known | self._handed_on)
 
     def carried(self) -> set[Key]:
         """The units that have changed so far, and heal, by function and path."""

@@ -33,6 +33,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     holds_values,
     is_own,
     is_parameter,
+    is_small,
     is_value,
     named,
     packed,
@@ -200,7 +201,7 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
         is_fit = base_of(type(value)) and histories.are_alike(value, new)
         is_due = is_fit and not histories.are_equal(value, new)
     else:
-        is_due = is_value(value) and not _are_equal(value, given)
+        is_due = (is_value(value) or is_small(value)) and not _are_equal(value, given)
     if not is_due:
         return ""
     before = _short(value)

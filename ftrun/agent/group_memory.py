@@ -200,9 +200,9 @@ class MemorySnapshots:
         broken = tuple(board.all(Word.BROKEN))
         steps, calls = board.all(Word.REACHED), map(board.said, range(board.ranks))
         after = tuple(steps), tuple(calls)
-        return BoardSeen(
-            incarnation, board.look(), *words, boundary, broken, False, board.why, *after
-        )
+        lost = tuple(board.all(Word.LOST))
+        words_of = incarnation, board.look(), *words
+        return BoardSeen(*words_of, boundary, broken, False, board.why, *after, lost=lost)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """No process of the group runs: drop what is later than the step ``boundary``."""

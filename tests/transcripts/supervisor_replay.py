@@ -350,6 +350,7 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
 
     ``boundary 4; waits 1``: a step from which all can go on, once a node has come. ``steps 7,7; in
     5 allreduce,6 barrier,-1``: the steps taken, and the calls that each waits in; ``?``: unknown.
+    ``lost 0,1``: steps that were not committed.
     """
     given = dict(part.split(maxsplit=1) for part in text.split("; "))
     said = given.pop("in", None)
@@ -364,7 +365,8 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     steps = tuple(known.get("steps", none))
     calls = [_call(one) for one in said.split(",")] if said else [None] * len(none)
     more = "waits" in known, "", steps, tuple(calls)
-    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, *more)
+    lost = tuple(known.get("lost", none))
+    return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, *more, lost)
 
 
 def _call(text: str) -> Waits | None:

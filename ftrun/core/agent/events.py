@@ -144,7 +144,8 @@ class BoardSeen:
     ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
     group is missing, and they can go on from there once one has come in its place. ``why``: see
     Kept. ``steps``: by rank, so many it has taken; ``calls``: what it has said last of the call
-    that it waits in (core/replay/afterwards.py).
+    that it waits in (core/replay/afterwards.py). ``lost``: by rank, so many
+    that were not committed.
     """
 
     incarnation: str
@@ -157,6 +158,7 @@ class BoardSeen:
     why: str = ""
     steps: tuple[int, ...] = ()
     calls: tuple[Waits | None, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,17 @@ def is_replaced(failure: Failure, step: int) -> ShowNotice:
     )
 
 
-def went_on(step: int, after_s: float, number: int, budget: int) -> str:
-    """The words after a death that has cost no step."""
+def went_on(step: int, after_s: float, number: int, budget: int, lost: int | None = 0) -> str:
+    """The words after a death. ``lost``: so many steps; None: nobody knows."""
+    cost = "no step lost"
+    if lost is None:
+        cost = "and the group ended before it was known whether a step was lost"
+    if lost:
+        were = "was" if lost == 1 else "were"
+        cost = f"and {counted(lost, 'step')} {were} not committed"
     return (
-        f"Its work since step {step} was repeated from memory; all go on after {after_s:.2g} s, no "
-        f"step lost. Restart {number} of {budget}."
+        f"Its work since step {step} was repeated from memory; all go on after {after_s:.2g} s, "
+        f"{cost}. Restart {number} of {budget}."
     )
 
 

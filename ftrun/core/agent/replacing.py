@@ -25,12 +25,12 @@ from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import Restart
-from ftrun.core.agent.slot_state import Replaced, SlotPhase, SlotState
+from ftrun.core.agent.slot_state import Mend, Replaced, SlotPhase, SlotState
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
-from ftrun.core.replay.afterwards import Apart
+from ftrun.core.replay.afterwards import Apart, StepVerdict
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import Decree, Mended, Mending
 from ftrun.core.replay.settling import Generation
@@ -235,15 +235,21 @@ class Replacing(Part):
             return
         words_of = event.board, event.joined, event.falls, now, event.broken, steps
         outcome = slot.mending.look(*words_of)
+        if outcome is None and slot.awaited is not None:
+            lost = slot.awaited.known(event.board, steps, event.lost)
+            if lost is not None:
+                self._tell(slot, lost)
         if isinstance(outcome, Fall):
             self._falls(slot, event.why, slot.mending.staying(event.board))
         elif isinstance(outcome, Mended):
-            self._mended(slot, outcome.after_s)
+            self._mended(slot, event, outcome.after_s)
         elif slot.mending.is_under_way:
             slot.look_at = now + LOOK_S
             if isinstance(outcome, Decree):
                 place = slot.replica_id, slot.incarnation
                 self._out.add(e.MakeDecree(*place, outcome.number, -1))
+        if slot.awaited is not None and slot.look_at is None:
+            slot.look_at = now + LOOK_S
 
     def _seen_after(self, slot: SlotState, event: e.BoardSeen) -> None:
         """The board after a mend: whether all go on."""
@@ -292,22 +298,15 @@ class Replacing(Part):
             key = WorkerKey(slot.replica_id, slot.incarnation, rank)
             self._out.add(e.SignalWorker(key, SIGKILL))
 
-    def _mended(self, slot: SlotState, after_s: float) -> None:
-        number, budget = slot.budget.spent, self._settings.restarts.max_restarts
-        reached = max(known.reached for known in slot.replaced.values())
-        steps = 0 if slot.rewound_to is None else max(0, reached - slot.rewound_to)
-        stood_s = after_s
-        for rank, known in sorted(slot.replaced.items()):
-            then = words.went_on(known.step, after_s, number, budget)
-            if slot.rewound_to is not None:
-                again = words.began_again(slot.rewound_to, known.reached, after_s, number, budget)
-                then = slot.fall + again
-            self._out.add(words.replaced(known.failure, then, is_told=bool(known.incident)))
-            if not known.incident:
-                known.incident = f"{slot.incarnation}-{slot.lives[rank]}"
-                slot.failures.append(known.failure)
-            self._failures.was_replaced(slot, known, then, steps, stood_s)
-            steps, stood_s = 0, 0.0  # of all together
+    def _mended(self, slot: SlotState, event: e.BoardSeen, after_s: float) -> None:
+        left, known = slot.budget.left, (slot.ends, slot.replaced, dict(slot.lives))
+        mend = Mend(*known, after_s, slot.budget.spent, slot.rewound_to, slot.fall)
+        slot.untold.append(mend)
+        if self._is_one:
+            self._tell(slot, 0)
+        else:
+            lost = event.lost if slot.awaited is None else slot.awaited.lost
+            slot.awaited = StepVerdict(event.steps, lost)
         slot.ends = Ends()
         slot.mended, slot.replaced = slot.replaced, {}
         slot.fall, slot.verdict, slot.rewound_to = "", None, None
@@ -315,14 +314,37 @@ class Replacing(Part):
         slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
         slot.slow_at = None
         slot.goes_on(self._out.now)
-        left = slot.budget.left
         self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
+
+    def _tell(self, slot: SlotState, lost: int | None) -> None:
+        """What the last mends have cost. ``lost``: so many steps; None: nobody knows."""
+        for mend in slot.untold:
+            self._tell_one(slot, mend, lost)
+        slot.awaited, slot.untold = None, []
+
+    def _tell_one(self, slot: SlotState, mend: Mend, lost: int | None) -> None:
+        after_s, number, budget = mend.after_s, mend.number, self._settings.restarts.max_restarts
+        reached = max(known.reached for known in mend.replaced.values())
+        steps = 0 if mend.rewound_to is None else max(0, reached - mend.rewound_to)
+        stood_s = after_s
+        for rank, known in sorted(mend.replaced.items()):
+            then = words.went_on(known.step, after_s, number, budget, lost)
+            if mend.rewound_to is not None:
+                again = words.began_again(mend.rewound_to, known.reached, after_s, number, budget)
+                then = mend.fall + again
+            self._out.add(words.replaced(known.failure, then, is_told=bool(known.incident)))
+            if not known.incident:
+                known.incident = f"{slot.incarnation}-{mend.lives[rank]}"
+                slot.failures.append(known.failure)
+            self._failures.was_replaced(slot, mend, known, then, steps, stood_s)
+            steps, stood_s = 0, 0.0  # of all together
 
     def group_ended(self, slot: SlotState) -> None:
         """All processes of the group are gone: tell of those that were to be replaced.
 
         The failure that has ended the group is told by itself.
         """
+        self._tell(slot, None)
         first = slot.ends.first() if slot.is_failing else None
         for rank, known in sorted(slot.replaced.items()):
             is_first = first is not None and (first.group_rank, first.pid) == (rank, known.end.pid)

@@ -19,6 +19,7 @@ from ftrun.core.agent.loop_watch import LoopWatch
 from ftrun.core.agent.restarts import RestartBudget, Verdict
 from ftrun.core.agent.script_timers import ScriptTimers
 from ftrun.core.messages import FailureReport, Progress, ReplicaFinished, ReplicaGivenUp
+from ftrun.core.replay.afterwards import StepVerdict
 from ftrun.core.replay.mending import Mending
 
 FAILURES_KEPT = 16
@@ -93,6 +94,23 @@ class Replaced:
 
 
 @dataclass
+class Mend:
+    """All of a group are connected again, ``after_s`` after a death: to be told.
+
+    ``replaced``: by rank, whose ``ends`` these were; ``lives``: of their replacements; ``number``:
+    of the restart. ``rewound_to``: where all began again after a ``fall``; None: they did not.
+    """
+
+    ends: Ends
+    replaced: dict[int, Replaced]
+    lives: dict[int, int]
+    after_s: float
+    number: int
+    rewound_to: int | None
+    fall: str
+
+
+@dataclass
 class Slot:
     """The part of a slot that outlives its incarnations.
 
@@ -141,8 +159,9 @@ class SlotState(Slot):
     what follows. ``has_failed``: so the node's health is checked before the next; ``is_checked``,
     ``is_healthy``: it is asked for, or found good (health.py). ``leaves``: what people have asked
     of it; None: nothing. ``killed_on_request``: workers that people have killed.
-    ``replaced``: those that died, until all go on; ``mended``: those of the last mend. ``lives``:
-    by rank, the restarts at its start.
+    ``replaced``: those that died, until all go on; ``mended``: those of the last mend.
+    ``untold``: mends of which nobody has been told, until it is known what has become of the step
+    that is ``awaited``. ``lives``: by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
     ``ending``: the ranks whose processes are not gone so far, after which all begin again from
@@ -180,6 +199,8 @@ class SlotState(Slot):
     is_healthy: bool = False
     replaced: dict[int, Replaced] = field(default_factory=dict)
     mended: dict[int, Replaced] = field(default_factory=dict)
+    untold: list[Mend] = field(default_factory=list)
+    awaited: StepVerdict | None = None
     lives: dict[int, int] = field(default_factory=dict)
     fall: str = ""
     verdict: Verdict | None = None

@@ -270,7 +270,7 @@ class Forming:
         if self._blame is not None:
             host = self._blame.meets_at([state.replicas[name] for name in names])
         groups = names if state.workers > 1 else ()  # one worker decides for itself
-        found = None if is_again else self._standing(choice, members)
+        found = self._standing(choice, members) if groups and not is_again else None
         cannot_repair = [n for n in groups if not can_repair(state.replicas[n].reports.values())]
         stands_as, ranks = found or (None, ())
         return Quorum(
@@ -293,7 +293,7 @@ class Forming:
         Their results are of all contributors. So the others' must be, when they are repaired.
         """
         state, last = self._state, self._state.quorum
-        if state.workers == 1 or last is None or choice.newcomers:
+        if last is None or choice.newcomers:
             return None
         had_newcomers = bool(last.newcomers) and last.step == choice.state.step
         if had_newcomers or {m.key for m in members} != {m.key for m in last.members}:

@@ -130,6 +130,29 @@ class Afterwards:
         return Stand(longest_s, waits)
 
 
+@dataclass(frozen=True, slots=True)
+class StepVerdict:
+    """What becomes of the step that was under way at a mend in a replica of several.
+
+    All replicas decide about it, perhaps in a quorum that no lighthouse has formed so far.
+
+    Args:
+        steps, lost: by rank, so many it has taken, and so many were not committed, at the mend.
+    """
+
+    steps: Sequence[int]
+    lost: Sequence[int]
+
+    def known(self, board: Board, steps: Sequence[int], lost: Sequence[int]) -> int | None:
+        """How many steps were not committed since; None: that is not known so far."""
+        gone = max((now - before for now, before in zip(lost, self.lost, strict=False)), default=0)
+        if gone > 0:
+            return gone
+        reached = max(self.steps, default=0)
+        is_over = all(x > reached or over for x, over in zip(steps, board.over, strict=False))
+        return 0 if is_over else None
+
+
 def is_apart(group: int, done: Sequence[Counts], stands: Mapping[int, Waits]) -> bool:
     """Whether the members of a group wait in calls of it that can never meet."""
     calls = [stands.get(rank) for rank, own in enumerate(done) if group in own]

@@ -246,6 +246,9 @@ class InPlace:
         elif self.is_repeating:
             self.world.falls(Fall.STEP_LOST)
             stay()
+        else:
+            lost = self.board.read(self.world.rank, Word.LOST)
+            self.board.set(self.world.rank, Word.LOST, lost + 1)
 
     def _announce(self, step: int) -> None:
         """Rank 0 says when the next generation is due, for all alike."""

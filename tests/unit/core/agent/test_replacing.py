@@ -361,7 +361,7 @@ def _counts_each_process(replacing: type[Replacing]) -> Callable[..., object]:
 
 
 def _replaces_for_ever(_: type[Replacing]) -> Callable[..., object]:
-    return lambda self, slot, after_s: None
+    return lambda self, slot, event, after_s: None
 
 
 PLANTED = {

@@ -303,6 +303,7 @@ def standing(machine: StepMachine, name: Names) -> str:
     words = [machine.phase.value]
     if machine.in_step:
         words += [machine.fate.value, str(machine.tag)]
+        words += [f"commits as {machine.commits_as}"] if machine.commits_as != machine.tag else []
         words += [f"counts {_row(machine.contributors())}"] if machine.contributors() else []
         words += ["healing"] if machine.healing else []
         words += ["torn"] if machine.heal.torn else []

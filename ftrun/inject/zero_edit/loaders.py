@@ -340,12 +340,11 @@ class LoaderIterator:
             raise
         finally:
             cursor.drawn += 1
-        is_dropped = cursor.is_unused and drops_result(sys._getframe(1))
-        if is_dropped:
+        if cursor.is_unused and drops_result(sys._getframe(1)):
             cursor.drop()
         # What is drawn with gradients off is evaluated, also by a module beside the models.
-        is_lit = self.is_training or torch.is_grad_enabled()
-        self.is_fresh, self.is_dim = is_lit and not is_dropped, not is_lit
+        self.is_fresh = self.is_training or torch.is_grad_enabled()
+        self.is_dim = not self.is_fresh
         OPEN.has_dim |= self.is_dim
         OPEN.last = self.here
         return batch

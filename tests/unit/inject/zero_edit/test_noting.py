@@ -181,7 +181,7 @@ def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: N
     next(outer)
     inner = iterator_of(4)
     value += 1
-    next(inner)
+    _batch = next(inner)
     draws = noting.training()
     noted = draws[0].noted
     assert draws == [outer, inner] and noted is not None
@@ -203,7 +203,7 @@ def test_a_loader_that_begins_behind_the_first_draw_is_begun_by_a_newcomer_too(
         step(noting)
     assert len(list(batches)) == 2
     following = iterator_of(3)
-    next(beside), next(following)
+    _drawn = next(beside), next(following)
     place = step(noting)
     assert place is not None
     found = {x.number: x.is_later for x in place.loaders}
@@ -223,3 +223,15 @@ def test_a_batch_of_the_next_epoch_that_was_drawn_in_the_last_step_is_for_the_ne
     next(following)
     noting.commit()
     assert following.is_fresh
+
+
+def test_a_loader_that_was_warmed_is_no_training_one(noting: Noting) -> None:
+    """Seen: that of an evaluation, of which a batch was thrown away before the loop."""
+    numbers: Any = list(range(4))
+    warmed, other = (
+        LoaderIterator(x, lambda x=x: DataLoader.__iter__(x))  # type: ignore[misc]
+        for x in (DataLoader(numbers, 1), DataLoader(numbers, 1))
+    )
+    next(warmed)
+    batch = next(other)
+    assert len(batch) and noting.training() == [other]

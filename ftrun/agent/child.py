@@ -1,20 +1,23 @@
 """A forked process between the spawner's fork and the script.
 
 A worker has its assignment from the start. A standby has done all that every assignment needs, and
-waits for its own at the end of a socket; the wait ends with the assignment or with the spawner.
+waits for its own at the end of a socket; the wait ends with the assignment or with the spawner. If
+it rehearses first, it gives way to others meanwhile, because a job trains.
 
 Not here: the fork itself (spawner.py), what makes a fork look fresh (inject/bootstrap.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,10 +30,13 @@ from ftrun.base import linux, own_process
 from ftrun.base.own_process import FOR_THE_JOB
 from ftrun.config.script import TargetKind
 from ftrun.core.ids import WorkerKey
-from ftrun.inject import bootstrap
+from ftrun.inject import bootstrap, rehearsal
 from ftrun.inject.bootstrap import WorkerTask
 from ftrun.snapshots import serving
 from ftrun.training.context import WorkerContext
+
+READY = b"."
+REHEARSAL_NICE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,22 @@ def become_worker(setup: ChildSetup, assignment: dict[str, Any]) -> None:
     _run(setup, assignment)
 
 
-def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.socket) -> None:
-    """Prepare, wait for an assignment, and run the script; end if the spawner closes its end."""
+def become_standby(
+    setup: ChildSetup, name: str, threads: int, waiting: socket.socket, *, rehearses: bool
+) -> None:
+    """Prepare, wait for an assignment, and run the script; end if the spawner closes its end.
+
+    ``rehearses``: train once before, and then send a byte.
+    """
     _detach(setup)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)  # it ignores them until it is a worker
     linux.title_process(f"ftrun {name}")
     bootstrap.prepare(threads)
+    if rehearses:
+        with _niced(), contextlib.suppress(Exception):  # then the script is the first to do it
+            rehearsal.rehearse()
+        with contextlib.suppress(OSError):  # the spawner is gone
+            waiting.send(READY)
     channel = Channel(waiting)
     poll = select.poll()
     poll.register(channel, select.POLLIN)
@@ -77,6 +93,29 @@ def become_standby(setup: ChildSetup, name: str, threads: int, waiting: socket.s
             _take_signals(setup)
             _run(setup, frame.message)
     os._exit(0)
+
+
+@contextlib.contextmanager
+def _niced() -> Iterator[None]:
+    """Give way to others meanwhile, where this process may come back from that."""
+    before, may = os.getpriority(os.PRIO_PROCESS, 0), list[bool]()
+
+    def look() -> None:  # in a thread, which has a priority of its own
+        os.setpriority(os.PRIO_PROCESS, 0, before + REHEARSAL_NICE)
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
+            may.append(True)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    looking.join()
+    try:
+        if may:
+            os.setpriority(os.PRIO_PROCESS, 0, before + REHEARSAL_NICE)
+        yield
+    finally:
+        if may:
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def become_writer(setup: ChildSetup, where: str) -> NoReturn:

@@ -34,14 +34,16 @@ class SpawnerLaunch:
 
     ``guard_id``: the random marker that every process of the job carries in its environment.
     ``channel``, ``stores``: this end of its two socket pairs, for process.py. ``parked``: the
-    standbys that it has from the start. ``successor``: the launch that waits to follow this one.
+    standbys that it has from the start. ``guards``: the markers of all launches that are
+    ``beside`` each other, of which one may wait while another's job ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: SpawnerLaunch | None = None) -> None:
         self.parked: tuple[str, ...] = ()
-        self.successor: SpawnerLaunch | None = None
         self._is_configured = False
         self.guard_id = os.urandom(GUARD_BYTES).hex()
+        self.guards: set[str] = set() if beside is None else beside.guards
+        self.guards.add(self.guard_id)  # before there is a process that a sweep could find
         self.channel, theirs = socket.socketpair()
         self.stores, their_stores = socket.socketpair()
         stdin_fd, stderr_fd = shareable_stdin(), os.dup(2)
@@ -84,6 +86,7 @@ class SpawnerLaunch:
 
     def end(self) -> None:
         """Kill the spawner, unless the agent has ended it already."""
+        self.guards.discard(self.guard_id)
         if self._is_configured:  # then it may have forked, and its child ends first
             self.channel.close()
             self.stores.close()

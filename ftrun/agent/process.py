@@ -257,10 +257,9 @@ def _show(data: bytes) -> None:
 
 
 def sweeper(launch: SpawnerLaunch, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """Finds the job's live processes, and none of a launch that waits to follow this one.
+    """Finds the job's live processes, and none of a launch beside this one.
 
     ``before``: the agent's children from before the job.
     """
-    own, next_one = os.getpid(), launch.successor
-    next_guard = "" if next_one is None else next_one.guard_id
-    return lambda: sweep.job_processes(launch.guard_id, own, before | {own}, next_guard)
+    spare, guard = before | {os.getpid()}, launch.guard_id
+    return lambda: sweep.job_processes(guard, os.getpid(), spare, {*launch.guards} - {guard})

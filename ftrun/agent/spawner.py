@@ -285,10 +285,11 @@ class Spawner:
         except OSError as error:
             self._send({"op": "standby_exited", "name": name, "status": error.errno or 1})
             return None
+        rehearses = self._imports.are_done  # else it is for the start, which waits for it
         pid, fds, born = self._fork()
         if born is not None:
             own.close()
-            return partial(become_standby, born, name, threads, theirs)
+            return partial(become_standby, born, name, threads, theirs, rehearses=rehearses)
         theirs.close()
         if pid < 0:
             own.close()
@@ -296,7 +297,8 @@ class Spawner:
             return None
         own.setblocking(False)
         pidfd, out_fd, err_fd = fds
-        self._standbys.add(Standby(name, pid, pidfd, out_fd, err_fd, own.detach()))
+        part_fd = own.detach()
+        self._standbys.add(Standby(name, pid, pidfd, out_fd, err_fd, part_fd, rehearses))
         return None
 
     def _start_writer(self, where: str) -> Child | None:

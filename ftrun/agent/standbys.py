@@ -16,7 +16,10 @@ from ftrun.agent.channel import encode
 
 @dataclass(frozen=True, slots=True)
 class Standby:
-    """One standby. ``part_fd``: this end of its socket, which never blocks."""
+    """One standby. ``part_fd``: this end of its socket, which never blocks.
+
+    ``rehearses``: before it can be given anything.
+    """
 
     name: str
     pid: int
@@ -24,6 +27,7 @@ class Standby:
     out_fd: int
     err_fd: int
     part_fd: int
+    rehearses: bool = False
 
     def fds(self) -> tuple[int, ...]:
         return (self.pidfd, self.out_fd, self.err_fd, self.part_fd)
@@ -49,8 +53,9 @@ class Standbys:
             return None
         data = encode(assignment)
         try:
-            is_sent = os.write(standby.part_fd, data) == len(data)
-        except OSError:  # It has died and is not reaped yet, or it does not read.
+            is_ready = not standby.rehearses or bool(os.read(standby.part_fd, 1))
+            is_sent = is_ready and os.write(standby.part_fd, data) == len(data)
+        except OSError:  # It has died and is not reaped yet, or it does not read, or rehearses.
             is_sent = False
         if not is_sent:
             signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)

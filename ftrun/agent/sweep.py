@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
 from ftrun.base import clock, linux
@@ -50,21 +50,21 @@ def hold_back_descriptors() -> tuple[int, ...]:
 
 
 def job_processes(
-    guard_id: str, root_pid: int, spare: frozenset[int], spare_guard: str = ""
+    guard_id: str, root_pid: int, spare: frozenset[int], spare_guards: Collection[str] = ()
 ) -> list[ProcessRow]:
     """The descendants of ``root_pid`` and all carriers of the marker, without ``spare``.
 
-    ``spare_guard``: carriers of this other marker are no part of the job.
+    ``spare_guards``: carriers of these other markers are no part of the job.
     """
     rows = linux.process_rows()
     descendants = linux.descendants(rows, {root_pid})
-    marker, other = (f"{GUARD_NAME}={guard}".encode() for guard in (guard_id, spare_guard))
+    marker, *others = (f"{GUARD_NAME}={guard}".encode() for guard in (guard_id, *spare_guards))
     found = [
         row
         for row in rows
         if row.pid not in spare and (row.pid in descendants or _carries(row.pid, marker))
     ]
-    return [row for row in found if not (spare_guard and _carries(row.pid, other))]
+    return [row for row in found if not any(_carries(row.pid, other) for other in others)]
 
 
 def owned_processes(incarnation: str) -> list[ProcessRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftrun.core.ids import Attempt, StateId
+from ftrun.core.ids import Attempt, StateId, Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class Member:
     endpoints: tuple[Endpoint, ...]
     store: str
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """This life of the group."""
+        return self.replica_id, self.incarnation
+
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
@@ -45,7 +50,9 @@ class Quorum:
     ``state`` heals. In a quorum that comes by a switch both are None until the switch is confirmed;
     then ``step`` is the step of the switch. ``newcomers`` are the members that heal.
     ``recomputes``: groups of several workers that compute the step under way again, because not all
-    of their workers can repair it.
+    of their workers can repair it. ``standing``: workers of these ranks have all results of the
+    step under way, in each group, and have used them: these stand. The other ranks repair theirs,
+    and all commit the step under the attempt ``stands_as``, of the same members.
 
     ``base`` and ``left`` are set only between an agent and the lighthouse, where a quorum is sent
     as a difference (protocol/quorums.py). No other code receives such a record.
@@ -58,6 +65,8 @@ class Quorum:
     state: StateId | None = None
     newcomers: tuple[str, ...] = ()
     recomputes: tuple[str, ...] = ()
+    stands_as: Attempt | None = None
+    standing: tuple[int, ...] = ()
     base: Attempt | None = None
     left: tuple[str, ...] = ()
 
@@ -66,6 +75,11 @@ class Quorum:
         """The step at which a quorum in force begins."""
         assert self.step is not None, "a quorum in force has its step"
         return self.step
+
+    @property
+    def repaired_tag(self) -> Tag | None:
+        """The tag under which all commit the step that some ranks repair; None: under its own."""
+        return None if self.stands_as is None else Tag(self.stands_as, self.first_step)
 
     @property
     def donors(self) -> tuple[str, ...]:

@@ -191,18 +191,18 @@ class _Passing(MessageGroup):
         return super()._collective(name, *arguments)
 
     def is_connected(self) -> bool | None:
-        inner: BuiltGroup = self._native
+        inner: BuiltGroup = self.native
         return inner.is_connected()
 
     def swallowed(self) -> Exception | None:
         return _swallowed(self._through)
 
     def threads_sleep(self) -> bool | None:
-        inner: BuiltGroup = self._native
+        inner: BuiltGroup = self.native
         return inner.threads_sleep()
 
     def shutdown(self) -> None:
-        inner, self._native = self._native, None
+        inner, self.native = self.native, None
         self._signal.trigger()
         if inner is not None:
             inner.shutdown()
@@ -240,7 +240,7 @@ class _WrappedFactory(ProcessGroup):
         return _Passing(self._factory.build(*place, signal), signal, self._wrapper)
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
-        self._factory.use(built._native if isinstance(built, _Passing) else None)
+        self._factory.use(built.native if isinstance(built, _Passing) else None)
         if isinstance(self._wrapper, ProcessGroupWrapper):
             self._wrapper._renewed()
         return super().use(built)
@@ -267,8 +267,8 @@ class _CreatingFactory(ProcessGroup):
         return _Passing(built, place.signal, self._wrapper)
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
-        inner = built._native if isinstance(built, _Passing) else None
-        self._wrapper._pg = inner._native if inner is not None else None
+        inner = built.native if isinstance(built, _Passing) else None
+        self._wrapper._pg = inner.native if inner is not None else None
         return super().use(built)
 
 

@@ -78,7 +78,8 @@ class AbortSignal:
 
 
 class BuiltGroup(Collectives):
-    """One quorum's connections; ``native`` is the torch backend that does the work.
+    """One quorum's connections; ``native`` is the torch backend that does the work; None
+    once the group was shut down.
 
     Collectives are asynchronous. The error of an aborted group is in the Work and never raised, so
     that a caller has one path for errors.
@@ -92,7 +93,7 @@ class BuiltGroup(Collectives):
     def __init__(self, rank: int, world_size: int, native: Any, signal: AbortSignal) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._native = native
+        self.native = native
         self._signal = signal
 
     def size(self) -> int:
@@ -103,14 +104,9 @@ class BuiltGroup(Collectives):
         """True once the group was aborted or shut down: every further collective fails."""
         return self._signal.triggered
 
-    @property
-    def native(self) -> Any:
-        """torch's backend; None once the group was shut down."""
-        return self._native
-
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of later collectives, where the backend can change it."""
-        native = self._native
+        native = self.native
         if native is not None and hasattr(native, "_set_default_timeout"):
             native._set_default_timeout(timeout)
 
@@ -140,7 +136,7 @@ class BuiltGroup(Collectives):
         shut an old group down after the first collective of the next group.
         """
         self._signal.trigger()
-        self._native = None
+        self.native = None
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
         """Add up ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or an error in a Work.
@@ -172,7 +168,7 @@ class BuiltGroup(Collectives):
         return JoinedWork(works, list(output_tensors))
 
     def _collective(self, name: str, *arguments: Any) -> Work:
-        native = self._native
+        native = self.native
         if native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
         work: Work = getattr(native, name)(*arguments)

@@ -35,8 +35,11 @@ class Collectives:
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce in place."""
-        options = _options(opts, dist.AllreduceOptions, "reduceOp")
-        return self._collective("allreduce", listed(tensors), options)
+        if type(tensors) is not list:
+            tensors = listed(tensors)
+        if type(opts) is not dist.AllreduceOptions:
+            opts = _options(opts, dist.AllreduceOptions, "reduceOp")
+        return self._collective("allreduce", [*tensors], opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce several tensors of one dtype in one collective, in place."""

@@ -69,7 +69,7 @@ class Member(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., store: _Optional[str] = ...) -> None: ...
 
 class Quorum(_message.Message):
-    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "base", "left", "recomputes")
+    __slots__ = ("attempt", "members", "store", "step", "state", "newcomers", "base", "left", "recomputes", "stands_as", "standing")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,8 @@ class Quorum(_message.Message):
     BASE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTES_FIELD_NUMBER: _ClassVar[int]
+    STANDS_AS_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
     attempt: Attempt
     members: _containers.RepeatedCompositeFieldContainer[Member]
     store: str
@@ -88,7 +90,9 @@ class Quorum(_message.Message):
     base: Attempt
     left: _containers.RepeatedScalarFieldContainer[str]
     recomputes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ..., recomputes: _Optional[_Iterable[str]] = ...) -> None: ...
+    stands_as: Attempt
+    standing: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, attempt: _Optional[_Union[Attempt, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., store: _Optional[str] = ..., step: _Optional[int] = ..., state: _Optional[_Union[StateId, _Mapping]] = ..., newcomers: _Optional[_Iterable[str]] = ..., base: _Optional[_Union[Attempt, _Mapping]] = ..., left: _Optional[_Iterable[str]] = ..., recomputes: _Optional[_Iterable[str]] = ..., stands_as: _Optional[_Union[Attempt, _Mapping]] = ..., standing: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Loss(_message.Message):
     __slots__ = ("replica_id", "incarnation", "cause", "killed")

@@ -35,6 +35,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -517,7 +519,7 @@ class Area:
         for one in tensors:
             tensor = one if one.is_contiguous() else one.contiguous()
             known.append((tensor, nbytes))
-            nbytes += _aligned(tensor.nbytes)
+            nbytes += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT  # as _aligned
         if len(known) == 1 and (size := tensor.nbytes) >= LARGE_BYTES:
             data = tensor.data_ptr()
             last = _Word.from_address(data + size - _WORD).value
@@ -525,13 +527,18 @@ class Area:
             alike = self._known[slot].get(key, NONE)
             if alike != NONE and not _memcmp(begin + alike, data, size):
                 return alike, nbytes
-        part = self._part(slot, nbytes)
-        if part is None:
-            return NONE, nbytes
-        at = self._header[part + 1]
+        header = self._header
+        first = _LOG_AT + 8 * slot + _PARTS
+        part = first + 2 if header[first + 3] else first
+        if header[part + 1] + nbytes > self._free_until[slot]:  # what was behind it may have gone
+            roomy_part = self._part(slot, nbytes)
+            if roomy_part is None:
+                return NONE, nbytes
+            part = roomy_part
+        at = header[part + 1]
         for tensor, offset in known:
             ctypes.memmove(begin + at + offset, tensor.data_ptr(), tensor.nbytes)
-        self._header[part + 1] = at + nbytes
+        header[part + 1] = at + nbytes
         if key and alike == NONE:
             self._known[slot][key] = at
         return at, nbytes
@@ -541,9 +548,8 @@ class Area:
         first = _LOG_AT + 8 * slot + _PARTS
         part = first + 2 if self._header[first + 3] else first
         end = self._header[part + 1]
-        if end + nbytes > self._free_until[slot]:  # what was behind it may have gone
-            free = free_parts(self._taken(), self.log_room)
-            self._free_until[slot] = next(until for begin, until in free if begin <= end <= until)
+        free = free_parts(self._taken(), self.log_room)
+        self._free_until[slot] = next(until for begin, until in free if begin <= end <= until)
         if end + nbytes <= self._free_until[slot]:
             return part
         begin, until = roomy(free, nbytes)
@@ -564,7 +570,7 @@ class Area:
     def drop_logs(self, until: int) -> None:
         """Those of the generations up to this one."""
         for slot in range(LOGS):
-            if self._header[_LOG_AT + 8 * slot + _NUMBER] <= until:
+            if NONE != self._header[_LOG_AT + 8 * slot + _NUMBER] <= until:
                 self._drop_log(slot)
 
     def _drop_log(self, slot: int) -> None:
@@ -624,7 +630,8 @@ class Area:
     def log_bytes(self, number: int) -> int:
         """How many bytes a log takes."""
         at = _LOG_AT + 8 * (number % LOGS) + _PARTS
-        return sum(max(0, self._header[x + 1] - self._header[x]) for x in (at, at + 2))
+        begin, end, later, last = self._header[at : at + 4]
+        return max(0, end - begin) + max(0, last - later)
 
     def slot_at(self, slot: int) -> int:
         """Where the bytes of a slot begin."""
@@ -671,7 +678,8 @@ class Board:
 
     def __init__(self, memory: SharedMemory, ranks: int) -> None:
         self.ranks = ranks
-        self._words = memory.words(0, _board_bytes(ranks) // _WORD)
+        self._end = _board_bytes(ranks) // _WORD
+        self._words = memory.words(0, self._end)
         self._why = memory.buffer(_board_bytes(ranks), _WHY_BYTES)
 
     def read(self, rank: int, word: Word) -> int:
@@ -712,7 +720,7 @@ class Board:
 
     def all(self, word: Word) -> list[int]:
         """This word of each rank."""
-        return self._words[_RANKS + word : _board_bytes(self.ranks) // _WORD : _WORDS_EACH]
+        return self._words[_RANKS + word : self._end : _WORDS_EACH]
 
     def look(self) -> Words:
         """What core/replay decides by."""
@@ -742,13 +750,13 @@ class Board:
         found = (at for rank in ranks for at in self._groups_of(rank) if self._words[at] == group)
         return [at + 1 for at in found]
 
-    def done(self, places: Iterable[int]) -> list[int]:
-        """The words ``done`` at these places."""
-        return [*map(self._words.__getitem__, places)]
+    def reader(self, places: Sequence[int]) -> Callable[[], tuple[int, ...]]:
+        """Gives the words ``done`` at these places, the first one twice."""
+        return partial(itemgetter(*places, places[0]), self._words)
 
-    def set_done(self, place: int, number: int) -> None:
-        """Write a word ``done``."""
-        self._words[place] = number
+    def writer(self, place: int) -> Callable[[int], None]:
+        """Writes a word ``done``."""
+        return partial(self._words.__setitem__, place)
 
     def rewind(self, rank: int, calls: Counts) -> None:
         """The agent: a rank has made these calls; no process of it runs, or it is elsewhere."""

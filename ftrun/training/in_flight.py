@@ -137,7 +137,7 @@ class InFlight:
 
     def hand_out(self, indices: tuple[int, ...]) -> None:
         """Make ready the futures of these reductions: their results stand."""
-        divisor, tag = self.divisor, self._machine.tag
+        divisor, tag = self.divisor, self._machine.commits_as
         if self.keeper is not None and tag is not None:
             known = [(index, self.reductions[index]) for index in indices]
             self.keeper.hands_out(self._machine.begun, known, tag.attempt)

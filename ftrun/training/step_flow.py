@@ -314,7 +314,7 @@ class StepFlow:
         machine = self._machine
         self._engine.feed(e.VoteStarted())
         copies = self._snapshots is not None and self._snapshots.ballot()
-        votes = vote.decide(machine.tag, flag and machine.votes, copies)
+        votes = vote.decide(machine.commits_as, flag and machine.votes, copies)
         self._engine.wait_until(
             lambda: machine.verdict_known,
             timeout_s,

@@ -63,11 +63,13 @@ def test_the_same_command_is_the_same_job(networks: list[Machines]) -> None:
 
 
 class Team:
-    """torchrun's command on several machines. ``options``: more of ftrun's."""
+    """torchrun's command on ``size`` of several machines. ``options``: more of ftrun's."""
 
-    def __init__(self, machines: Machines, base: Path, script: str, *options: str) -> None:
+    def __init__(
+        self, machines: Machines, base: Path, script: str, *options: str, size: int = 2
+    ) -> None:
         self._machines, self._base, self._script = machines, base, script
-        self._options = (*options, "--device", "cpu", "--nnodes", "2", "--grace", "1")
+        self._options = (*options, "--device", "cpu", "--nnodes", str(size), "--grace", "1")
         self.jobs: list[Job] = []
 
     def __enter__(self) -> Team:

@@ -127,6 +127,26 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
     assert int(last) > whole and list(where.glob(".*")) == []
 
 
+def test_a_node_that_is_lost_as_it_takes_a_lost_ones_place_costs_no_more(tmp_path: Path) -> None:
+    """What it had so far is nothing, and the copies of the first one's states are still there."""
+    memory = ("--memory-snapshots", "auto")
+    with halves(tmp_path, *memory) as (lead, hand):
+        lead.expect("Memory snapshots: on each node")
+        with Node(tmp_path, 2, lead.port, SCRIPT, *OPTIONS, *memory) as spare:
+            lead.expect("stands by")
+            kill_everything(hand)
+            lead.expect("takes its place")
+            kill_everything(spare)
+            lead.expect("are in memory of the nodes that are left")
+        with Node(tmp_path, 3, lead.port, SCRIPT, *OPTIONS, *memory) as last:
+            lead.expect(r"All went on from step [1-9]\d*")
+            for node in (lead, last):
+                (node.directory / "over").touch()
+            assert lead.end() == last.end() == 0
+            assert "no whole snapshot" not in lead.output
+            gone(lead, last)
+
+
 def lacks_parts(where: Path) -> bool:
     """The first node has written its parts of a draft, and the other has not."""
     found = [{x.name for x in draft.iterdir()} for draft in where.glob(".draft-*")]

@@ -163,14 +163,20 @@ class CommitRules:
         results: Sequence[tuple[Sum, int] | None],
         divisor: int,
         content: int,
+        out: Tag,
     ) -> None:
-        """C3, C4: contributions of this tag only, divided by the number of contributors."""
+        """C3, C4: contributions of this tag only, divided by the number of contributors.
+
+        Those of a rank that has repaired the step, for others that have had their results, are of
+        the tag ``out``.
+        """
         for index, result in enumerate(results):
             if result is None:
                 raise Violation(
                     "C3", f"{key} commits {tag} without the result of operation {index}"
                 )
             total, used = result
+            tag = out if total.attempt == out.attempt else tag
             if total.attempt != tag.attempt:
                 raise Violation("C3", f"{key}: {total.attempt} counts in {tag}")
             counting = 0

@@ -220,11 +220,15 @@ class Invariants:
         results: Sequence[tuple[Sum, int] | None],
         divisor: int,
         content: int,
+        out: Tag | None = None,
     ) -> None:
-        """A rank has committed a step; ``content`` is its state before the step."""
+        """A rank has committed a step; ``content`` is its state before the step.
+
+        ``out``: the tag of its operations, if other ranks have had their results before.
+        """
         self.holds(key, before, content)
         self.commits.committed(key, tag, before, after)
-        self.commits.check_results(key, tag, results, divisor, content)
+        self.commits.check_results(key, tag, results, divisor, content, out or tag)
         self.promises.committed(key, tag)
         self.lineages.committed(key, tag, before, after)
 

@@ -55,7 +55,7 @@ class Log:
         if isinstance(event, e.Decided) and machine.state.step == self._step:
             self.is_lost = True
         for instruction in instructions:
-            tag = machine.tag
+            tag = machine.commits_as
             if isinstance(instruction, e.HandOut) and tag is not None:
                 for index in instruction.indices:
                     self.handed[machine.begun, index] = tag.attempt

@@ -141,6 +141,13 @@ def _repairs_half(self: OperationLedger) -> None:
     pass
 
 
+def _stands_where_one_has_it(groups: Any, state: ids.StateId) -> Any:
+    reports = [(rank, r) for group in groups for rank, r in group.items() if r.state == state]
+    ranks = {rank for rank, r in reports if r.reduced is not None and not r.repairable}
+    tags = {r.reduced for rank, r in reports if rank in ranks and r.reduced is not None}
+    return (tags.pop().attempt, tuple(sorted(ranks))) if len(tags) == 1 else None
+
+
 def _counts_spares(
     quorum: Quorum, step: int, heal_first: bool = False, at_most: int | None = None
 ) -> tuple[int, ...]:
@@ -683,6 +690,9 @@ MUTANTS: dict[str, Mutant] = {
         StepMachine, "_on_went_out", _does_nothing, "S1", _MENDS
     ),
     "a successor compares again": Mutant(Comparison, "meets_nobody", _does_nothing, "S1", _MENDS),
+    "results stand that only some have": Mutant(
+        forming, "standing", _stands_where_one_has_it, "L1", _MENDS
+    ),
     "a successor does not answer": Mutant(mending, "answers", _does_nothing, "Q2", _MENDS),
     "results are handed out before they are logged": Mutant(
         mending, "logged", _logs_after_handing_out, "C1", _MENDS

@@ -194,7 +194,6 @@ class Ring:
         """The group finds out that it cannot do this at all; nothing of it was sent."""
         if not end.gone:
             is_known = None if self._knows_nothing else not end.broken
-            end.worker.was_refused(self.attempt, index, is_known)
             self._fails(end, index, "refused", is_known)
 
     @property
@@ -202,6 +201,7 @@ class Ring:
         return self.world.refusals.how == "unknown"
 
     def _fails(self, end: End, index: int, reason: str, refused: bool | None) -> None:
+        end.worker.fails(self.attempt, index, refused, is_refused=reason == "refused")
         end.worker.feed(e.OperationFailed(self.attempt, index, reason, refused))
 
     def _cut_for_s(self, end: End) -> float:

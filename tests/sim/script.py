@@ -334,8 +334,8 @@ class Script:
         worker.feed(e.VoteStarted())
         yield INSTANT_S
         flag = flag and machine.votes
-        self._world.invariants.voted(worker.key, machine.tag, flag)
-        worker.ballot.vote(worker, machine.tag, flag)
+        self._world.invariants.voted(worker.key, machine.commits_as, flag)
+        worker.ballot.vote(worker, machine.commits_as, flag)
         yield Until(lambda: worker.outcome is not None, BOTH_TIMEOUTS_S, "a vote")
         assert worker.outcome is not None
         (outcome,) = worker.outcome
@@ -344,7 +344,8 @@ class Script:
 
     def _decide(self, outcome: bool | None, enough: bool) -> bool:
         worker, machine, world = self.worker, self.worker.machine, self._world
-        tag, before, was_void = machine.tag, machine.state, machine.fate is Fate.VOID
+        tag, before, was_void = machine.commits_as, machine.state, machine.fate is Fate.VOID
+        out = machine.tag
         reason = worker.error or "voted against"
         results = list(worker.reductions)
         divisor = worker.divisor
@@ -355,14 +356,15 @@ class Script:
             tries = None if tag.step == self._healed_to else self._tries[1]
             world.refusal_rules.commits(worker, tag, tries)
         if tag is not None:
-            stays = machine.in_force is not None and machine.in_force.attempt == tag.attempt
+            in_force = machine.in_force
+            stays = in_force is not None and out is not None and in_force.attempt == out.attempt
             repeats = not committed and stays and (not enough or was_void)
             world.invariants.decided(worker.key, tag, committed, repeats)
         if committed:
             assert tag is not None, "a commit without a tag"
             finals = [(x.final[0], x.final[1]) if x.final else None for x in results]
             world.invariants.committed(
-                worker.key, tag, before, machine.state, finals, divisor, worker.content
+                worker.key, tag, before, machine.state, finals, divisor, worker.content, out
             )
             parts = results[0].final[0].parts if results and results[0].final else ()
             world.samples.committed(worker.key, before, machine.state, parts)

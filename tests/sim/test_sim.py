@@ -78,6 +78,7 @@ SOON = {
     "contributes after it has declined": 120,
     "a latecomer waits for replicas that wait for it": 70,
     "a successor sends while it repeats": 190,
+    "results stand that only some have": 120,
     "results are handed out before they are logged": 110,
     "commits after its lease": 2245,
     "chooses a state by its step alone": 1745,

@@ -79,7 +79,8 @@ class Worker(Actor):
         self.marks = Marks()
         self.streak = 0
         self.launched_under: Attempt | None = None
-        self._failed: set[tuple[int, int, int]] = set()  # quorums, steps and operations
+        self._failed: tuple[int, int, int] | None = None  # a quorum, a step and an operation
+        self._failed_under: Attempt | None = None
         self.peers: m.Roster | None = None
         self.exchanges = SimulatedExchanges(self, world.programme)
         self._stop_requests = 0
@@ -438,12 +439,16 @@ class Worker(Actor):
         self.error = self.error or "refused"
         self.feed(e.OperationRefused("refused before it was issued"))
 
-    def was_refused(self, attempt: Attempt, index: int, is_known: bool | None) -> None:
-        """A group cannot do an operation; if it does not know, the second time tells."""
+    def fails(
+        self, attempt: Attempt, index: int, is_known: bool | None, *, is_refused: bool
+    ) -> None:
+        """An operation fails, and not because its group was aborted. If a group does not know
+        whether it can do it, the next failure tells: the same operation again."""
         place = attempt.quorum_id, self.machine.position, index
-        if is_known or (is_known is None and place in self._failed):
+        if is_refused and (is_known or (is_known is None and place == self._failed)):
             self.world.refusal_rules.refused(self, attempt, self.machine.position)
-        self._failed.add(place)
+        if attempt != self._failed_under:
+            self._failed_under, self._failed = attempt, place
 
     def _launch(self, index: int, reduction: Reduction) -> None:
         tag, end = self.machine.tag, self._end

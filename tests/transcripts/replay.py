@@ -434,6 +434,8 @@ def _quorum(quorum: Quorum) -> str:
         text += f" {','.join(quorum.donors)} -> {','.join(quorum.newcomers)}"
     if quorum.recomputes:
         text += f" recomputes {','.join(quorum.recomputes)}"
+    if quorum.stands_as is not None:
+        text += f" standing {','.join(map(str, quorum.standing))} as {quorum.stands_as}"
     return text
 
 

@@ -130,6 +130,48 @@ def test_a_death_before_the_first_step_begins_all_again(tmp_path: Path) -> None:
         assert sorted(re.findall(r"END (\d) 3\.0", job.output)) == ["0", "1", "2"], job.output
 
 
+BY_RANK = """
+import os, signal, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+parts = []
+for step in range(5):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    is_last = first and step == 3
+    while is_last and rank == 2 and not os.path.exists("given"):
+        time.sleep(0.01)
+    given = [torch.full((1,), 10.0 * step + other) for other in range(3)]
+    part = torch.zeros(1)
+    work = dist.scatter(part, given if rank == 0 else None, async_op=True)
+    if is_last and rank == 0:
+        time.sleep(600)
+    work.wait()
+    parts.append(int(part))
+    if is_last and rank == 1:
+        os.kill(int(open("root").read()), signal.SIGKILL)
+        open("given", "w").close()
+    if rank == 0 and first:
+        with open("root", "w") as root:
+            root.write(str(os.getpid()))
+print("END", rank, parts, flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_result_of_one_rank_alone_is_given_to_no_other(tmp_path: Path) -> None:
+    """The root of an asynchronous scatter dies when one of two has its part."""
+    with Job(tmp_path, BY_RANK, *options(3)) as job:
+        assert job.end() == 0, job.output
+        assert "died in the middle of scatter, which nobody can make again" in job.output
+        found = sorted(re.findall(r"END (\d) (.*)", job.output))
+        assert found == [(str(rank), str([10 * x + rank for x in range(5)])) for rank in range(3)]
+
+
 CHOSEN = """
 import os, signal, uuid, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -54,7 +54,8 @@ class SpannedMemory(MemorySnapshots):
         self._incarnation = ""
         self._reports: dict[str, m.RanksKept] = {}
         self._due = 0
-        self._reported_at = self._made_at = 0.0
+        self._reported_at = 0.0
+        self._silent: dict[str, float] = {}  # since when each node has a place, and tells nothing
         self._tasks: set[asyncio.Task[None]] = set()
         self._boards = Boards(self.of, hands.order)
         self.started: dict[str, m.StartRanks] = {}
@@ -68,7 +69,7 @@ class SpannedMemory(MemorySnapshots):
         if self.of(incarnation) is not None:
             return
         super().make(replica_id, incarnation)
-        self._incarnation, self._made_at = incarnation, clock.now()
+        self._incarnation = incarnation
         self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
         if self.of(incarnation) is not None:
             self._loop.call_later(LOOK_S, self._tick, incarnation)
@@ -209,9 +210,11 @@ class SpannedMemory(MemorySnapshots):
 
     def _tell_who_lacks(self, now: float) -> None:
         """Of a node without memory for its states nothing is told here, and nobody copies."""
-        silent = [x for x in self._copying.places if x not in self._reports]
-        if silent and now > self._made_at + LACKS_S:
-            names = first_of([self._hands.name_of(node) for node in silent])
+        silent = (x for x in self._copying.places if x not in self._reports)
+        self._silent = {node: self._silent.get(node, now) for node in silent}
+        lacking = [node for node, since in self._silent.items() if now >= since + LACKS_S]
+        if lacking:
+            names = first_of([self._hands.name_of(node) for node in lacking])
             disk = ", and no snapshot is written to a disk" if self.disk is not None else ""
             self._tell_once(
                 "lacks",

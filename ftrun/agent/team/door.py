@@ -37,7 +37,7 @@ class Door(StreamServer):
         "`ftrun lighthouse` starts"
     )
 
-    ping_s = 1.0
+    ping_s = 0.5
     """While all train nothing is sent to a hand. Only what is sent shows its kernel's silence."""
 
     def __init__(self, token: str, tls: TlsFiles) -> None:

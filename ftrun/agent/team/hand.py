@@ -238,7 +238,7 @@ class Hand:
         settings, machine = self._settings, self._setup.machine
         if self._launch is None:
             empty(self._setup.runtime_dir)
-            self._launch = SpawnerLaunch()
+            self._launch = SpawnerLaunch(self._setup.launch)
         self._launch.configure(
             spawner_configuration(self._setup, waits=True),
             standbys_of(settings),
@@ -250,7 +250,7 @@ class Hand:
     async def _take_place(self, place: m.HandPlace) -> None:
         if self._launch is None:
             empty(self._setup.runtime_dir)
-        launch, self._launch = self._launch or SpawnerLaunch(), None
+        launch, self._launch = self._launch or SpawnerLaunch(self._setup.launch), None
         first = place.first
         span = Span(
             place.number, place.nodes, first, self._settings.workers_per_replica, place.master_addr

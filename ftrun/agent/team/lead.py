@@ -131,7 +131,7 @@ class Lead(Host):
         """An Agent for this team begins."""
         self._agent = agent
         self.ranks.clear()
-        self.is_complete = True
+        self.is_complete = self._gathering.is_formed  # a node may be lost since the first team
         self._send_places()
 
     def detach(self) -> None:
@@ -356,8 +356,9 @@ class Lead(Host):
         why = f"is lost with its node {name}: {reason}"
         for key in self.ranks.of_node(node_id):
             kept, rank = self._kept(key), key.group_rank
-            if kept is not None and isinstance(kept.place, Generation):
-                kept = replace(kept, place=Fall.NODES)
+            is_unknown = kept is not None and kept.place is Fall.NO_GENERATION  # it has just come
+            if kept is not None and (is_unknown or isinstance(kept.place, Generation)):
+                kept = replace(kept, place=Fall.NODES)  # its states may be elsewhere
             end = e.WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept)
             self._ended(key, replace(end, ago_s=ago_s))
 

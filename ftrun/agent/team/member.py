@@ -269,8 +269,7 @@ class Member:
             work, stop = hand.run(), hand.stop
 
         def park() -> None:
-            self._park()
-            launch.successor = self._launch
+            self._park(beside=launch)
 
         parking = asyncio.get_running_loop().call_later(PARK_AFTER_S, park)
         ending = await self._until_another(place, work, stop)
@@ -311,15 +310,18 @@ class Member:
             return self._why_free
         return f"it is to be in another one (led at {self._wanted.host})"
 
-    def _prepare(self) -> SpawnerLaunch:
+    def _prepare(self, beside: SpawnerLaunch | None = None) -> SpawnerLaunch:
         """A spawner that has not begun; it imports torch by itself."""
         if self._launch is None:
-            self._launch = SpawnerLaunch()
+            self._launch = SpawnerLaunch(beside)
         return self._launch
 
-    def _park(self) -> None:
-        """Have a spawner with all imports and standbys, so that the next place costs none."""
-        launch, settings = self._prepare(), self._own
+    def _park(self, beside: SpawnerLaunch | None = None) -> None:
+        """Have a spawner with all imports and standbys, so that the next place costs none.
+
+        ``beside``: the one of the place that this node has.
+        """
+        launch, settings = self._prepare(beside), self._own
         self._next_dir = self._next_dir or self._make_dir()
         setup = replace(self._setup, settings=settings, runtime_dir=self._next_dir)
         launch.configure(

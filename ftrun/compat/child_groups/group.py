@@ -248,7 +248,7 @@ class ChildGroup(MessageGroup):
     def shutdown(self) -> None:
         self._signal.trigger()
         self._child.kill()
-        self._native = None
+        self.native = None
         if threading.current_thread() is not self._reader:
             self._reader.join(START_TIMEOUT_S)
             self._child.socket.close()
@@ -263,7 +263,7 @@ class ChildGroup(MessageGroup):
     reduce_scatter_tensor_coalesced = Collectives.reduce_scatter_tensor_coalesced
 
     def _collective(self, name: str, *arguments: Any) -> Work:
-        if self._native is None or self._signal.triggered:
+        if self.native is None or self._signal.triggered:
             return FinishedWork(error=GroupAborted(f"{name}: the process group was aborted"))
         number, fds = next(self._numbers), list[int]()
         staging = Staging(self._blocks) if self._blocks is not None else None

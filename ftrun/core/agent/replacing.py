@@ -214,7 +214,8 @@ class Replacing(Part):
         if slot.slow_at is not None and slot.slow_at <= self._out.now:
             slot.slow_at = None
             for known in slot.replaced.values():
-                self._out.add(words.is_replaced(known.failure, known.step))
+                step = known.step if slot.rewound_to is None else slot.rewound_to
+                self._out.add(words.is_replaced(known.failure, step))
 
     def seen(self, event: e.BoardSeen) -> None:
         """The board, while a replacement has not joined so far."""

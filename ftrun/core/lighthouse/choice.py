@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ftrun.core.ids import StateId, replica_order
+from ftrun.core.ids import Attempt, StateId, replica_order
 from ftrun.core.messages import Report
 
 
@@ -67,6 +67,39 @@ def can_repair(reports: Collection[Report]) -> bool:
     They must be in the same step: a worker that has ended it would begin the next one.
     """
     return all(r.repairable for r in reports) and len({r.local_step_index for r in reports}) == 1
+
+
+def standing(
+    groups: Collection[Mapping[int, Report]], state: StateId
+) -> tuple[Attempt, tuple[int, ...]] | None:
+    """The ranks that have all results of the step that ``state`` begins, and under which attempt.
+
+    A death strikes the reductions of one rank, and those of another may be over. If that one has
+    them in all groups, they stand, and the step need not be computed again: the others repair it.
+
+    Args:
+        groups: of all members, by rank: nobody is lost or new.
+
+    Returns:
+        None: there are none, or another rank cannot repair the step.
+    """
+    reports = [report for group in groups for report in group.values()]
+    if any(report.state != state or report.healing or report.torn for report in reports):
+        return None
+    if any(len({r.local_step_index for r in group.values()}) > 1 for group in groups):
+        return None
+    used = {report.reduced for report in reports if not report.repairable}
+    tag = used.pop() if len(used) == 1 else None
+    if tag is None or tag.step != state.step:
+        return None
+    ranks = []
+    for rank in sorted(next(iter(groups))):
+        column = [group[rank] for group in groups]
+        if all(report.reduced == tag for report in column):
+            ranks.append(rank)
+        elif not all(report.repairable for report in column):
+            return None
+    return tag.attempt, tuple(ranks)
 
 
 def _reach(report: Report) -> set[StateId]:

@@ -10,9 +10,9 @@ from collections.abc import Collection
 
 from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
-from ftrun.core.ids import replica_order
+from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse.blame import Blame
-from ftrun.core.lighthouse.choice import Choice, can_repair
+from ftrun.core.lighthouse.choice import Choice, can_repair, standing
 from ftrun.core.lighthouse.outcome import NOBODY_HOLDS_IT, NOBODY_IS_LEFT, outcome
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
@@ -20,7 +20,7 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.succession import Candidate, Case, Succession, candidate, first, succeed
 from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.lighthouse.words import replicas, sentence
-from ftrun.core.quorum import Quorum
+from ftrun.core.quorum import Member, Quorum
 
 AGAIN = "its peers have tried this step in vain"
 
@@ -209,7 +209,7 @@ class Forming:
         is_new, refused, tries = self._refused(choice)
         if is_new:
             self.forgive()  # those before it, too, may have failed by this operation
-        quorum = self._quorum(choice)
+        quorum = self._quorum(choice, is_again=bool(refused or tries))
         for name in ids:
             state.replicas[name].joins(name in choice.newcomers, state.now)
         state.install(quorum, ids)
@@ -261,7 +261,8 @@ class Forming:
             )
             self._state.outbox.notice("lost", (), text)
 
-    def _quorum(self, choice: Choice) -> Quorum:
+    def _quorum(self, choice: Choice, *, is_again: bool) -> Quorum:
+        """``is_again``: the step that it begins with was tried in vain."""
         state = self._state
         names = (*choice.donors, *choice.newcomers)
         members = state.replicas.members(names, state.workers)
@@ -269,7 +270,9 @@ class Forming:
         if self._blame is not None:
             host = self._blame.meets_at([state.replicas[name] for name in names])
         groups = names if state.workers > 1 else ()  # one worker decides for itself
+        found = None if is_again else self._standing(choice, members)
         cannot_repair = [n for n in groups if not can_repair(state.replicas[n].reports.values())]
+        stands_as, ranks = found or (None, ())
         return Quorum(
             attempt=state.attempts.issue(members),
             members=members,
@@ -277,8 +280,27 @@ class Forming:
             step=choice.state.step,
             state=choice.state,
             newcomers=choice.newcomers,
-            recomputes=tuple(cannot_repair),
+            recomputes=() if found else tuple(cannot_repair),
+            stands_as=stands_as,
+            standing=ranks,
         )
+
+    def _standing(
+        self, choice: Choice, members: tuple[Member, ...]
+    ) -> tuple[Attempt, tuple[int, ...]] | None:
+        """The ranks whose results stand in the same members' next quorum (choice.standing).
+
+        Their results are of all contributors. So the others' must be, when they are repaired.
+        """
+        state, last = self._state, self._state.quorum
+        if state.workers == 1 or last is None or choice.newcomers:
+            return None
+        had_newcomers = bool(last.newcomers) and last.step == choice.state.step
+        if had_newcomers or {m.key for m in members} != {m.key for m in last.members}:
+            return None
+        groups = [state.replicas[name].reports for name in choice.donors]
+        found = standing(groups, choice.state)
+        return found if found and found[0] in (last.attempt, last.stands_as) else None
 
     def build(self) -> bool:
         """All have built the group → STEADY."""

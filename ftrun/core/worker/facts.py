@@ -155,6 +155,11 @@ class StepFacts:
         return self._step.tag if self._step is not None else None
 
     @property
+    def commits_as(self) -> Tag | None:
+        """The tag under which the step under way is committed; see StepUnderWay."""
+        return self._step.commits_as if self._step is not None else None
+
+    @property
     def in_force(self) -> Quorum | None:
         return self.quorums.in_force
 
@@ -414,7 +419,11 @@ class StepFacts:
 
         A newcomer that was interrupted before it had healed adds zeros again, and heals then.
         """
-        if not self._is_whole(step) or quorum.step != step.tag.step:
+        if quorum.step != step.tag.step:
+            return False
+        if self.key.group_rank in quorum.standing:
+            return quorum.state == self.state and self.reduced == quorum.repaired_tag
+        if not self._is_whole(step):
             return False
         if self.key.replica_id in quorum.recomputes:
             return False
@@ -423,6 +432,16 @@ class StepFacts:
         if self.healing:
             return self.quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state
+
+    def _stays(self, step: StepUnderWay, quorum: Quorum | None = None) -> bool:
+        """Whether the results of this rank stand, while other ranks repair theirs.
+
+        ``quorum``: that of the repair; None: the pending one.
+        """
+        if quorum is None and self.pending is not None:
+            quorum = self.pending.quorum
+        is_repair = quorum is not None and step.fate is Fate.REPAIR
+        return is_repair and quorum is not None and self.key.group_rank in quorum.standing
 
     def _missing(self, event: m.NewQuorum) -> int:
         """How many tries of the step that the quorum begins with this worker is to make in vain."""
@@ -440,7 +459,7 @@ class StepFacts:
             return self.is_decidable
         if step.fate.is_interrupted:
             return self._vote_stands
-        return step.operations.complete and step.voted == step.tag  # C1, C3
+        return step.operations.complete and step.voted == step.commits_as  # C1, C3
 
     @property
     def is_stuck(self) -> bool:

@@ -249,7 +249,7 @@ class StepMachine(Showing):
             self._out.append(e.FailOperations(reason or "the step was not committed"))
         if commits:
             self._tries.count = 0
-            self.heal.commit(step.tag)
+            self.heal.commit(step.commits_as)
             self._peers_ended = False
             self.step_times.reached(step.tag.step + 1, self._now)
             self.pace.committed(self._now)
@@ -323,7 +323,7 @@ class StepMachine(Showing):
             self.pace.works()
         else:
             self.pace.waits(self._now)
-        if step.fate is Fate.STANDS:
+        if step.fate is Fate.STANDS or self._stays(step):
             self._void(
                 step, "an operation was issued after an interrupt at which all were complete"
             )
@@ -614,14 +614,16 @@ class StepMachine(Showing):
         self._advance()
 
     def _repair_under(self, step: StepUnderWay, quorum: Quorum) -> None:
-        step.go_out_again(quorum, self._now + self._operation_timeout_s)
+        stays = self._stays(step, quorum)
+        step.go_out_again(quorum, self._now + self._operation_timeout_s, stays=stays)
         step.touched_at = self._now
         step.note_wait(self._now)
         self.quorums.begin(step.tag)
         step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
-        self._out.append(e.Reissue())
-        self._let_out(step)
+        if not stays:
+            self._out.append(e.Reissue())
+            self._let_out(step)
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
         if self.quorums.awaits(event.attempt) is not None:

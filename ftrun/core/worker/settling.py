@@ -14,7 +14,9 @@ exchange how far they are, and each comes to the same answer by itself:
 The result of a call that a rank has not begun yet is kept as a gift, until the rank comes to it.
 Where ranks join, all count from 0 again: the call before is -1 for those that were there. The
 *second phase* is a small all-reduce after a call whose result is large, or differs between ranks.
-A rank that has passed it knows that all have their results, so that none of them needs a copy.
+A rank that has passed it knows that all have their results, so that none of them needs a copy. A
+call for which the script does not wait at once has none; if its result differs between ranks, none
+can give it to another.
 
 A rank may be replaced by another process, which makes its last calls again. What these have given
 is in a log, from before the script or the second phase could see it. So the process tells its
@@ -38,9 +40,9 @@ class Position:
     """How far one rank is in one group.
 
     ``begun``: calls that it has begun. ``since``: all calls before this number are complete at
-    every rank. Of those from there on: ``kept``, complete with a copy of the result; ``known``,
-    complete at every rank, by the second phase; ``second``, complete here, in the second phase;
-    ``bare``, complete here, and nothing is known of the others.
+    every rank. Of those from there on: ``kept``, complete with a copy of the result, which is the
+    same at all ranks; ``known``, complete at every rank, by the second phase; ``second``, complete
+    here, in the second phase; ``bare``, complete here, and nothing is known of the others.
     """
 
     begun: int
@@ -71,16 +73,18 @@ class Position:
         kept: Collection[int] = (),
         known: Collection[int] = (),
         second: Collection[int] = (),
+        bare: Collection[int] = (),
     ) -> Position:
         """The same position of a rank that has the results of these calls before it makes them: a
         peer has given them, or the log of the rank in whose place it is. They count as begun."""
-        begun = max((self.begun, *(number + 1 for number in (*kept, *known, *second))))
+        begun = max((self.begun, *(number + 1 for number in (*kept, *known, *second, *bare))))
         return replace(
             self,
             begun=begun,
             kept=self.kept.union(kept),
             known=self.known.union(known),
             second=self.second.union(second),
+            bare=self.bare.union(bare),
         )
 
     def has(self, number: int) -> bool:

@@ -64,18 +64,19 @@ TRANSITIONS: dict[Fate, set[Fate]] = {
 class StepUnderWay:
     """One step, from its boundary to its decision.
 
-    ``repeats``: it was begun before under this quorum, and too few contributed. ``is_enough``:
-    enough contribute now; otherwise no replica commits it, and its results do not count. ``voted``:
-    the tag of a vote within the group whose outcome is not known yet. ``deadline``: the end of the
-    wait for results, a quorum or mates. ``touched_at``: when an operation was last issued or
-    completed, or the step's fate changed. ``awaited_since``: since when its results are awaited,
-    over all attempts: the operations that go out again bring nothing new. ``is_blind``: it was
-    under way in isolation, so others may have gone on without it; only a quorum can decide whether
-    its results stand (Q3).
+    ``commits_as``: the tag under which it is committed. It is ``tag``, unless other ranks of its
+    group have had their results under an earlier one. ``repeats``: it was begun before under this
+    quorum, and too few contributed. ``is_enough``: enough contribute now; otherwise no replica
+    commits it, and its results do not count. ``voted``: the tag of a vote within the group whose
+    outcome is not known yet. ``deadline``: the end of the wait for results, a quorum or mates.
+    ``touched_at``: when an operation was last issued or completed, or the step's fate changed.
+    ``awaited_since``: since when its results are awaited, over all attempts: the operations that go
+    out again bring nothing new. ``is_blind``: it was under way in isolation, so others may have
+    gone on without it; only a quorum can decide whether its results stand (Q3).
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
-        self.tag = tag
+        self.tag = self.commits_as = tag
         self.comparison = comparison
         self.began_at = self.touched_at = now
         self.repeats = repeats
@@ -94,7 +95,7 @@ class StepUnderWay:
     def results(self) -> Tag | None:
         """The step's tag, if its operations are complete, enough contribute, and it is not void."""
         has_results = self.operations.issued > 0 and self.operations.complete and self.is_enough
-        return self.tag if has_results and self.fate is not Fate.VOID else None
+        return self.commits_as if has_results and self.fate is not Fate.VOID else None
 
     @property
     def decisive(self) -> Tag | None:
@@ -109,7 +110,7 @@ class StepUnderWay:
         """The group's vote begins; this rank votes for the step only if its results may stand."""
         self.is_voting = True
         may_stand = self.fate in (Fate.OPEN, Fate.STANDS, Fate.INTERRUPTED_COMPLETE)
-        self.voted = self.tag if may_stand and self.is_enough else None
+        self.voted = self.commits_as if may_stand and self.is_enough else None
 
     def _become(self, fate: Fate) -> None:
         assert fate in TRANSITIONS[self.fate], f"{self.fate} → {fate}"
@@ -167,18 +168,25 @@ class StepUnderWay:
     def awaited_s(self, now: float) -> float:
         return 0.0 if self.awaited_since is None else now - self.awaited_since
 
-    def go_out_again(self, quorum: Quorum, deadline: float) -> None:
-        """The next process group is built: the operations go out again, under ``quorum``."""
+    def go_out_again(self, quorum: Quorum, deadline: float, *, stays: bool) -> None:
+        """The next process group is built: the operations go out again, under ``quorum``.
+
+        ``stays``: the results that this rank has are kept, as at the same rank of all groups.
+        """
         self.tag = Tag(quorum.attempt, self.tag.step)
-        self.comparison.begin_again(quorum)
+        self.commits_as = quorum.repaired_tag or self.tag
         self.repeats = False
         self._become(Fate.OPEN)
-        self.operations.start_again()
+        if stays:
+            self.comparison.goes_on(quorum)
+        else:
+            self.comparison.begin_again(quorum)
+            self.operations.start_again()
         self.deadline = deadline if self.is_awaited else None
 
     def went_out(self, attempt: Attempt) -> None:
         """The step is repeated, and its results have come under ``attempt``."""
-        self.tag = self.comparison.tag = Tag(attempt, self.tag.step)
+        self.tag = self.commits_as = self.comparison.tag = Tag(attempt, self.tag.step)
 
     def void(self, reason: str) -> None:
         self._become(Fate.VOID)

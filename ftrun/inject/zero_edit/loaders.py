@@ -531,8 +531,11 @@ def _running_generators() -> set[int]:
 
 
 def _source(counted: Any) -> Any:
-    """What an ``enumerate`` goes over; None: it has ended."""
-    return next(iter(gc.get_referents(counted)), None)
+    """What an ``enumerate`` or ``islice`` goes over; None: it has ended.
+
+    From Python 3.12 on an ``islice`` refers to its own type, too.
+    """
+    return next((x for x in gc.get_referents(counted) if x is not type(counted)), None)
 
 
 def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) -> bool:

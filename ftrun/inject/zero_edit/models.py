@@ -53,7 +53,7 @@ class Models:
     def __init__(self, script: Script) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
         self.on_late: Callable[[str], None] = lambda what: None
-        self.on_inputs: Callable[[Any], None] = lambda inputs: None
+        self.on_inputs: Callable[[Any], None] | None = None
         self.script, self.mates, self.world = script, script.mates, script.world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
@@ -153,11 +153,14 @@ class Models:
 
     def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
         """A pass in training begins; False: it does not count."""
-        self.on_inputs(inputs)
+        told = self.on_inputs
+        if told is None:
+            return self.script.loop.before_forward()
+        told(inputs)
         try:
             return self.script.loop.before_forward()
         finally:
-            self.on_inputs(None)
+            told(None)
 
     def is_sharded(self, module: nn.Module) -> bool:
         return id(module) in self._sharded

@@ -272,7 +272,7 @@ class _Models:
         for made, is_later in self._first.items():
             if call.kind.name != "allreduce" or not made._static_graph_delay_allreduce_enqueued:
                 continue
-            used = call.kind.outputs(call)[0]
+            used = call.outputs[0]
             if (used.dtype, used.numel()) == (torch.int32, len(self._orders[made])):
                 del self._first[made]
                 if not bool(used.all()):

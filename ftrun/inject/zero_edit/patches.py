@@ -32,6 +32,12 @@ class Patches:
         ``also``: other modules that have the function under this name.
         """
         stand_in = around(getattr(owner, name), ours)
+        if inspect.isclass(owner) and name not in vars(owner):
+            # pickle looks for it where its names say, and there is the plain one of a base class
+            stand_in.__module__, stand_in.__qualname__ = (
+                owner.__module__,
+                f"{owner.__qualname__}.{name}",
+            )
         for one in (owner, *also):
             self.put(one, name, stand_in)
 

@@ -6,7 +6,6 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -225,7 +224,10 @@ class Script:
         self.ending.is_offered = False
         while True:
             self.has_loaded, place = False, None
-            with self._keeping(is_at_place=allow_heal):
+            if self.predecessor is not None and allow_heal:
+                with self.predecessor.at_place():
+                    manager.start_quorum(allow_heal=allow_heal)
+            else:
                 manager.start_quorum(allow_heal=allow_heal)
             if self.has_loaded and manager.current_step():
                 place = self.peers.loaded()
@@ -238,10 +240,6 @@ class Script:
         RANGES.tells_all = False
         self.tensors.let_go()
         return place
-
-    def _keeping(self, *, is_at_place: bool) -> AbstractContextManager[None]:
-        kept = self.predecessor
-        return nullcontext() if kept is None or not is_at_place else kept.at_place()
 
     def loader_ended(self, *, has_lost: bool) -> None:
         """A loader of training batches has ended; ``has_lost``: and the last step was lost here.

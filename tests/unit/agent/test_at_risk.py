@@ -27,7 +27,7 @@ def group(*, generations: bool = True) -> GroupMemory:
 
 
 def set_done(memory: GroupMemory, rank: int, calls: int) -> None:
-    memory.board.set_done(memory.board.places(GROUP, [rank])[0], calls)
+    memory.board.writer(memory.board.places(GROUP, [rank])[0])(calls)
 
 
 def costs(known: AtRisk, now: float, *stored: Stored | None) -> list[tuple[int, float]]:

@@ -40,14 +40,14 @@ def play(
             seen.board.set(1, Word.NEWEST, 12)
             for rank in range(2):
                 seen.board.add_group(rank, 9)
-                seen.board.set_done(seen.board.places(9, [rank])[0], 7)
+                seen.board.writer(seen.board.places(9, [rank])[0])(7)
                 seen.board.set(rank, Word.REACHED, 15)
             if fills:
                 other = seen.area(1)
                 other.lay_out(4096, 4096)
                 other.open_log(3, 7)
                 other.write(3, b"", [], 5, {9: 7}, {9: 7})
-                seen.board.set_done(seen.board.places(9, [1])[0], 9)
+                seen.board.writer(seen.board.places(9, [1])[0])(9)
             kept = known.kept("a", 0)
             assert kept is not None
             assert (kept.place, kept.step, kept.reached) == (

@@ -13,6 +13,7 @@ import pytest
 
 from ftrun.agent import env_markers
 from ftrun.agent.launch import SpawnerLaunch, spawner_environment
+from ftrun.agent.process import sweeper
 from ftrun.base import clock, linux
 
 ROOT = Path(__file__).parents[3]
@@ -125,3 +126,20 @@ def marked(mark: str) -> list[int]:
     word = f"MARK_OF_FTRUN_TEST={mark}".encode()
     pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
     return [pid for pid in pids if word in linux.process_environment(pid)]
+
+
+def test_a_sweep_spares_a_launch_that_begins_beside_it_meanwhile() -> None:
+    """A node whose place ends may just have one parked for the next place."""
+    ends = SpawnerLaunch()
+    selection = sweeper(ends, frozenset())
+    waits = SpawnerLaunch(beside=ends)
+    try:
+        found = {row.pid for row in selection()}
+        assert ends.process.pid in found and waits.process.pid not in found
+        waits.end()
+        assert waits.guard_id not in ends.guards
+    finally:
+        for launch in (waits, ends):
+            launch.end()
+            launch.channel.close()
+            launch.stores.close()

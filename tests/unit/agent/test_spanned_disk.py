@@ -20,6 +20,7 @@ from ftrun.agent.team import copies
 from ftrun.agent.team.disk import SpannedDisk
 from ftrun.agent.team.keeping import Keeping
 from ftrun.agent.team.storing import Storing, make_mark, take_mark
+from ftrun.base import clock
 from ftrun.base.errors import PeerError
 from ftrun.config.rendezvous import Span
 from ftrun.core.messages import FillRanks, RanksStored, WriteRanks
@@ -229,7 +230,7 @@ def test_a_start_that_is_taken_back_while_a_node_reads_ends_the_wait(tmp_path: P
 def test_a_node_that_keeps_nothing_in_memory_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "LACKS_S", 0.0)
+    """Not one that has taken a lost node's place just now."""
     monkeypatch.setattr(group_memory, "free_bytes", lambda **_: 1 << 30)
 
     async def work(team: Team) -> None:
@@ -242,6 +243,11 @@ def test_a_node_that_keeps_nothing_in_memory_is_named(
         memory.make("0", "a")
         known = memory.of("a")
         assert known is not None
+        memory._copying.places = team.ranks_of_nodes()
+        memory.keeping.report("a")
+        memory._tell_who_lacks(clock.now() + 1e6)
+        assert team.told == []
+        monkeypatch.setattr(copies, "LACKS_S", -1e6)
         known.board.set(0, Word.DUE, 7 << 8)
         while not team.told:
             await asyncio.sleep(0.01)

@@ -212,7 +212,7 @@ class Settled(Collectives):
     once the communicator was aborted."""
 
     def __init__(self, group: Any) -> None:
-        self._plain, self._watcher = group._native, group._watcher
+        self._plain, self._watcher = group.native, group._watcher
 
     def _collective(self, name: str, *arguments: Any) -> FutureWork:
         native, outputs = getattr(self._plain, name)(*arguments), tensors_in(arguments[0])
@@ -266,7 +266,7 @@ def install_for_scripts(put: Put = setattr) -> None:
             group: Any = factory.build(store, prefix, rank, size, HOST, timeout_s, own)
         finally:
             unsubscribe()
-        group._native = Settled(group)
+        group.native = Settled(group)
         found: BuiltGroup = group
         return found
 

@@ -112,7 +112,7 @@ def test_a_build_that_is_aborted_leaves_nothing(error: Exception | None) -> None
     third = Third(error, aborts=True)
     with pytest.raises(GroupAborted):
         build(third, 2)
-    assert all(built._native is None for built in third.built)
+    assert all(built.native is None for built in third.built)
 
 
 def test_a_group_that_was_given_up_is_not_built() -> None:

@@ -235,8 +235,8 @@ def test_the_board_has_how_far_each_rank_is_in_each_of_its_groups(memory: GroupM
     assert board.add_group(0, GROUP) and board.add_group(2, OTHER) and board.add_group(2, GROUP)
     assert board.add_group(2, GROUP), "its replacement makes it again"
     places = board.places(GROUP, (0, 2))
-    board.set_done(places[1], 7)
-    assert board.done(places) == [0, 7]
+    board.writer(places[1])(7)
+    assert board.reader(places)() == (0, 7, 0)
     assert board.all_done() == [{GROUP: 0}, {}, {OTHER: 0, GROUP: 7}]
     board.rewind(2, {GROUP: 5})
     assert board.all_done()[2] == {OTHER: 0, GROUP: 5}

@@ -21,16 +21,16 @@ import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from ftrun.base import clock
-from ftrun.inject.zero_edit.world.kinds import Kind, There, nbytes
+from ftrun.inject.zero_edit.world.kinds import Kind, There, in_first, listed_first, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
 from ftrun.training.exchanged_tensors import from_bytes, small_bytes, to_bytes, words
@@ -60,6 +60,9 @@ class State(Enum):
 
 
 HELD, ISSUED, SECOND, FAILED, THROUGH = State  # to ask the class costs more at each call
+_profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_now = clock.now
 
 
 class Buffers:
@@ -95,16 +98,9 @@ class Buffers:
                 self._free.append(copy)
 
 
-@dataclass(slots=True)
-class Record:
-    """What a call has given, for a newcomer: longer than the call, and without its tensors.
-
-    ``number``: among the calls of the script; ``group``: the key of its group.
-    """
-
-    number: int
-    group: str
-    result: Sequence[torch.Tensor | bytes] | None = None
+Record = list[Any]
+"""What a call has given, for a newcomer: longer than the call, and without its tensors. Its number
+among the calls of the script, the key of its group, and the result or None."""
 
 
 class Call:
@@ -114,10 +110,11 @@ class Call:
         shell: its group.
         kind: of collective; ``args``: as torch's backend takes them.
         number: of the call in the group.
-        site: the script's line, for what was given there last; "": it is not looked for.
+        is_sync: the script waits for it at once, so that a second phase comes in order.
 
     Attributes:
-        is_sync: the script waits for it at once, so that a second phase comes in order.
+        outputs: the tensors that it writes.
+        site: the script's line, for what was given there last; "": it is not looked for.
         takes_deputy: a broadcast from a rank that is away is that of its deputy.
         tag: names the ranks whose inputs are in the result.
         is_part: it is one of several that make one call of the script's.
@@ -134,6 +131,7 @@ class Call:
     """
 
     state = HELD
+    outputs: list[torch.Tensor]
     kept: Sequence[torch.Tensor | bytes] | None = None
     result: Sequence[torch.Tensor | bytes] | None = None
     record: Record | None = None
@@ -144,17 +142,23 @@ class Call:
     error: Exception | None = None
     tag: object = None
     since: float | None = None
-    awaits, held_at = "", 0.0
+    awaits, held_at, site = "", 0.0, ""
     half: tuple[Sequence[bytes], object] | None = None
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
     is_logged = False
     handle: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(
-        self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, site: str, is_sync: bool
+        self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, is_sync: bool
     ) -> None:
-        self.shell, self.kind, self.args, self.number, self.site = shell, kind, args, number, site
+        self.shell, self.kind, self.args, self.number = shell, kind, args, number
         self.is_sync = is_sync
+        outputs, first = kind.outputs, args[0]
+        if outputs is listed_first:
+            self.outputs = first
+        else:
+            is_one = outputs is in_first and type(first) is torch.Tensor
+            self.outputs = [first] if is_one else outputs(self)
 
     @property
     def own(self) -> int:
@@ -162,22 +166,18 @@ class Call:
         return self.shell.own
 
     def await_native(self, native: Any, timeout: timedelta | None) -> Exception | None:
-        """Wait for a native Work, not under the lock; its error, or None.
+        """Wait for a native Work, not under the lock; its error, or None. Without ``timeout`` it
+        was waited for already.
 
         Returns early if another one has replaced it.
         """
         try:
             if self.kind.is_unsettled:  # a deadline in the middle would break Gloo's connections
                 native.wait() if timeout is None else native.wait(timeout)
-                return None
-            if timeout is not None:
+            elif timeout is not None:
                 _wait_for(native, timeout)
-                return None
-            try:
-                native.wait(RECHECK)  # mostly it is enough
-            except RuntimeError:
-                if not _has_ended(self, native):
-                    _wait_long(self, native)
+            elif not _has_ended(self, native):
+                _wait_long(self, native)
         except RuntimeError as error:
             return error
         return None
@@ -187,7 +187,7 @@ class Call:
     def writes(self, work: Callable[[], T]) -> T:
         """Run ``work``, which may write its tensors, in any thread: an evaluation may reduce
         tensors of torch's inference mode."""
-        for tensor in self.kind.outputs(self):
+        for tensor in self.outputs:
             if tensor.is_inference():
                 with torch.inference_mode():
                     return work()
@@ -195,11 +195,9 @@ class Call:
 
     def prepare(self) -> None:
         """Keep what it gives, if it writes over that."""
-        kind = self.kind
-        outputs = kind.outputs(self)
-        kept = self.kept = small_bytes(outputs, KEPT_BYTES_MAX) if kind.is_in_place else None
-        if kept is None:
-            self.is_large = _nbytes(outputs) > KEPT_BYTES_MAX
+        kind, outputs = self.kind, self.outputs
+        if self.kept is None:  # else it is small
+            self.is_large = sum(map(nbytes, outputs)) > KEPT_BYTES_MAX
             if kind.is_in_place:
                 self.kept = list(map(self.shell.world.buffers.clone, outputs))
         if (self.is_large or kind.is_by_rank) and self.is_sync and not kind.is_unsettled:
@@ -232,8 +230,14 @@ class Call:
         """As ``issue``, before anybody hears of its result: ``is_sent`` follows."""
         if self.there is not None:
             self.restore()
-        self.there, self.tag, self.has_result = there, there.since, False
-        self.native, self.after = self.kind.issue(self, there)
+        self.there, self.tag, self.has_result, kind = there, there.since, False, self.kind
+        if there.is_full and not kind.is_ours:
+            is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
+            backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
+            issued = None if kind.quicker is None else kind.quicker(self, backend)
+            self.native, self.after = issued or (getattr(backend, kind.name)(*self.args), None)
+        else:
+            self.native, self.after = self.writes(partial(kind.fewer, self, there))
         self.state, self.awaits = ISSUED, ""
 
     def is_sent(self) -> None:
@@ -258,7 +262,7 @@ class Call:
 
     def decoded(self, bodies: Sequence[bytes]) -> list[torch.Tensor]:
         """A result that ``bodies`` had."""
-        outputs = self.kind.outputs(self)
+        outputs = self.outputs
         return [from_bytes(body, like) for body, like in zip(bodies, outputs, strict=True)]
 
     def bodies(self) -> list[bytes]:
@@ -266,7 +270,7 @@ class Call:
 
     def place(self) -> str:
         """A name of this broadcast, by its line and its tensors."""
-        tensors = ", ".join(words("", tensor) for tensor in self.kind.outputs(self))
+        tensors = ", ".join(words("", tensor) for tensor in self.outputs)
         return f"{self.shell.key} {self.site}{tensors}"
 
     def ended(self, native: Any, error: Exception | None) -> None:
@@ -296,7 +300,7 @@ class Call:
 
     def write(self, result: Sequence[torch.Tensor]) -> None:
         """Let the script's tensors have a result."""
-        outputs = self.kind.outputs(self)
+        outputs = self.outputs
         self.writes(lambda: [x.copy_(y) for x, y in zip(outputs, result, strict=True)])
 
     def stop(self, native: Any) -> None:
@@ -338,17 +342,23 @@ class Call:
         self.state, self.half = THROUGH, None
         if self.is_large:
             world.buffers.release(self.kept or ())
-        elif not self.is_two:
-            outputs = kind.outputs(self)
-            self.result = small_bytes(outputs, KEPT_BYTES_MAX)
-            if self.result is None:
-                self.result = list(map(world.buffers.clone, outputs))
-            if self.record is not None and not kind.is_by_rank:
-                self.record.result = self.result
+        elif not (self.is_two or kind.is_by_rank):  # such a result is right at this rank alone
+            outputs = self.outputs
+            result = small_bytes(outputs, KEPT_BYTES_MAX)
+            self.result = list(map(world.buffers.clone, outputs)) if result is None else result
+            if self.record is not None:
+                self.record[-1] = self.result
         self.kept = None
         if not kind.is_unsettled:
             self.native = None
-        shell.completed(self)
+        if self.site:
+            world.note(shell, self)
+        if self.clears and kind.is_fence:
+            # All have come to it, and have waited for what was before it, as this rank has.
+            calls, own = shell.calls, self.number
+            for number in [*calls] if len(calls) > 1 else ():
+                if number < own:
+                    del calls[number]
         if self.future is not None:
             world.ready.append(self)
         if world.waiting:
@@ -371,7 +381,7 @@ class Call:
         if self.future is None:
             self.future = torch.futures.Future()
             if self.state is THROUGH:
-                self.future.set_result(self.kind.outputs(self))
+                self.future.set_result(self.outputs)
             elif self.native is not None:
                 self._listen()
         return self.future
@@ -396,10 +406,6 @@ def wait_for_end(native: Any, built: BuiltGroup | None) -> None:
     """Wait until a Work of an aborted group has ended, or writes no more. Not under the lock."""
     if _future_of(native) is not None:
         wait_for_writers([native], built.threads_sleep if built is not None else lambda: None)
-
-
-def _nbytes(tensors: Sequence[torch.Tensor]) -> float:
-    return nbytes(tensors[0]) if len(tensors) == 1 else sum(map(nbytes, tensors))
 
 
 def _future_of(native: Any) -> torch.futures.Future[Any] | None:
@@ -431,17 +437,24 @@ class CallWork(dist.Work):
         """
         call = self.call
         world = call.shell.world
-        timeout = timeout or None  # torch's C++ says zero
         while (state := call.state) is not THROUGH:
             native = call.native
-            if native is not None and (state is ISSUED or state is SECOND):
-                error = call.await_native(native, timeout)
-                with world.lock:
-                    call.ended(native, error)
-                if world.ready:
-                    world.complete_futures()
-            else:
+            if native is None or not (state is ISSUED or state is SECOND):
                 world.await_decision(call)
+                continue
+            began, error = _now(), None
+            if timeout or call.kind.is_unsettled:
+                error = call.await_native(native, timeout or None)  # torch's C++ says zero
+            else:
+                try:
+                    native.wait(RECHECK)  # mostly it is enough
+                except RuntimeError:
+                    error = call.await_native(native, None)
+            world.waited_s += _now() - began
+            with world.lock:
+                call.ended(native, error)
+            if world.ready:
+                world.complete_futures()
         call.waited = True
         return True
 
@@ -464,7 +477,7 @@ class CallWork(dist.Work):
         return None
 
     def result(self) -> list[torch.Tensor]:
-        return self.call.kind.outputs(self.call)
+        return self.call.outputs
 
     def synchronize(self) -> None:
         self.wait()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,8 @@ if TYPE_CHECKING:
 
 GATHERED_BYTES_MIN = 256 << 10
 _GATHERED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8}
-_profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
-_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_STRIDED, _Tensor = torch.strided, torch.Tensor
+_STRIDED = torch.strided
+_numel = torch.Tensor.numel
 Issued = tuple[Any, Callable[[], object] | None]
 """The native Work (None: nothing goes over the network), and what is to be done after it."""
 Tensors = Callable[["Call"], list[torch.Tensor]]
@@ -133,20 +131,6 @@ class Kind:
     is_unsettled: bool = False
     quicker: Callable[[Call, Any], Issued | None] | None = None
 
-    def issue(self, call: Call, there: There) -> Issued:
-        """Issue a call.
-
-        Raises:
-            Impossible: it needs a rank that is away.
-            RuntimeError: torch refuses it.
-        """
-        if there.is_full and not self.is_ours:
-            is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
-            backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
-            issued = None if self.quicker is None else self.quicker(call, backend)
-            return issued or (getattr(backend, self.name)(*call.args), None)
-        return call.writes(partial(self.fewer, call, there))
-
 
 def nbytes(tensor: torch.Tensor) -> float:
     """The size of a tensor as bytes; without a limit if it has no such form, as a sparse one."""
@@ -155,11 +139,7 @@ def nbytes(tensor: torch.Tensor) -> float:
 
 def has_no_data(call: Call) -> bool:
     """Whether its tensors have shapes only: meta tensors and fake ones. Then torch does nothing."""
-    first = call.args[0]
-    first = first[0] if type(first) is list and first else first
-    if type(first) is _Tensor:  # mostly: it costs less
-        return first.is_meta
-    tensors = call.kind.outputs(call) or call.kind.inputs(call)
+    tensors = call.outputs or call.kind.inputs(call)
     if not tensors:
         return False
     tensor = tensors[0]
@@ -175,9 +155,9 @@ def operation(opts: Any) -> Any:
 def may_share_out(call: Call) -> bool:
     """Whether each rank may give another part of one whole by it. Then no deputy has the part of a
     rank that is away. A single number, and the largest of all, are no such parts."""
-    given = call.kind.inputs(call) or call.kind.outputs(call)
+    given = call.outputs if call.kind.is_in_place else call.kind.inputs(call) or call.outputs
     return (
-        sum(tensor.numel() for tensor in given) > 1
+        sum(map(_numel, given)) > 1
         and operation(call.args[-1]) not in _OF_ALIKE  # to compare these takes microseconds
     )
 
@@ -345,17 +325,17 @@ def _recv(call: Call, there: There) -> Issued:
 # ---------------------------------------------------------------- the table
 
 
-def _listed(call: Call) -> list[torch.Tensor]:
+def listed_first(call: Call) -> list[torch.Tensor]:
     found: list[torch.Tensor] = call.args[0]
     return found
 
 
-def _first(call: Call) -> list[torch.Tensor]:
+def in_first(call: Call) -> list[torch.Tensor]:
     found = call.args[0]
     return [found] if isinstance(found, torch.Tensor) else tensors_in(found)
 
 
-def _second(call: Call) -> list[torch.Tensor]:
+def in_second(call: Call) -> list[torch.Tensor]:
     found = call.args[1]
     return [found] if isinstance(found, torch.Tensor) else tensors_in(found)
 
@@ -365,7 +345,7 @@ def _none(_call: Call) -> list[torch.Tensor]:
 
 
 def _of_root(call: Call) -> list[torch.Tensor]:
-    return _first(call) if call.args[1].rootRank == call.own else []
+    return in_first(call) if call.args[1].rootRank == call.own else []
 
 
 def _kind(name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: str) -> Kind:
@@ -376,25 +356,27 @@ def _kind(name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: st
 KINDS = {
     kind.name: kind
     for kind in (
-        _kind("allreduce", _listed, _listed, _fewer_allreduce, "in_place", "fence"),
-        _kind("allreduce_coalesced", _first, _first, _fewer_allreduce, "in_place", "fence"),
-        _kind("reduce", _first, _first, _fewer_allreduce, "in_place", "by_rank"),
-        _kind("broadcast", _of_root, _listed, _fewer_broadcast),
-        _kind("allgather", _second, _first, _fewer_allgather, "fence"),
+        _kind("allreduce", listed_first, listed_first, _fewer_allreduce, "in_place", "fence"),
+        _kind("allreduce_coalesced", in_first, in_first, _fewer_allreduce, "in_place", "fence"),
+        _kind("reduce", in_first, in_first, _fewer_allreduce, "in_place", "by_rank"),
+        _kind("broadcast", _of_root, listed_first, _fewer_broadcast),
+        _kind("allgather", in_second, in_first, _fewer_allgather, "fence"),
         replace(
-            _kind("_allgather_base", _second, _first, _fewer_allgather, "fence"),
+            _kind("_allgather_base", in_second, in_first, _fewer_allgather, "fence"),
             quicker=_gather_by_alltoall,
         ),
-        _kind("gather", _second, _first, _fewer_allgather, "by_rank"),
-        _kind("scatter", _second, _first, _fewer_scatter, "by_rank"),
-        _kind("reduce_scatter", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),
-        _kind("_reduce_scatter_base", _second, _first, _reduce_scatter, "fence", "by_rank", "ours"),
-        _kind("alltoall_base", _second, _first, _never, "fence", "by_rank"),
-        _kind("alltoall", _second, _first, _never, "fence", "by_rank"),
+        _kind("gather", in_second, in_first, _fewer_allgather, "by_rank"),
+        _kind("scatter", in_second, in_first, _fewer_scatter, "by_rank"),
+        _kind("reduce_scatter", in_second, in_first, _reduce_scatter, "fence", "by_rank", "ours"),
+        _kind(
+            "_reduce_scatter_base", in_second, in_first, _reduce_scatter, "fence", "by_rank", "ours"
+        ),
+        _kind("alltoall_base", in_second, in_first, _never, "fence", "by_rank"),
+        _kind("alltoall", in_second, in_first, _never, "fence", "by_rank"),
         _kind("barrier", _none, _none, _barrier, "fence"),
-        _kind("send", _first, _none, _send, "by_rank", "unsettled"),
-        _kind("recv", _none, _first, _recv, "by_rank", "unsettled"),
-        _kind("recv_anysource", _none, _first, _never, "by_rank", "unsettled"),
+        _kind("send", in_first, _none, _send, "by_rank", "unsettled"),
+        _kind("recv", _none, in_first, _recv, "by_rank", "unsettled"),
+        _kind("recv_anysource", _none, in_first, _never, "by_rank", "unsettled"),
     )
 }
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})

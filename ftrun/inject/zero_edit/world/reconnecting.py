@@ -38,11 +38,13 @@ class Reconnecting:
         first: by group, the first call of the decree whose groups are connected or are about to be;
             None: none are.
         is_open: they are in force, and what was begun before is issued again.
+        joined: the decree whose groups are in force; ``told``: at which this worker has told others
+            that it is back.
     """
 
     def __init__(self, world: ReplayedWorld, joined: int) -> None:
         self._world, self._board = world, world.board
-        self._joined, self._told, self._cut = joined, joined, -1
+        self.joined, self.told, self._cut = joined, joined, -1
         self.first: Counts | None = None if joined < 0 else {}
         self.is_open = joined >= 0
         self._again: list[ReplayedCall] = []
@@ -55,19 +57,19 @@ class Reconnecting:
 
     def note_back(self) -> None:
         """A call was begun: it may be the first one that others wait in. Under the lock."""
-        if self._told == self._joined or not self.is_open or self.first is None:
+        if self.told == self.joined or not self.is_open or self.first is None:
             return
         if self._world.is_proven and is_back(self.first, self._world.begun()):
-            self._told = self._joined
+            self.told = self.joined
             self._board.set(self._world.rank, Word.JOINED_AT, time.monotonic_ns())
-            self._board.set(self._world.rank, Word.JOINED, self._joined)
+            self._board.set(self._world.rank, Word.JOINED, self.joined)
 
     def _mend(self) -> None:
         world = self._world
         try:
             while True:
                 words = self._board.look()
-                match next_step(words, world.rank, self._cut, self._joined):
+                match next_step(words, world.rank, self._cut, self.joined):
                     case Step.GO_ON:
                         self._board.wait(words.number, WAIT_S)
                         world.end_errors()
@@ -132,7 +134,7 @@ class Reconnecting:
         with world.changed:
             for shell, built in made:
                 world.put(shell, tuple(range(len(shell.seats))), built)
-            self._joined = number
+            self.joined = number
             self.is_open = self._issue_again(first)
             self.note_back()
             world.changed.notify_all()

@@ -51,8 +51,8 @@ from ftrun.core.replay.settling import (
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.values.units import memory
-from ftrun.inject.zero_edit.world.calls import Call, State
-from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data, nbytes
+from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
+from ftrun.inject.zero_edit.world.kinds import ROOTED, has_no_data, in_second, nbytes
 from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of, mark_of
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -62,6 +62,7 @@ from ftrun.snapshots.area import CALLS_MAX, KEPT, AreaFull, Entry, GroupMemory, 
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
+from ftrun.training.exchanged_tensors import small_bytes
 
 AWAITED_MAX = 256
 """Calls that are noted, before it is looked which the script has waited for."""
@@ -90,8 +91,6 @@ class ReplayedWorld(World):
             Before, it has not joined: so the agent sees if it falls.
         is_alone: whether this worker answers a call by itself, which its predecessor has not made;
             None: there are no such calls.
-        waited_s: of rank 0, so long the script has waited in calls. Whoever reads it may begin it
-            anew.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
             mark of the next one, so that a repeated step that gets another batch is found.
     """
@@ -107,7 +106,7 @@ class ReplayedWorld(World):
         self.log = max(0, self.area.newest_log)
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
-        self.given_mark, self.waited_s, self.is_proven = 0, 0.0, True
+        self.given_mark, self.is_proven = 0, True
         self.is_alone: Callable[[Call], bool] | None = None
         self._known: Counts = {}
         self._opened = self.done
@@ -219,7 +218,10 @@ class ReplayedWorld(World):
         """A rank begins a call."""
         assert isinstance(call, ReplayedCall)
         call.number = -1
-        if has_no_data(call) or (self.is_alone is not None and self.is_alone(call)):
+        kind, outputs = call.kind, call.outputs
+        one = outputs[0] if outputs else None
+        is_bare = (type(one) is not torch.Tensor or one.is_meta) and has_no_data(call)
+        if is_bare or (self.is_alone is not None and self.is_alone(call)):
             call.state, call.waited = State.THROUGH, True
             return
         if self.is_walking or self.is_passing or self.is_following:
@@ -233,9 +235,11 @@ class ReplayedWorld(World):
             call.is_part = True
         line = self._lines.get(shell.key)
         if line is not None:
-            call.what = line.keeps.get(call.kind.name) or self._keeps(call, line)
+            if not line.is_known:
+                self._look_for(line)
+            call.what = line.keeps.get(kind.name) or self._keeps(call, line)
             if call.what is None:
-                self.falls(Fall.CALL, f"{call.kind.name.strip('_')} at {call_site()}")
+                self.falls(Fall.CALL, f"{kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)
             return
@@ -245,22 +249,28 @@ class ReplayedWorld(World):
         self._latest.append(line.id)
         if not call.is_sync:
             self._note_awaited(call)
+        if kind.is_in_place:
+            call.inputs = outputs
+        else:
+            is_one = kind.inputs is in_second and type(call.args[1]) is torch.Tensor
+            call.inputs = [call.args[1]] if is_one else kind.inputs(call)
         if call.what is not Keeps.INPUT:
-            call.mark = mark_of(call.kind.inputs(call))
+            call.mark = mark_of(call.inputs)
         if self.given_mark:
             call.mark, self.given_mark = hash((call.mark, self.given_mark)), 0
         if line.elsewhere is not None:
             line.begins(call)
         groups = self._groups
         first = None if groups.first is None else groups.first.get(line.id, 0)
-        done = self._done_of(line)
+        done = line.done() if line.elsewhere is None else [*line.done(), line.elsewhere.logged]
         self._drop(line, needed_from(first, done, is_open=groups.is_open))
         comes_from = source(call.number, first, done, is_open=groups.is_open)
         if comes_from is Source.LOG:
             self.answer_from_log(call)
         else:
             self._keep(line, call, is_live=comes_from is Source.LIVE)
-        groups.note_back()
+        if groups.told != groups.joined:
+            groups.note_back()
 
     def _issue(self, call: Call) -> None:
         if call.shell.there is None and self.fell is not None:
@@ -271,20 +281,19 @@ class ReplayedWorld(World):
     def busy(self) -> set[int]:
         """The memory of what this replacement's calls give that the script has Works of."""
         with self.changed:
-            return {memory(x) for call in self._awaited for x in call.kind.outputs(call)}
+            return {memory(x) for call in self._awaited for x in call.outputs}
+
+    def _look_for(self, line: Line) -> None:
+        """Its members have all added the group, before any can call in it."""
+        places = self.board.places(line.id, line.here)
+        line.done = self.board.reader(places)
+        line.set_done = self.board.writer(places[line.here.index(self.rank)])
+        line.is_known = True
 
     def _note_awaited(self, call: ReplayedCall) -> None:
         if len(self._awaited) >= AWAITED_MAX:
             self._awaited = [call for call in self._awaited if call.is_awaited]
         self._awaited.append(call)
-
-    def _done_of(self, line: Line) -> list[int]:
-        """The words of its members, who all have added the group before any can call in it."""
-        if not line.places:
-            line.places = self.board.places(line.id, line.here)
-            line.own = line.places[line.here.index(self.rank)]
-        done = self.board.done(line.places)
-        return done if line.elsewhere is None else [*done, line.elsewhere.logged]
 
     def _see_that_it_is_the_same(self, line: Line, call: ReplayedCall) -> None:
         """Its predecessor has made this call: another one would break the others'."""
@@ -318,13 +327,16 @@ class ReplayedWorld(World):
             self._see_that_it_is_the_same(line, call)
         call.is_bare = self._is_full
         if call.kind.is_in_place and not call.is_bare:
-            call.prepare()
+            call.kept = small_bytes(call.outputs, KEPT_BYTES_MAX)
+            if call.kept is None:
+                call.prepare()
         self.flying[call.at] = line.kept[call.number] = call
         if not is_live:
             return
         try:
             call.send(call.shell.there)  # all ranks are there
-            call.is_sent()
+            if call.native is None:
+                call.is_sent()
         except Exception:  # torch refuses it, at all ranks alike
             del self.flying[call.at], line.kept[call.number]
             self.count, line.begun = call.at, call.number
@@ -338,7 +350,10 @@ class ReplayedWorld(World):
                 if call.state is not State.THROUGH:
                     return  # all have it, but for this replacement's script
                 del line.kept[line.oldest], self.flying[call.at]
-                call.release()
+                call.given = None
+                if call.kept is not None:
+                    self.buffers.release(call.kept)
+                    call.kept = None
             line.oldest += 1
 
     def is_through(self, call: ReplayedCall) -> None:
@@ -351,9 +366,8 @@ class ReplayedWorld(World):
         what = call.what or Keeps.NOTHING
         is_there = False
         if call.at == self.done and self.fell is None:
-            found = [] if self._is_full else self._to_log(line, call, what)
-            is_there = self._log(line, call, what, found)
-            while self.done in self._early:
+            is_there = self._log(line, call, what, self._to_log(line, call, what))
+            while self._early and self.done in self._early:
                 early, what_of, tensors = self._early.pop(self.done)
                 assert early.line is not None, "it is numbered"
                 self._log(early.line, early, what_of, tensors)
@@ -366,13 +380,13 @@ class ReplayedWorld(World):
     def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """What a call has given, if the log has it."""
         entry = None if call.line is None else self.area.find(call.line.id, call.number)
-        return None if entry is None else _parts(entry.data, call.kind.inputs(call))
+        return None if entry is None else _parts(entry.data, call.inputs)
 
     def _to_log(self, line: Line, call: ReplayedCall, what: Keeps) -> list[torch.Tensor]:
         if what is Keeps.INPUT:
-            return call.kind.inputs(call)
+            return call.inputs
         is_elsewhere = what is Keeps.ALIKE and self.rank != of_all(call.number, line.here)
-        return [] if what is Keeps.NOTHING or is_elsewhere else call.kind.outputs(call)
+        return [] if what is Keeps.NOTHING or is_elsewhere else call.outputs
 
     def _log(
         self, line: Line, call: ReplayedCall, what: Keeps, tensors: Sequence[torch.Tensor]
@@ -386,7 +400,7 @@ class ReplayedWorld(World):
             except AreaFull:
                 self.fills_up()
         self.done = call.at + 1
-        self.board.set_done(line.own, call.number + 1)
+        line.set_done(call.number + 1)
         return is_there
 
     @property
@@ -488,10 +502,10 @@ class ReplayedWorld(World):
 
     def _logged(self, call: ReplayedCall) -> list[torch.Tensor] | None:
         """The result of a call that all have; None: it has none."""
-        outputs, what, line = call.kind.outputs(call), call.what, call.line
+        outputs, what, line = call.outputs, call.what, call.line
         assert line is not None, "it is numbered"
         if what is Keeps.INPUT:
-            inputs = call.kind.inputs(call)
+            inputs = call.inputs
             parts = [self._entry(line, call, rank, what, inputs) for rank in line.members]
             if len(outputs) == len(inputs):  # one tensor that has all
                 joined = [torch.cat([x.reshape(-1) for x in y]) for y in zip(*parts, strict=True)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -34,18 +34,19 @@ class Line:
     """The calls of one process group of several ranks, as this rank makes them.
 
     ``id``: names the group alike at all members. ``members``: ranks; ``here``: those of this node.
-    ``places``: of their words ``done`` on the board; ``own``: of this rank's. ``begun``: so many
-    calls. ``kept``: those that others may still ask for, by number; none is before ``oldest``.
-    ``elsewhere``: of the members on other nodes, if there are any; ``under_way``: the calls that
-    the script has not waited for, as far as they are noted for that. ``keeps``: what is logged, by
-    the kind of call that has no root.
+    ``done``: gives their words on the board; ``set_done``: writes this rank's; ``is_known``: it is
+    known where they are. ``begun``: so many calls. ``kept``: those that others may still ask for,
+    by number; none is before ``oldest``. ``elsewhere``: of the members on other nodes, if there are
+    any; ``under_way``: the calls that the script has not waited for, as far as they are noted for
+    that. ``keeps``: what is logged, by the kind of call that has no root.
     """
 
     id: int
     members: tuple[int, ...]
     here: tuple[int, ...]
-    places: list[int] = field(default_factory=list)
-    own: int = 0
+    is_known: bool = False
+    done: Callable[[], Sequence[int]] = tuple
+    set_done: Callable[[int], object] = int
     begun: int = 0
     oldest: int = 0
     kept: dict[int, ReplayedCall] = field(default_factory=dict)
@@ -81,7 +82,8 @@ class ReplayedCall(Call):
 
     Attributes:
         line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
-        what: is logged of it. ``mark``: of what it gives, if the log does not have that; 0: none.
+        what: is logged of it. ``inputs``: what it gives, if it is numbered. ``mark``: of that, if
+            the log does not have it; 0: none.
         is_bare: nothing of it is kept.
         tag: one and the same, as all ranks' inputs are in each result, also in one from the log.
         given: what it gives, once it is through: copies, or a tensor and its version; None: that is
@@ -93,6 +95,7 @@ class ReplayedCall(Call):
     line: Line | None = None
     at = -1
     what: Keeps | None = None
+    inputs: list[torch.Tensor]
     mark = 0
     is_bare = False
     given: list[Any] | None = None
@@ -110,19 +113,9 @@ class ReplayedCall(Call):
             return bool(self.native.is_completed())
         return self.state is State.THROUGH
 
-    def await_native(self, native: Any, timeout: timedelta | None) -> Exception | None:
-        """As of ``Call``; rank 0 needs to know how much of a step is waiting."""
-        world = self.shell.world
-        if world.rank:
-            return Call.await_native(self, native, timeout)
-        began = clock.now()
-        error = Call.await_native(self, native, timeout)
-        world.waited_s += clock.now() - began
-        return error
-
     def prepare(self) -> None:
         """Keep what it gives: it writes over that."""
-        self.kept = list(map(self.shell.world.buffers.copy, self.kind.outputs(self)))
+        self.kept = list(map(self.shell.world.buffers.copy, self.outputs))
 
     def _is_through(self) -> None:
         self.state, world = State.THROUGH, self.shell.world
@@ -153,19 +146,12 @@ class ReplayedCall(Call):
             copy(x)
             if is_lent or nbytes(x) <= KEPT_BYTES_MAX or x.is_inference()
             else (x, x._version)
-            for x in self.kind.inputs(self)
+            for x in self.inputs
         ]
-
-    def release(self) -> None:
-        """All have logged it."""
-        self.given = None
-        if self.kept is not None:
-            self.shell.world.buffers.release(self.kept)
-            self.kept = None
 
     def scratch(self) -> ReplayedCall | None:
         """The same call with a result that nobody needs; None: its inputs are gone."""
-        kind, outputs, inputs = self.kind, self.kind.outputs(self), self.kind.inputs(self)
+        kind, outputs, inputs = self.kind, self.outputs, self.inputs
         kept = self.kept if self.kept is not None else self.given
         if kept is None and self.what is Keeps.INPUT:
             kept = self.shell.world.logged_inputs(self)
@@ -182,7 +168,7 @@ class ReplayedCall(Call):
             given = iter(values)
             at = 0 if not outputs else 1
             args[at] = _mapped(args[at], lambda _: next(given))
-        return ReplayedCall(self.shell, kind, tuple(args), self.number, "", self.is_sync)
+        return ReplayedCall(self.shell, kind, tuple(args), self.number, self.is_sync)
 
 
 def mark_of(inputs: Sequence[torch.Tensor]) -> int:
@@ -203,7 +189,7 @@ def mark_of_pass(given: Any, deep: int = 4) -> int:
         given = [*given.values()]
     if not deep or not isinstance(given, (list, tuple)):
         return 0
-    return hash(tuple(mark_of_pass(value, deep - 1) for value in given[:INPUTS_MAX]))
+    return hash((*map(mark_of_pass, given[:INPUTS_MAX], repeat(deep - 1)),)) if given else 0
 
 
 def _marked(mark: int, tensor: torch.Tensor) -> int:

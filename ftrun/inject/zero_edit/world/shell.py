@@ -41,6 +41,7 @@ class Gift:
 
     ``is_two``: it has a second phase, which the rank that had the result has passed; ``is_half``:
     or has not. ``is_logged``: it is from the log of the rank in whose place this one is.
+    ``is_by_rank``: it is right at that rank alone.
     """
 
     bodies: list[bytes]
@@ -48,6 +49,7 @@ class Gift:
     is_two: bool = False
     is_half: bool = False
     is_logged: bool = False
+    is_by_rank: bool = False
 
 
 class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
@@ -114,21 +116,13 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             return found
         halves = {number for number, gift in self.gifts.items() if gift.is_half}
         twos = {number for number, gift in self.gifts.items() if gift.is_two} - halves
-        return found.holding(self.gifts.keys() - twos - halves, twos, halves)
+        kept = self.gifts.keys() - twos - halves
+        bare = {number for number in kept if self.gifts[number].is_by_rank}
+        return found.holding(kept - bare, twos, halves, bare)
 
     def awaiting(self) -> list[Call]:
         """The calls that wait for a rank that is away. Under the world's lock."""
         return [call for call in self.calls.values() if call.awaits]
-
-    def completed(self, call: Call) -> None:
-        """A call is through. Under the world's lock."""
-        if call.site:
-            self.world.note(self, call)
-        calls = self.calls
-        if call.clears and call.kind.is_fence and len(calls) > 1:
-            # All have come to it, and have waited for what was before it, as this rank has.
-            for number in [x for x in calls if x < call.number]:
-                del calls[number]
 
     def forget(self) -> None:
         """Keep no results: a death in one of these calls cannot be settled. Under the lock."""
@@ -165,9 +159,10 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         if world.on_live is not None and not (world.is_apart or self.replays or world.is_ours):
             on_live, world.on_live = world.on_live, None
             on_live()
-        site = near_site() if name == "broadcast" else ""
         with world.lock:
-            call = world.call(self, KINDS[name], arguments, self.next, site, is_sync)
+            call = world.call(self, KINDS[name], arguments, self.next, is_sync)
+            if name == "broadcast":
+                call.site = near_site()
             world.begin(self, call)
         if world.ready:
             world.complete_futures()
@@ -248,6 +243,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
     def _allgather_base(self, output: Any, input: Any, opts: Any = None) -> Any:
         return self._collective("_allgather_base", output, input, opts or AllgatherOptions())
 
+    all_gather_single = _allgather_base
+
     def allgather_into_tensor_coalesced(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None
     ) -> Any:
@@ -260,6 +257,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
     def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Any:
         options = opts or dist.ReduceScatterOptions()
         return self._collective("_reduce_scatter_base", output, input, options)
+
+    reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]  # its parameters' names
 
     def reduce_scatter_tensor_coalesced(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None

@@ -25,7 +25,7 @@ from ftrun.inject.zero_edit.world.world import World
 from ftrun.snapshots.area import Entry
 from ftrun.snapshots.memory import offsets_of
 
-_WORDS = 6
+_WORDS = 7
 
 
 def is_settled(world: World) -> bool:
@@ -91,16 +91,17 @@ def has_more(world: World) -> bool:
 def to_log(call: Call, *, is_half: bool) -> list[torch.Tensor]:
     """What the log is to have of a call."""
     has_data = is_half or not call.is_logged
-    outputs = call.kind.outputs(call) if has_data else []
+    outputs = call.outputs if has_data else []
     sizes = [nbytes(x) for x in outputs]
     head = [_WORDS + len(sizes), _id(call.shell), call.number, call.is_two, is_half, has_data]
-    return [torch.tensor([*head, *map(int, sizes)], dtype=torch.int64), *outputs]
+    head += [call.kind.is_by_rank, *map(int, sizes)]
+    return [torch.tensor(head, dtype=torch.int64), *outputs]
 
 
 def _decoded(entry: Entry) -> tuple[int, int, Gift | None]:
     """The name of its group, its number, and the result; None: it is in an entry before."""
     size = int(entry.data[:8].view(torch.int64))
-    _, named, number, is_two, is_half, has_data, *sizes = (
+    _, named, number, is_two, is_half, has_data, is_by_rank, *sizes = (
         entry.data[: 8 * size].view(torch.int64).tolist()
     )
     if not has_data:
@@ -109,14 +110,15 @@ def _decoded(entry: Entry) -> tuple[int, int, Gift | None]:
     parts = [entry.data[at : at + n] for at, n in zip(offsets[1:], sizes, strict=True)]
     tag = Attempt(entry.kind, entry.mark)
     bodies = [part.numpy().tobytes() for part in parts]
-    return named, number, Gift(bodies, tag, bool(is_two), bool(is_half), is_logged=True)
+    flags = {"is_logged": True, "is_by_rank": bool(is_by_rank)}
+    return named, number, Gift(bodies, tag, bool(is_two), bool(is_half), **flags)
 
 
 def _calls(
     shell: Shell, heads: Sequence[Sequence[Any]], left: Iterator[bytes]
 ) -> Iterator[tuple[int, Call]]:
     for number, name, is_two, tag, count in heads:
-        call = Call(shell, KINDS[name], (), number, "", is_sync=True)
+        call = Call(shell, KINDS[name], ([],), number, is_sync=True)
         call.state, call.waited, call.is_two, call.tag = State.THROUGH, True, is_two, Attempt(*tag)
         call.result = None if count is None else list(islice(left, count))
         yield number, call

@@ -35,6 +35,7 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
 from ftrun.inject.zero_edit.world.calls import (
+    KEPT_BYTES_MAX,
     Buffers,
     Call,
     Record,
@@ -56,6 +57,7 @@ from ftrun.inject.zero_edit.world.shell import Gift, Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.training.context import WorkerContext
+from ftrun.training.exchanged_tensors import small_bytes
 from ftrun.training.groups import Following
 
 RECORDS_MAX = 1024
@@ -114,6 +116,7 @@ class World:
         optimizer: of a model, whose step is under way; "": none is.
         has_shared: the script has called what may average gradients since the last step.
         keeper: of this worker; None: nobody could take its place.
+        waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
 
     call = Call
@@ -127,6 +130,7 @@ class World:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting = 0
+        self.waited_s = 0.0
         self.ready: deque[Call] = deque()
         self.buffers = Buffers()
         self.shells: dict[str, Shell] = {}
@@ -176,33 +180,60 @@ class World:
 
     def begin(self, shell: Shell, call: Call) -> None:
         """A rank begins a call."""
-        if has_no_data(call):
+        kind, outputs, is_ours = call.kind, call.outputs, self.is_ours
+        first = outputs[0] if outputs else None
+        if (type(first) is not torch.Tensor or first.is_meta) and has_no_data(call):
             call.state, call.waited = State.THROUGH, True
             return
         waits = self.is_walking and self._is_awaited(call)
-        if (self.is_apart and not waits) or (shell.replays and not self.is_ours):
+        is_apart = self.is_walking or self.is_passing or self.is_following
+        if (is_apart and not waits) or (shell.replays and not is_ours):
             self._answer(shell, call)
             return
-        if self.is_ours:
+        if is_ours:
             call.takes_deputy = call.is_sync = True  # torch's code waits in one order everywhere
-        else:
-            if self.optimizer and may_share_out(call):
-                self.gives_up(
-                    f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: "
-                    "its ranks may share out the work and the state of a step, so that a part of "
-                    "it is lost with each one"
-                )
-        call.prepare()
-        gift = None if waits else shell.gifts.pop(call.number, None)
+        elif self.optimizer and may_share_out(call):
+            self._refuse_in_step(call)
+        if kind.is_in_place:
+            call.kept = small_bytes(outputs, KEPT_BYTES_MAX)
+        if call.kept is None or kind.is_by_rank:
+            call.prepare()
+        gift = shell.gifts.pop(call.number, None) if shell.gifts and not waits else None
         if not (waits or gift or shell.is_stopped or shell.there is None):
             self._send(call)
-        self._note_begun(shell, call)
+        # Mostly it is under way meanwhile, so that this takes none of its time.
+        if not is_ours:
+            if not self.has_shared:
+                self.has_shared = may_share_out(call)
+            call.record = [self.count, shell.key, None]
+            self._records.append(call.record)
+            self.count += 1
+            if self.in_set_up and self.kept is not None:
+                call.site = call.site or near_site()
+        if self._unit is not None:
+            self._unit.append(call)
+            call.is_part = True
+        if kind.is_unsettled and self.keeper is not None:
+            self.keeper.cannot(call)
+        calls = shell.calls
+        call.clears = not calls or all(map(_waited, calls.values()))
+        if len(calls) >= CALLS_MAX:
+            shell.forget()
+        calls[call.number] = call
+        shell.next += 1
         if waits:
             call.hold("its groups are connected where the next step begins")
         elif gift is not None:
             self._take(call, gift)
-        else:
+        elif call.native is None:
             call.is_sent()
+
+    def _refuse_in_step(self, call: Call) -> None:
+        self.gives_up(
+            f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: its ranks "
+            "may share out the work and the state of a step, so that a part of it is lost with "
+            "each one"
+        )
 
     def _take(self, call: Call, gift: Gift) -> None:
         """A call has been made before, by a peer or by a predecessor."""
@@ -213,25 +244,6 @@ class World:
             call.half, call.has_result = (gift.bodies, gift.tag), True
         else:
             call.take(call.decoded(gift.bodies), gift.tag)
-
-    def _note_begun(self, shell: Shell, call: Call) -> None:
-        """Mostly it is under way meanwhile, so that this takes none of its time."""
-        if not self.is_ours:
-            self.has_shared = self.has_shared or may_share_out(call)
-            self._record(call)
-            if self.in_set_up and self.kept is not None:
-                call.site = call.site or near_site()
-        if self._unit is not None:
-            self._unit.append(call)
-            call.is_part = True
-        if call.kind.is_unsettled and self.keeper is not None:
-            self.keeper.cannot(call)
-        calls = shell.calls
-        call.clears = not calls or all(map(_waited, calls.values()))
-        if len(calls) >= CALLS_MAX:
-            shell.forget()
-        calls[call.number] = call
-        shell.next += 1
 
     def _is_awaited(self, call: Call) -> bool:
         """Whether peers wait in this call for this rank, which has healed in a step under way: it
@@ -245,21 +257,19 @@ class World:
             and self.may_hold()
         )
 
-    def _record(self, call: Call) -> None:
-        call.record = Record(self.count, call.shell.key)
-        self._records.append(call.record)
-        self.count += 1
-
     def note(self, shell: Shell, call: Call) -> None:
         """A call at a known line is through."""
         if call.kind.name == "broadcast" and call.result is not None:
             self.given.keep(call.place(), call.bodies())
         if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):
-            self.kept.add(shell.key, call.site, call.kind.outputs(call))
+            self.kept.add(shell.key, call.site, call.outputs)
 
     def _send(self, call: Call) -> None:
         there = call.shell.there
         assert there is not None
+        if there.is_full:
+            call.send(there)
+            return
         try:
             call.send(there)
         except Impossible as error:
@@ -287,7 +297,9 @@ class World:
         """Answer a call that no peer comes to."""
         call.waited = True
         if (shell.replays or self.is_following) and not self.is_ours:
-            self._record(call)
+            call.record = [self.count, shell.key, None]
+            self._records.append(call.record)
+            self.count += 1
             bodies = shell.replays.pop(0) if shell.replays else None
             if bodies is not None and not _unlike(call, bodies):
                 call.take(call.decoded(bodies), None)
@@ -299,7 +311,7 @@ class World:
             if bodies is not None and not _unlike(call, bodies):
                 call.write(call.decoded(bodies))
                 return
-            if call.kind.outputs(call):
+            if call.outputs:
                 told.once(self.kept.unknown(call.site, call.kind.name.strip("_")))
         call.takes_deputy = call.given_last() is None
         if self.is_passing and call.takes_deputy and not self.is_ours:
@@ -406,7 +418,7 @@ class World:
             except IndexError:
                 return
             if call.future is not None and not call.future.done():
-                call.future.set_result(call.kind.outputs(call))
+                call.future.set_result(call.outputs)
 
     # ------------------------------------------------------------ groups
 
@@ -500,7 +512,8 @@ class World:
         self.in_set_up = False
         self._boundary_count = self.count
         for shell in self.shells.values():
-            self._boundary_count -= len(shell.awaiting())
+            if shell.calls:
+                self._boundary_count -= len(shell.awaiting())
             shell.replays.clear()
 
     # ------------------------------------------------------------ for newcomers
@@ -511,12 +524,9 @@ class World:
         with self.changed:
             stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
             known = dict(self._loaded)
-            for record in self._records:
-                is_known = record.result is not None
-                texts = (
-                    texts_of(as_bytes(record.result or ()), SENT_BYTES_MAX) if is_known else None
-                )
-                known[record.number] = [record.group, texts]
+            for number, group, result in self._records:
+                texts = None if result is None else texts_of(as_bytes(result), SENT_BYTES_MAX)
+                known[number] = [group, texts]
             return [known[index] for index in range(first, stop) if index in known]
 
     def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
@@ -537,5 +547,5 @@ class World:
 
 
 def _unlike(call: Call, bodies: Sequence[bytes]) -> bool:
-    outputs = call.kind.outputs(call)
+    outputs = call.outputs
     return [len(x) for x in bodies] != [nbytes(x) for x in outputs]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state
+from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state, standing
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint
 from tests.suite.properties import examples
@@ -153,3 +154,54 @@ def test_a_standing_is_certain_for_every_worker(group: list[Report]) -> None:
 def test_the_order_of_the_workers_does_not_matter(one: Report, order: list[int]) -> None:
     group = [one, report(STATE, reduced=TAG), report(STATE)]
     assert group_state([group[i] for i in order]) == group_state(group)
+
+
+# ---------------------------------------------------------------- standing
+
+BEFORE = StateId(5, "x")
+
+
+def in_step(
+    reduced: Tag | None = None, *, repairable: bool = False, healing: bool = False
+) -> Report:
+    here, index = Endpoint("h", "h:1"), 6
+    return Report(
+        BEFORE,
+        here,
+        reduced=reduced,
+        repairable=repairable,
+        healing=healing,
+        local_step_index=index,
+    )
+
+
+HAS_IT, CAN, CANNOT = in_step(TAG), in_step(repairable=True), in_step()
+HAS_AND_CAN = in_step(TAG, repairable=True)
+
+
+@pytest.mark.parametrize(
+    ("groups", "ranks"),
+    [
+        ([[CAN, HAS_IT], [CAN, HAS_IT]], (1,)),
+        ([[HAS_IT, CAN, HAS_IT], [HAS_AND_CAN, CAN, HAS_IT]], (0, 2)),
+        ([[HAS_AND_CAN, HAS_IT], [CAN, HAS_IT]], (1,)),  # rank 0 repairs what only one has
+        ([[CAN, HAS_IT], [CANNOT, HAS_IT]], None),
+        ([[CAN, HAS_IT], [CAN, CAN]], None),
+        ([[CAN, CAN], [CAN, CAN]], None),
+        ([[CAN, CANNOT], [CAN, CANNOT]], None),
+        ([[CAN, HAS_IT], [CAN, in_step(OTHER_TAG)]], None),
+        ([[CAN, HAS_IT], [in_step(repairable=True, healing=True), HAS_IT]], None),
+        ([[CAN, in_step(Tag(Attempt(1, 1), 4))], [CAN, in_step(Tag(Attempt(1, 1), 4))]], None),
+    ],
+)
+def test_results_stand_that_all_groups_have_at_one_rank(
+    groups: list[list[Report]], ranks: tuple[int, ...] | None
+) -> None:
+    found = standing([dict(enumerate(group)) for group in groups], BEFORE)
+    assert found == (None if ranks is None else (TAG.attempt, ranks))
+
+
+def test_no_results_stand_of_groups_that_are_in_different_steps() -> None:
+    later = Report(BEFORE, Endpoint("h", "h:1"), repairable=True, local_step_index=7)
+    assert standing([{0: later, 1: HAS_IT}, {0: CAN, 1: HAS_IT}], BEFORE) is None
+    assert standing([{0: CAN, 1: HAS_IT}, {0: CAN, 1: HAS_IT}], StateId(5, "y")) is None

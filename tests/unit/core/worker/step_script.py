@@ -61,7 +61,13 @@ def member(replica_id: str, workers: int = 1) -> Member:
 
 
 def quorum_of(
-    attempt: str, state: str | None, members: str, newcomers: str = "", recomputes: str = ""
+    attempt: str,
+    state: str | None,
+    members: str,
+    newcomers: str = "",
+    recomputes: str = "",
+    standing: str = "",
+    stands_as: str = "",
 ) -> Quorum:
     """``quorum_of("1.1#1", "5/A", "0 1 2", "2")``; a state of None comes by a switch."""
     begins_with = state_of(state) if state is not None else None
@@ -74,6 +80,8 @@ def quorum_of(
         begins_with,
         joins,
         tuple(recomputes.split()),
+        attempt_of(stands_as) if stands_as else None,
+        tuple(map(int, standing.split())),
     )
 
 
@@ -100,7 +108,10 @@ def machine_of(line: str) -> StepMachine:
 
 # ---------------------------------------------------------------- events
 
-QUORUM = r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?(?: recomputes((?: \d+)+))?"
+QUORUM = (
+    r"(\S+)(?: at (\S+))?:((?: \d+)*)(?: newcomers((?: \d+)+))?(?: recomputes((?: \d+)+))?"
+    r"(?: standing((?: \d+)+) as (\S+))?"
+)
 
 EVENTS: dict[str, Callable[..., e.Event]] = {
     r"boundary( freeze)?( to catch up)?": lambda freeze, catches_up: e.BoundaryReached(

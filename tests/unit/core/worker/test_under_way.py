@@ -78,7 +78,7 @@ def test_it_goes_out_again_under_another_attempt() -> None:
     step.interrupt(60.0, stands=False)
     step.repair()
     assert step.fate is Fate.REPAIR
-    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0, stays=False)
     assert step.fate is Fate.OPEN and step.tag == tag_of("1.2#1@5") and not step.repeats
     assert step.deadline == 9.0 and step.operations.outstanding
 
@@ -87,7 +87,7 @@ def test_there_is_no_deadline_for_nothing() -> None:
     step = step_of(TAG)
     step.interrupt(60.0, stands=False)
     step.repair()
-    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0, stays=False)
     assert step.deadline is None
 
 
@@ -115,7 +115,7 @@ def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() ->
     step = step_of(TAG)
     step.interrupt(60.0, stands=False)
     step.repair()
-    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0, stays=False)
     step.vote()
     assert step.voted == step.tag
 

@@ -399,27 +399,27 @@ def test_what_is_drawn_with_gradients_off_gives_no_training_batch() -> None:
     training, evaluation = iterator_of(DataLoader(Numbers(), 8)), iterator_of(DataLoader(Numbers()))
     with torch.no_grad():
         next(evaluation)
-    next(training)
+    _ = next(training)  # a batch that is thrown away is none
     assert (training.is_fresh, evaluation.is_fresh) == (True, False)
     training.is_training = True
     with torch.no_grad():
         training.is_fresh = False
-        next(training)
+        _ = next(training)
     assert training.is_fresh
 
 
 def test_what_a_loop_holds_while_it_evaluates_is_for_training() -> None:
     """Seen: rank 0 was taken to be a batch behind its peers, which do not evaluate."""
     held, evaluation = iterator_of(DataLoader(Numbers(), 8)), iterator_of(DataLoader(Numbers()))
-    next(held)
+    _ = next(held)
     OPEN.evaluated()
     assert not held.is_fresh  # it was drawn last
-    next(held)
+    _ = next(held)
     next(evaluation)
     OPEN.evaluated()
     assert (held.is_fresh, evaluation.is_fresh) == (True, False)
     held.is_training = True
-    next(held)
+    _ = next(held)
     OPEN.evaluated()
     assert held.is_fresh
 

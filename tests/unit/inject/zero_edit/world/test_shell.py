@@ -98,7 +98,7 @@ def test_what_a_call_writes_over_is_put_back(both: Both) -> None:
             with torch.inference_mode(is_inference):  # of an evaluation, and not of who restores
                 tensor = given.clone()
                 options = dist.AllreduceOptions()
-                call = Call(shell, KINDS["allreduce"], ([tensor], options), 0, "", True)
+                call = Call(shell, KINDS["allreduce"], ([tensor], options), 0, True)
                 call.prepare()
                 tensor.fill_(-1)
             call.restore()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Member, Quorum
+from ftrun.core.worker.settling import settle
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.shell import Shell
@@ -151,6 +152,23 @@ def test_what_only_the_lost_one_had_goes_from_its_log_to_its_peer(job: Job) -> N
     assert summed(job.ranks[0].shell, torch.zeros(1)).item() == 5.0
     assert summed(made.shell, torch.zeros(1)).item() == 5.0
     assert [x.result(DEADLINE_S)[0].item() for x in job.sums(1)] == [2.0, 2.0]
+
+
+def test_what_is_right_at_the_lost_one_alone_goes_to_nobody_else(job: Job) -> None:
+    """Its successor has it, and the peer can neither have that nor make the call alone."""
+    assert [x.result()[0].item() for x in job.sums(1)] == [2.0, 2.0]
+    head, bodies = succeeding.left_of(job.ranks[1].world)
+    since, options = job.keeper.count, dist.ScatterOptions()
+    work: Any = job.ranks[1].shell.scatter([torch.zeros(1)], [], options)
+    with job.ranks[1].world.lock:
+        work.call.write([torch.full((1,), 5.0)])
+        work.call.ended(work.call.native, None)
+    shell = job.is_lost(head, bodies, since).shell
+    assert shell.position().bare == {1} and shell.position().begun == 2
+    assert settle({0: job.ranks[0].shell.position(), 1: shell.position()}).impossible == (1,)
+    again: Any = shell.scatter([own := torch.zeros(1)], [], options)
+    assert again.wait() and own.item() == 5.0
+    assert shell.position().bare == {1}
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -340,11 +340,12 @@ class LoaderIterator:
             raise
         finally:
             cursor.drawn += 1
-        if cursor.is_unused and drops_result(sys._getframe(1)):
+        is_dropped = cursor.is_unused and drops_result(sys._getframe(1))
+        if is_dropped:
             cursor.drop()
         # What is drawn with gradients off is evaluated, also by a module beside the models.
-        self.is_fresh = self.is_training or torch.is_grad_enabled()
-        self.is_dim = not self.is_fresh
+        is_lit = self.is_training or torch.is_grad_enabled()
+        self.is_fresh, self.is_dim = is_lit and not is_dropped, not is_lit
         OPEN.has_dim |= self.is_dim
         OPEN.last = self.here
         return batch

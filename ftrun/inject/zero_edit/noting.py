@@ -334,10 +334,9 @@ class Noting:
 
     def _mark_training(self, fresh: list[LoaderIterator]) -> None:
         """Find out whose batches the forward pass has got: of those that were drawn since the step
-        before, and of those that have ended only if there is no doubt; not of what was thrown away
-        to start a loader's workers, if the script has drawn another one."""
+        before, and of those that have ended only if there is no doubt."""
         is_found = False
-        for iterator in [x for x in fresh if x.cursor.drawn > x.cursor.dropped] or fresh:
+        for iterator in fresh:
             iterator.is_training |= not iterator.cursor.has_ended or OPEN.has_learned(iterator)
             is_found |= iterator.is_training
         if not is_found:

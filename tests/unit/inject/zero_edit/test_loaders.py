@@ -465,7 +465,9 @@ def test_a_loader_with_iterators_of_its_own_is_followed() -> None:
         assert batches(own) == [[3]]
         own.go_to(None, 2)
         assert batches(own) == [[2], [3]]
+        count = OPEN.count
         assert batches(shown) == [[*range(20)], [*range(20, 40)]]
+        assert OPEN.count == count + 1
     finally:
         patches.undo()
         OPEN.thread = before

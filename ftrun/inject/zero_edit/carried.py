@@ -7,6 +7,7 @@ Objects are matched by the order in which the script made them. Not here: the pl
 from __future__ import annotations
 
 import gc
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -226,16 +227,14 @@ def _state_of(part: Any) -> dict[str, Any]:
 
 
 def _has_form(optimizer: Any) -> bool:
-    """Whether it gives and takes its state in torch's own form. A class is asked once: its own
-    function may gather shards."""
+    """Whether it gives and takes its state in torch's own form. A class is asked once, and only if
+    its function asks another one: torch's own for shards steps an optimizer that has no state."""
     kind = type(optimizer)
     if kind.state_dict is torch.optim.Optimizer.state_dict:
         return True  # mostly so
     if kind not in _FORMS:
-        try:
-            form = optimizer.state_dict()
-        except NotImplementedError:
-            form = None
+        code = getattr(inspect.unwrap(kind.state_dict), "__code__", None)
+        form = optimizer.state_dict() if code and "state_dict" in code.co_names else None
         _FORMS[kind] = isinstance(form, dict) and {"state", "param_groups"} <= form.keys()
     return _FORMS[kind]
 

@@ -605,7 +605,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
 
     def follow_class(kind: type) -> None:
         for one in (kind, *kind.__subclasses__()):
-            if "__iter__" in vars(one) and one is not ElasticLoader:
+            if "__iter__" in vars(one) and one not in (DataLoader, ElasticLoader):
                 patches.around(one, "__iter__", own)
 
     def made_class(kind: Any, /, **given: Any) -> None:

@@ -51,6 +51,9 @@ TOGETHER_STEPS = 10
 STEPS_MAX, FILES_MAX = 10_000, 10_000
 SAMPLE_BYTES = 64 << 10
 DEEP = 4
+UNEVEN, LEAP_S, SLOW = "uneven", 2.0, 64
+_EVEN = ("ftrun", "threading", "asyncio", "selectors", "queue", "subprocess", "multiprocessing")
+"""Modules that wait by a clock."""
 _NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
 """By these a file gets another name."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -240,6 +243,8 @@ def trial_of(here: WorkerContext) -> Trial | None:
     directory = Path(named)
     plan = json.loads((directory / PLAN).read_text())
     seed_with(int(here.replica_id) * here.workers_per_replica + here.group_rank)
+    if plan.get("clock") == UNEVEN:
+        _make_uneven()
     kills = {
         number: (kill["phase"], kill["step"])
         for number, kill in enumerate(plan["kills"])
@@ -256,6 +261,32 @@ def trial_of(here: WorkerContext) -> Trial | None:
         here.group_rank == here.workers_per_replica - 1,
         plan["is_group"],
     )
+
+
+def _make_uneven() -> None:
+    """Let Python's clocks go on in leaps, and hardly in between: what a script's values have from
+    a clock is other than in a run with an even one, however steady its steps are."""
+    for name in ("time", "monotonic", "perf_counter"):
+        plain, plain_ns = getattr(time, name), getattr(time, f"{name}_ns")
+
+        def seconds(plain: Any = plain) -> float:
+            whole, rest = divmod(plain(), LEAP_S)
+            return float(whole * LEAP_S + rest / SLOW)
+
+        def nanoseconds(seconds: Any = seconds) -> int:
+            return int(seconds() * 1e9)
+
+        for before, now in ((plain, seconds), (plain_ns, nanoseconds)):
+            for module in [*sys.modules.values()]:
+                if not getattr(module, "__name__", "").startswith(_EVEN):
+                    _replace(module, before, now)
+
+
+def _replace(module: Any, before: Any, now: Any) -> None:
+    """In the names of a module: many import these functions by their own."""
+    for name, value in [*getattr(module, "__dict__", {}).items()]:
+        if value is before:
+            setattr(module, name, now)
 
 
 def note_refusal(form: str, text: str) -> None:

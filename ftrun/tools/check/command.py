@@ -30,7 +30,7 @@ from ftrun.tools.check.place import Due, Place, compare, due_after
 from ftrun.tools.check.plan import WRITING, Kill, plan_of
 from ftrun.tools.check.verdict import Run, Trial, lines_of, other_values
 
-VARIABLE, PLAN, REFUSED = "FTRUN_CHECK", "plan.json", "refused.json"
+VARIABLE, PLAN, REFUSED, UNEVEN = "FTRUN_CHECK", "plan.json", "refused.json", "uneven"
 """As in inject/zero_edit/trial.py, which imports torch."""
 END_S = 30.0
 REPORT_BYTES_MAX = 1 << 30
@@ -71,9 +71,9 @@ def check_script(
         command = ["run", "--replicas", "1" if is_group else str(replicas), "--prefix"]
         command += ["--inject", "auto", *waits, *several, *options, *_from_copy(words, options)]
 
-        def run(kind: str, kills: Sequence[Kill]) -> Run:
+        def run(kind: str, kills: Sequence[Kill], clock: str = "") -> Run:
             together = replicas if kills and workers > 1 else 0
-            plan = {"steps": steps, "together": together, "is_group": is_group}
+            plan = {"steps": steps, "together": together, "is_group": is_group, "clock": clock}
             return _run(command, directory / kind, place, kills, plan, replicas, timeout_s)
 
         _say("runs undisturbed")
@@ -92,7 +92,7 @@ def check_script(
                 is_whole = is_group and trial.exact.is_whole(replicas)
                 if is_whole and any(other_values(trial, trial.exact)):
                     _say("runs undisturbed again, to see which values are other ones in each run")
-                    trial.again = run("again", ())
+                    trial.again = run("again", (), UNEVEN)
             if trial.plan.counted:
                 _say("runs with deaths in evaluations")
                 trial.counted = run("counted", trial.plan.counted)

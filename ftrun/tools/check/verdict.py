@@ -54,7 +54,8 @@ class Trial:
     in which their peers counted for them. None: there was no such run.
 
     ``is_group``: of one replica, whose workers are seen as ``replicas``. ``again``: undisturbed
-    once more, to see which values are other ones in each run, as times are."""
+    once more, by an uneven clock: the values that are other ones in each run, or follow from the
+    time, show there."""
 
     replicas: int
     workers: int

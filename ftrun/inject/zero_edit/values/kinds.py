@@ -213,6 +213,14 @@ def is_data(kind: Any) -> bool:
     return issubclass(kind, (data.Dataset, data.Sampler))
 
 
+@lru_cache(maxsize=limits.TRACKED)
+def is_read_again(kind: Any) -> bool:
+    """Whether objects of this class give samples one after another: who comes to a place in them
+    reads all before it, and what they collect on the way is there then."""
+    data: Any = sys.modules["torch"].utils.data
+    return issubclass(kind, data.IterableDataset)
+
+
 class _Packages(dict[type, bool]):
     """Whether an installed package has each class, which may keep tensors for the script: torch's
     own classes, and modules, are looked after elsewhere."""

@@ -68,6 +68,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     is_name,
     is_of_loop_package,
     is_parameter,
+    is_read_again,
     is_single,
     is_table,
     is_value,
@@ -376,7 +377,7 @@ class _Search:
         kind = cast(Hashable, type(holder))
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
         if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
-            mode &= ~TENSORS
+            mode &= ~(TENSORS | VALUES * is_read_again(kind))
         below = mode & OBJECTS if is_package else mode
         values = self._to.values
         known = attributes_of(holder) or {}

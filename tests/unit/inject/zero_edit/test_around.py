@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from ftrun.inject.zero_edit.around import collecting, unlike
+from ftrun.inject.zero_edit.around import collecting, handed_on, unlike
 from ftrun.inject.zero_edit.frames import spot_of
 from ftrun.inject.zero_edit.values.walk import Walk
 from tests.unit.inject.zero_edit.followed import run
@@ -113,3 +113,29 @@ def _line_of(text: str) -> int:
 )
 def test_loops_that_are_set_or_over_or_stand_alike_are_not(tmp_path: Path, function: str) -> None:
     assert _seen(tmp_path, function, 1) == []
+
+
+TURNS = """
+x, y = 1, 2
+for step in range(3):
+    for part in range(2):
+        z = f(x, y)
+        x, y = g()
+    with z as b:
+        b
+    try:
+        q = 1
+    except Error:
+        q
+    w = [b for b in y]
+    for k in w:
+        k
+"""
+
+
+def test_what_a_turn_hands_on_is_read_before_it_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "turns.py"
+    path.write_text(TURNS)
+    code = compile(TURNS, str(path), "exec")
+    assert handed_on(code, 3) == {"x", "y"}
+    assert handed_on(code, 2) == handed_on(code, 16) - {"x", "y"} == set()

@@ -383,3 +383,35 @@ def test_a_buffer_that_the_peers_model_has_got_in_a_pass() -> None:
     there.models[0].register_buffer("seen", torch.ones(3))
     here.carried.load(there.carried.state())
     assert here.models[0].state_dict()["seen"].tolist() == [1, 1, 1]
+
+
+class Flat(torch.optim.SGD):
+    """As torchtitan's: its state in a form of its own, and the steps of those that it has."""
+
+    def state_dict(self) -> Any:
+        return {"flat.lr": 1.0}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        raise AssertionError("it is not asked")
+
+
+class Closed(Flat):
+    def state_dict(self) -> Any:
+        raise NotImplementedError("use distributed_state_dict()")
+
+
+@pytest.mark.parametrize("kind", [Flat, Closed])
+def test_an_optimizer_with_a_form_of_its_own_is_carried_in_torchs(kind: type[Flat]) -> None:
+    made = []
+    for lr in (0.5, 0.1):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = kind([weight], lr=lr, momentum=0.9)
+        weight.grad = torch.full((2,), lr)
+        optimizer.step()
+        made.append(Made([optimizer]))
+    donor, newcomer = made
+    group = newcomer.optimizers[0].param_groups[0]
+    newcomer.carried.apply(donor.carried.state())
+    assert newcomer.optimizers[0].param_groups[0] is group and group["lr"] == 0.5
+    [state] = newcomer.optimizers[0].state.values()
+    assert state["momentum_buffer"].tolist() == [0.5, 0.5]

@@ -19,7 +19,8 @@ from torch.utils.data import (
     IterableDataset,
 )
 
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow, install
+from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import Seeds, States
 
 
@@ -441,3 +442,33 @@ def test_pythons_own_enumerate_over_a_generator_counts_its_items() -> None:
         begun = 1
         index, batch = next(enumerate(epoch()))
     assert (index, batch.tolist()) == (2, [24, 25])
+
+
+def test_a_loader_with_iterators_of_its_own_is_followed() -> None:
+    """Seen: torchdata's, which asks nothing of torch's."""
+    patches = Patches()
+    before = OPEN.thread
+    install(patches, lambda loader: None)
+    try:
+
+        class Own(DataLoader[int]):
+            def __iter__(self) -> Any:
+                return iter([torch.tensor([n]) for n in range(4)])
+
+        class Shown(DataLoader[int]):
+            def __iter__(self) -> Any:
+                yield from super().__iter__()
+
+        own, shown = iter(Own(Numbers())), iter(Shown(Numbers(), 20))
+        assert type(own) is LoaderIterator and type(shown) is not LoaderIterator
+        own.go_to(None, 3)
+        assert batches(own) == [[3]]
+        own.go_to(None, 2)
+        assert batches(own) == [[2], [3]]
+        count = OPEN.count
+        assert batches(shown) == [[*range(20)], [*range(20, 40)]]
+        assert OPEN.count == count + 1
+    finally:
+        patches.undo()
+        OPEN.thread = before
+    assert "__init_subclass__" not in vars(DataLoader)

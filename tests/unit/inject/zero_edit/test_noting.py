@@ -60,7 +60,7 @@ def step(noting: Noting) -> Place | None:
 def test_each_step_has_the_place_of_its_first_draw(noting: Noting) -> None:
     batches = iterator_of(6)
     for number in range(3):
-        next(batches), next(batches)
+        _ = next(batches), next(batches)
         place = step(noting)
         assert place is not None
         assert [x.drawn for x in place.loaders] == [2 * number]
@@ -69,10 +69,10 @@ def test_each_step_has_the_place_of_its_first_draw(noting: Noting) -> None:
 
 def test_a_second_step_with_the_same_batch_has_no_place(noting: Noting) -> None:
     batches = iterator_of(3)
-    next(batches)
+    _ = next(batches)
     assert step(noting) is not None
     assert step(noting) is None
-    next(batches)
+    _ = next(batches)
     assert step(noting) is not None
 
 
@@ -80,7 +80,7 @@ def test_a_step_without_a_draw_has_no_numbers_of_its_own(noting: Noting) -> None
     """As the first one after a loop over a loader, whose last draw has found the end."""
     batches = iterator_of(3)
     for _ in range(3):
-        next(batches)
+        _ = next(batches)
         assert noting.numbers(noting.training(), ()) is not None
         noting.commit()
     assert next(batches, None) is None
@@ -92,15 +92,15 @@ def test_a_pass_is_idle_if_the_step_has_another_batch(noting: Noting, happens: s
     """As of a loss that is looked at after the step."""
     batches, idle = iterator_of(9), []
     for _ in range(3):
-        next(batches)
+        _ = next(batches)
         noting.training()
         if happens == "a draw within the step before":
-            next(batches)
+            _ = next(batches)
         noting.commit()
         idle.append((stack() in noting.idle, noting.stands(noting.training()))[0])  # at one line
         if happens == "a reduction":
             noting.begun_at = ()
-        next(batches)
+        _ = next(batches)
         noting.passes_again(noting.training())
         noting.commit()
     assert idle == ([False, True, True] if happens == "a draw" else [False] * 3)
@@ -108,9 +108,9 @@ def test_a_pass_is_idle_if_the_step_has_another_batch(noting: Noting, happens: s
 
 def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
     checks, batches = iterator_of(6), iterator_of(6)
-    next(checks)
+    _ = next(checks)
     noting.evaluation()
-    next(batches)
+    _ = next(batches)
     assert noting.training() == [batches]
 
 
@@ -142,7 +142,7 @@ def test_of_loaders_that_have_ended_the_last_one_gave_the_batch(noting: Noting) 
 
 def test_a_loop_that_draws_seldom_is_joined_where_it_draws(noting: Noting) -> None:
     batches = iterator_of(1)
-    next(batches)
+    _ = next(batches)
     assert step(noting) is not None
     del batches
     places = [step(noting) for _ in range(PHASE_STEPS + 1)]
@@ -174,14 +174,14 @@ def test_a_loader_whose_iterator_the_peers_began_at_another_line_is_found(noting
 def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: Noting) -> None:
     outer = iterator_of(4)
     noting.begin(noting.note())
-    next(outer)
+    _ = next(outer)
     noting.training()
     noting.commit()
     value = 1
-    next(outer)
+    _ = next(outer)
     inner = iterator_of(4)
     value += 1
-    next(inner)
+    _batch = next(inner)
     draws = noting.training()
     noted = draws[0].noted
     assert draws == [outer, inner] and noted is not None
@@ -199,11 +199,11 @@ def test_a_loader_that_begins_behind_the_first_draw_is_begun_by_a_newcomer_too(
     batches, beside = iterator_of(4), iterator_of(3)
     noting.begin(noting.note())
     for _ in range(2):
-        next(batches)
+        _ = next(batches)
         step(noting)
     assert len(list(batches)) == 2
     following = iterator_of(3)
-    next(beside), next(following)
+    _drawn = next(beside), next(following)
     place = step(noting)
     assert place is not None
     found = {x.number: x.is_later for x in place.loaders}
@@ -220,6 +220,18 @@ def test_a_batch_of_the_next_epoch_that_was_drawn_in_the_last_step_is_for_the_ne
     noting.training()
     del ended
     following = LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
-    next(following)
+    _ = next(following)
     noting.commit()
     assert following.is_fresh
+
+
+def test_a_loader_that_was_warmed_is_no_training_one(noting: Noting) -> None:
+    """Seen: that of an evaluation, of which a batch was thrown away before the loop."""
+    numbers: Any = list(range(4))
+    warmed, other = (
+        LoaderIterator(x, lambda x=x: DataLoader.__iter__(x))  # type: ignore[misc]
+        for x in (DataLoader(numbers, 1), DataLoader(numbers, 1))
+    )
+    next(warmed)
+    batch = next(other)
+    assert len(batch) and noting.training() == [other]

@@ -6,6 +6,9 @@ import copy
 import mmap
 import pickle
 import random
+import sys
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -53,3 +56,24 @@ def test_generators_that_the_script_has_made_are_seen() -> None:
     for generator in own:
         generator.random()
         assert state_of(generator) != known[id(generator)]
+
+
+def test_an_uneven_clock_goes_on_in_leaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [10.0]
+    user: Any = SimpleNamespace(__name__="user")
+    for name in ("time", "monotonic", "perf_counter"):
+        plain: Any = lambda: now[0]  # noqa: E731
+        plain_ns: Any = lambda: int(now[0] * 1e9)  # noqa: E731
+        monkeypatch.setattr(time, name, plain)
+        monkeypatch.setattr(time, f"{name}_ns", plain_ns)
+        setattr(user, f"own_{name}", plain)
+    waits = SimpleNamespace(__name__="threading", now=time.monotonic)
+    monkeypatch.setattr(sys, "modules", {"time": time, "user": user, "threading": waits})
+    trial._make_uneven()
+    seen = []
+    for now[0] in (10.0, 11.5, 12.0):
+        seen.append((time.time(), time.perf_counter_ns(), user.own_monotonic(), waits.now()))
+    assert [x[0] for x in seen] == [10.0, 10 + 1.5 / trial.SLOW, 12.0]
+    assert [x[1] for x in seen] == [int(x[0] * 1e9) for x in seen]
+    assert [x[2] for x in seen] == [x[0] for x in seen]
+    assert [x[3] for x in seen] == [10.0, 11.5, 12.0]

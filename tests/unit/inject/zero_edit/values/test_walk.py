@@ -94,7 +94,7 @@ def test_tensors_that_are_single_numbers() -> None:
     assert found == {"best": {"kind": "tensor", "values": ["float32", [], [0.5]]}, "other": None}
     new = {"kind": "tensor", "values": ["int64", [], [3]]}
     before = best
-    assert write_values(sys._getframe(), {"best": new, "row": new, "other": new}) == [
+    assert write_values(sys._getframe(), {"best": new, "learned": new, "other": new}) == [
         "best tensor(0.5000)→tensor(3)",
         "other None→tensor(3)",
     ]

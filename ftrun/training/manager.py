@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -100,9 +101,6 @@ class Manager:
     no lighthouse answers: the agent asks the script to stop after ``--lighthouse-timeout``. A
     reduction that times out goes out again: without a ``timeout``, or while a peer has announced a
     pause, until the peer comes, or the launcher finds that it hangs (docs/HANGS.md).
-
-    Attributes:
-        session: the inner door, for ftrun's own DDP, optimizers, samplers and Join.
 
     Raises:
         UserError: not started by ftrun and no lighthouse for threads, or an argument contradicts
@@ -202,7 +200,12 @@ class Manager:
             healing = Healing(context, self.state_dict, self._timeout_s, heal_in_place, transport)
             if load_state_dict is not None and state_dict is not None:
                 healing.register(DEFAULT_KEY, load_state_dict, state_dict)
-            self.session = Session(seat, factory, choices, healing, own_error(pg))
+            self._session = Session(seat, factory, choices, healing, own_error(pg))
+
+    session: Session = property(  # type: ignore[assignment]  # in C: hooks read it in each step
+        attrgetter("_session"),
+        doc="The inner door, for ftrun's own DDP, optimizers, samplers and Join.",
+    )
 
     # ------------------------------------------------------------ state
 
@@ -222,7 +225,7 @@ class Manager:
             UserError: the key is taken; or, after the first step has begun, the state holds what
                 cannot be carried (named by path).
         """
-        self.session.healing.register(
+        self._session.healing.register(
             key, load_state_dict, state_dict, state_dict_on_training_thread
         )
 
@@ -231,7 +234,7 @@ class Manager:
 
         For modules without ftrun's DistributedDataParallel, which calls this by itself.
         """
-        self.session.healing.passes.watch(module)
+        self._session.healing.passes.watch(module)
 
     def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
         """torchft's older name for ``register_state_dict_fn``; beside the constructor's own."""
@@ -239,21 +242,21 @@ class Manager:
 
     def allow_state_dict_read(self) -> None:
         """Allow peers to read the state again."""
-        self.session.healing.allow_read(True)
+        self._session.healing.allow_read(True)
 
     def disallow_state_dict_read(self) -> None:
         """Forbid peers to read the state until ``allow_state_dict_read``: it is being changed."""
-        self.session.healing.allow_read(False)
+        self._session.healing.allow_read(False)
 
     def state_dict(self) -> dict[str, Any]:
         """The Manager's own state, for the script's checkpoint."""
-        state = self.session.machine.state
-        batches = self.session.progress.batches
+        state = self._session.machine.state
+        batches = self._session.progress.batches
         return {"step": state.step, "batches_committed": batches, "lineage": state.lineage}
 
     def _manager_state_dict(self) -> dict[str, Any]:
         """torchft's name for all that heals: the registered state, and the Manager's own."""
-        return self.session.healing.tree()
+        return self._session.healing.tree()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing.
@@ -261,7 +264,7 @@ class Manager:
         It changes nothing in a function that loads a state to heal with, because the Manager's own
         state heals by itself; nor where the state is the one that this replica trains from.
         """
-        session = self.session
+        session = self._session
         if session.healing.is_loading:
             return
         step, lineage = int(state_dict["step"]), state_dict.get("lineage")
@@ -290,7 +293,7 @@ class Manager:
             Drained: this replica was asked to leave and has left.
         """
         timeout_s = timeout.total_seconds() if timeout else None
-        self.session.begin(shrink_only or not allow_heal, timeout_s)
+        self._session.begin(shrink_only or not allow_heal, timeout_s)
 
     @property
     def stop_requested(self) -> bool:
@@ -324,7 +327,7 @@ class Manager:
         is_average = reduce_op == ReduceOp.AVG and isinstance(tensor, torch.Tensor)
         if is_average and not tensor.is_floating_point():
             raise ValueError(AVERAGE_OF_INTEGERS)
-        session, batch = self.session, self._batch
+        session, batch = self._session, self._batch
         batched = batch is not None
         kind = quantized_kind(should_quantize) if should_quantize else ""
         try:
@@ -346,9 +349,9 @@ class Manager:
 
     def _refuse(self, error: Exception) -> None:
         """An operation of the step under way cannot be carried out: nobody commits the step."""
-        self.session.require_step()
+        self._session.require_step()
         self.report_error(error)
-        self.session.engine.feed(e.OperationRefused(f"{type(error).__name__}: {error}"))
+        self._session.engine.feed(e.OperationRefused(f"{type(error).__name__}: {error}"))
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -361,10 +364,10 @@ class Manager:
         Raises:
             UserError: a batch is open already, or no step is under way.
         """
-        self.session.require_step()
+        self._session.require_step()
         if self._batch is not None:
             raise UserError("a batch of reductions is open: end its block before the next one")
-        self._batch = batch = Batch(self.session.issue)
+        self._batch = batch = Batch(self._session.issue)
         try:
             yield
         finally:
@@ -386,7 +389,7 @@ class Manager:
         """
         if self._batch is not None:
             raise UserError("should_commit() in a batch of reductions: end its block first")
-        session, step = self.session, self.session.machine.position
+        session, step = self._session, self._session.machine.position
         timeout_s = timeout.total_seconds() if timeout else None
         committed = session.flow.decide(timeout_s, forgoes, all_forgo=all_forgo)
         session.events.decided(step, committed, session.flow.errored())
@@ -402,9 +405,9 @@ class Manager:
                 launcher's ``--join-timeout``).
             Drained: this replica was asked to leave.
         """
-        seats.refuse_in_threads(self.session.seat, "Manager.peers()")
-        timeout_s = timeout.total_seconds() if timeout else self.session.here.quorum_timeout_s
-        return self.session.exchanges.peers(timeout_s, counts_isolation=timeout is not None)
+        seats.refuse_in_threads(self._session.seat, "Manager.peers()")
+        timeout_s = timeout.total_seconds() if timeout else self._session.here.quorum_timeout_s
+        return self._session.exchanges.peers(timeout_s, counts_isolation=timeout is not None)
 
     def linger(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
         """At the script's end, wait for replicas that have to heal once more, and serve them.
@@ -416,7 +419,7 @@ class Manager:
             False if a replica was still missing after ``timeout``, which counts also while no
             lighthouse answers, or this one was asked to stop, or the others train on.
         """
-        session, machine = self.session, self.session.machine
+        session, machine = self._session, self._session.machine
         seats.refuse_in_threads(session.seat, "Manager.linger()")
         replicas, limit_s = session.here.replicas, timeout.total_seconds()
         parts = session.engine, session.flow, session.exchanges
@@ -438,11 +441,11 @@ class Manager:
 
     def report_error(self, e: Exception) -> None:
         """Forbid to commit the step under way, because of ``e``."""
-        self.session.flow.report_error(e)
+        self._session.flow.report_error(e)
 
     def errored(self) -> ExceptionWithTraceback | None:
         """The error of the step under way; its ``original_exception`` is what was raised."""
-        error = self.session.flow.errored()
+        error = self._session.flow.errored()
         if error is None or (self._error and self._error.original_exception is error):
             return None if error is None else self._error
         self._error = ExceptionWithTraceback(error)
@@ -465,31 +468,31 @@ class Manager:
 
     def current_step(self) -> int:
         """The step under way, or the next one: how many have been committed before it."""
-        return self.session.machine.position
+        return self._session.machine.position
 
     def batches_committed(self) -> int:
         """The sum of contributors over all committed steps."""
-        return self.session.progress.batches
+        return self._session.progress.batches
 
     def participating_rank(self) -> int | None:
         """The place among the contributors of this step; None for a spare or while healing."""
-        return self.session.engine.in_flight.rank
+        return self._session.engine.in_flight.rank
 
     def num_participants(self) -> int:
         """How many contribute to this step: the divisor of its averages."""
-        return self.session.engine.in_flight.divisor
+        return self._session.engine.in_flight.divisor
 
     def is_participating(self) -> bool:
         """Whether this replica's gradients count in this step."""
-        return self.session.engine.in_flight.counts
+        return self._session.engine.in_flight.counts
 
     def contributors(self) -> tuple[str, ...]:
         """The ids of the replicas that contribute to this step, in order."""
-        return self.session.engine.in_flight.contributors
+        return self._session.engine.in_flight.contributors
 
     def is_healing(self) -> bool:
         """Whether this replica lacks its peers' state."""
-        return self.session.machine.healing
+        return self._session.machine.healing
 
     def log(self, **scalars: float) -> None:
         """Show scalars (``loss=0.3``) in ``ftrun status`` and the metrics, from the next commit on.
@@ -497,13 +500,13 @@ class Manager:
         Raises:
             UserError: more than 64 names.
         """
-        self.session.progress.log(scalars)
+        self._session.progress.log(scalars)
 
     # ------------------------------------------------------------ the end
 
     def leave(self) -> None:
         """Leave the job, between two steps: the others go on at once, without a loss."""
-        self.session.close(LeaveReason.LEFT)
+        self._session.close(LeaveReason.LEFT)
 
     def shutdown(self, wait: bool = True) -> None:
         """Leave because the script has finished. Called at exit as well; idempotent.
@@ -511,4 +514,4 @@ class Manager:
         After it the script may make another Manager: a newcomer that begins at step 0, or with the
         state of those that train.
         """
-        self.session.finish()
+        self._session.finish()

@@ -29,7 +29,7 @@ class Showing(StepFacts):
         if step.fate.awaits_quorum or self.isolated:
             return Activity.QUORUM, step.touched_at
         is_late = self._now - step.touched_at >= LONG_S
-        waits = step.fate is Fate.OPEN and step.is_awaited and is_late
+        waits = step.fate is Fate.OPEN and is_late and (step.is_awaited or step.waits_for_repair)
         if self.healing and (self.heal.must_load or not waits):
             return Activity.HEALING, step.began_at
         if self.shown.collective is not None:

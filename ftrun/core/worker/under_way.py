@@ -92,6 +92,11 @@ class StepUnderWay:
         self.void_reason = ""
 
     @property
+    def waits_for_repair(self) -> bool:
+        """Whether it is voted on here, while other ranks of the group repair it."""
+        return self.is_voting and self.commits_as != self.tag
+
+    @property
     def results(self) -> Tag | None:
         """The step's tag, if its operations are complete, enough contribute, and it is not void."""
         has_results = self.operations.issued > 0 and self.operations.complete and self.is_enough

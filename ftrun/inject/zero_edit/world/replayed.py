@@ -273,10 +273,11 @@ class ReplayedWorld(World):
             groups.note_back()
 
     def _issue(self, call: Call) -> None:
-        if call.shell.there is None and self.fell is not None:
+        there = call.shell.there
+        if there is None and self.fell is not None:
             stay()  # somebody has died, or this replacement is not connected so far
-        self._send(call)
-        call.is_sent()
+        assert there is not None
+        call.issue(there)
 
     def busy(self) -> set[int]:
         """The memory of what this replacement's calls give that the script has Works of."""

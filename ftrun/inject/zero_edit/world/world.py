@@ -199,8 +199,12 @@ class World:
         if call.kept is None or kind.is_by_rank:
             call.prepare()
         gift = shell.gifts.pop(call.number, None) if shell.gifts and not waits else None
-        if not (waits or gift or shell.is_stopped or shell.there is None):
-            self._send(call)
+        there = shell.there
+        if not (waits or gift or shell.is_stopped or there is None):
+            if there.is_full:
+                call.send(there)
+            else:
+                self._send_to_fewer(call, there)
         # Mostly it is under way meanwhile, so that this takes none of its time.
         if not is_ours:
             if not self.has_shared:
@@ -264,12 +268,7 @@ class World:
         if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):
             self.kept.add(shell.key, call.site, call.outputs)
 
-    def _send(self, call: Call) -> None:
-        there = call.shell.there
-        assert there is not None
-        if there.is_full:
-            call.send(there)
-            return
+    def _send_to_fewer(self, call: Call, there: There) -> None:
         try:
             call.send(there)
         except Impossible as error:

@@ -67,8 +67,12 @@ class Passes:
             self._changing = [*(x for *_, x in found), *self._learned]
 
     def _now(self) -> list[tuple[nn.Module, str, Tensor]]:
-        every = ((part, name, x) for part in self._holders for name, x in part._buffers.items())
-        return [one for one in every if one[2] is not None]
+        return [
+            (part, name, x)
+            for part in self._holders
+            for name, x in part._buffers.items()
+            if x is not None
+        ]
 
     def _are_others(self, found: Sequence[tuple[nn.Module, str, Tensor]]) -> bool:
         return [id(x) for *_, x in found] != [id(x) for *_, x in self._buffers]

@@ -193,7 +193,8 @@ class Rewriting(ModuleType):
             return False
         if "a" in mode and len(self._held) >= HELD_MAX:
             self._forget_closed()
-        is_theirs = path.exists() and not self._drafts.is_own(path)
+        has_any = path.exists() and path.stat().st_size > 0  # else a buffer had it, and is lost
+        is_theirs = has_any and not self._drafts.is_own(path)
         return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
 
 

@@ -320,6 +320,22 @@ def test_a_successor_appends_nothing_before_it_has_joined(
     assert own.read_text() == "one two", "it has made this one itself"
 
 
+@pytest.mark.parametrize("mode", ["a", "w"])
+def test_what_a_predecessor_has_opened_and_not_written_is_written(
+    tmp_path: Path, place: Any, ours: Rewriting, mode: str
+) -> None:
+    """Seen: the first lines of a log (VAR's) were in its predecessor's buffer, and in no file."""
+    path = tmp_path / "main.log"
+    left(path, b"")
+    lines = open(path, mode)
+    lines.write("begins\n")
+    ours.joined()
+    place.has_begun = True
+    lines.write("step 20\n")
+    lines.close()
+    assert path.read_text() == "begins\nstep 20\n"
+
+
 def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriting) -> None:
     path = tmp_path / "main.log"
     left(path, b"before ")

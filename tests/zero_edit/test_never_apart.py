@@ -187,6 +187,13 @@ def test_deaths_change_nothing(tmp_path: Path, row: str) -> None:
     assert re.search(reason, output), output
 
 
+def test_a_script_that_trains_the_module_in_its_ddp_is_one_world(tmp_path: Path) -> None:
+    """Seen: a newcomer began at step 0, and both ended with 0 and other parameters."""
+    found, output = ends(tmp_path / "deaths", LOCAL.replace("model(x)", "net(x)"), ("1 in 5",))
+    assert len(set(found)) == 1 and "one world" in output, output
+    assert re.search(r"script\.py:\d+: SGD steps parameters of a DistributedDat", output), output
+
+
 def test_an_average_that_each_rank_has_begun_with_its_own_weights_is_named(tmp_path: Path) -> None:
     """Seen: the average that rank 0 saves was that of another rank, without a word."""
     seeded = (

@@ -278,8 +278,12 @@ class Replacing(Part):
         slot.verdict = Restart(0.0, slot.budget.spent)
         if self._can_begin_again(slot, first.group_rank):
             self._end_all(slot, slot.alive)
-        else:
-            self._fail(slot, first)
+            return
+        self._fail(slot, first)
+        then = slot.fall + words.restarted_with(first.group_rank)
+        for rank, known in sorted(slot.replaced.items()):
+            if known.incident and rank != first.group_rank:
+                self._failures.was_replaced(slot, slot.ends, known, then, 0, 0.0)
 
     def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs.
@@ -336,7 +340,7 @@ class Replacing(Part):
             if not known.incident:
                 known.incident = f"{slot.incarnation}-{mend.lives[rank]}"
                 slot.failures.append(known.failure)
-            self._failures.was_replaced(slot, mend, known, then, steps, stood_s)
+            self._failures.was_replaced(slot, mend.ends, known, then, steps, stood_s)
             steps, stood_s = 0, 0.0  # of all together
 
     def group_ended(self, slot: SlotState) -> None:

@@ -235,6 +235,7 @@ class Session:
 
     def show_end(self, parameters: str, is_late: bool) -> None:
         """The script has ended: others compare its parameters with theirs (core Mark)."""
+        self.engine.note_progress(at_once=True)
         state = self.machine.state
         self.machine.ended_with = Mark(state.step, state.lineage, "", parameters, "", is_late)
 

@@ -103,12 +103,12 @@ class Marking:
 
     def loop_ended(self) -> None:
         """A loop around steps has ended, perhaps the last one."""
-        if self.ended is None:
+        if self.ended is None and self._world is not None:
             self.ended = digest_of(self._parameters())
 
     def before_load(self, module: torch.nn.Module) -> None:
         """A module is given other values: of a trained one, note those of the last step."""
-        if self.ended is None:
+        if self.ended is None and self._world is not None:
             known = {id(x) for x in module.parameters()}
             if any(id(x) in known for x in self._parameters()):
                 self.loop_ended()

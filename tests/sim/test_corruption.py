@@ -56,7 +56,7 @@ class SomeAgree(Divergence):
             self._some_agree(mark)
 
     def _some_agree(self, mark: Mark) -> None:
-        shown = self._members(self._states[mark.step, mark.lineage].shown)
+        shown = self._members(self._states[mark.step, mark.lineage, False].shown)
         names = [name for name in shown if shown[name][1] == mark.parameters]
         if len(names) > 1:
             replicas = self._state.replicas

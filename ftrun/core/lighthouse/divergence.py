@@ -49,6 +49,7 @@ from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import Mark, Progress
 
 STATES_MAX = 64
+AT_END = -1
 MARKS_MAX = 8
 NAMED_MAX = 160
 _LINES = re.compile(r" at [^,]*")
@@ -76,7 +77,8 @@ class _Known:
 class Divergence:
     """``_states``: by step and lineage, what each incarnation has shown; the newest states only.
 
-    ``_reported``: incarnations that were reported already, and the step of the agreement before.
+    ``_reported``: incarnations that were reported already, and the step of the agreement before,
+    or ``AT_END``.
     ``agreed``: the last state at which the parameters of all members, two at least, were equal;
     ``_witnesses``: those members. ``ends``: why the job is to end; "": it is not. ``_at_end``: the
     marks under judgement are of the scripts' ends.
@@ -132,13 +134,13 @@ class Divergence:
             return self._judge(mark, shown)
         known = {name: x for name, x in members.items() if x[1]}
         groups = sorted(_grouped(known, slice(1, 2)).values(), key=len)
-        for name in groups[0] if len(groups) > 1 else ():
+        for name in [name for names in groups[:-1] for name in names]:
             text = (
                 f"Replica {name} has ended with other parameters than {replicas(groups[-1])}. "
                 f"Nobody can tell whether the script has set them after step {mark.step}, or "
                 "memory or a device has altered them: the end of its loop was not seen."
             )
-            self._report(name, text)
+            self._report(name, text, AT_END)
         return False
 
     def _of(self, mark: Mark, *, at_end: bool = False) -> _Known | None:

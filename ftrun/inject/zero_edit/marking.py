@@ -121,9 +121,13 @@ class Marking:
         return (found if self.optimizers else ""), is_late or not self.optimizers
 
     def _corrupt(self, trap: Path) -> None:
-        """Flip a bit of the first parameter, as broken memory would."""
-        values = local_of(self.optimizers[0].param_groups[0]["params"][0].detach())
-        values.view(-1).view(torch.uint8)[0] ^= 1
+        """Flip a bit of a parameter, as broken memory would: one that later steps do not round
+        away, high in the mantissa of the largest value."""
+        parts = (local_of(p.detach()).view(-1) for p in self._parameters())
+        values = next(part for part in parts if part.numel())
+        size = values.element_size()
+        at = int(values.abs().argmax()) * size + max(0, size - 2)
+        values.view(torch.uint8)[at] ^= 8
         trap.unlink()
 
 

@@ -32,7 +32,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
 from ftrun.core.replay.afterwards import Apart, StepVerdict
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import Decree, Mended, Mending
+from ftrun.core.replay.mending import PAUSE, Decree, Mended, Mending
 from ftrun.core.replay.settling import Generation
 
 LOOK_S = 0.02
@@ -66,9 +66,11 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
-            known = None if slot.mending is None else slot.mending.mend_s
+            known, pause = slot.mending, 0
+            if known is not None:
+                pause = PAUSE if known.is_late(self._out.now) else known.pause
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
-            slot.mending = Mending(*limits, mend_s=known)
+            slot.mending = Mending(*limits, pause=pause)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -85,9 +87,8 @@ class Replacing(Part):
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
             slot.restarts += 1
-        size = kept.nbytes, kept.set_up_s
         died_at = self._out.now - end.ago_s
-        outcome = mending.died(rank, kept.place, died_at, *size)
+        outcome = mending.died(rank, kept.place, died_at, kept.set_up_s)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)

@@ -32,7 +32,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
 from ftrun.core.replay.afterwards import Apart, StepVerdict
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.mending import PAUSE, Decree, Mended, Mending
+from ftrun.core.replay.mending import Decree, Mended, Mending
 from ftrun.core.replay.settling import Generation
 
 LOOK_S = 0.02
@@ -66,11 +66,9 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
-            known, pause = slot.mending, 0
-            if known is not None:
-                pause = PAUSE if known.is_late(self._out.now) else known.pause
+            was_late = slot.mending is not None and slot.mending.is_late(self._out.now)
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
-            slot.mending = Mending(*limits, pause=pause)
+            slot.mending = Mending(*limits, was_late=was_late)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""

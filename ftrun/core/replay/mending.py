@@ -28,8 +28,8 @@ restarted, in new memory.
 Of several ``replicas`` the other ones wait while this one is mended, but only so long
 (``rejoin_s``). Then they go on without it, and it is restarted and heals from them, as after a
 fall. So a worker is not replaced where that is known to be in vain: its script's main thread works
-for longer to its first step, or a mend was too late before (``is_late``). Then so many deaths are
-restarts at once (``PAUSE``), and one is tried again.
+for longer to its first step, or the mend before was too late (``is_late``). Then the next death is
+a restart at once, and the one after it is tried again.
 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
@@ -56,7 +56,6 @@ DEATHS_MAX = 3
 TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
 LIVING = 5
-PAUSE = 3
 REWINDS_MAX = 3
 """Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
@@ -107,7 +106,7 @@ class Mending:
         spans: it has ranks on several nodes.
         replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
             wait for its answer after an interrupt.
-        pause: so many deaths are restarts at once.
+        was_late: the mend before, from which this incarnation is the restart.
     """
 
     limit_s: float
@@ -115,12 +114,13 @@ class Mending:
     replicas: int = 1
     rejoin_s: float = 0.0
     hang_s: float = 0.0
-    pause: int = 0
+    was_late: bool = False
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
     _rewinds: int = 0
     _began_at: float = 0.0
+    _took_s: float = 0.0
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
     _tries: int = 0
@@ -134,8 +134,9 @@ class Mending:
         return bool(self._deaths) and self.fallen is None
 
     def is_late(self, now: float) -> bool:
-        """Whether the others have gone on without this replica in a mend. Ask when it restarts."""
-        return self.is_under_way and now - self._began_at >= self.rejoin_s
+        """Whether the last mend has lasted for longer than the others wait. Ask at a restart."""
+        took_s = now - self._began_at if self.is_under_way else self._took_s
+        return took_s >= self.rejoin_s
 
     def counts(self, rank: int) -> bool:
         """Whether the death of ``rank`` now is one more restart. Ask before ``died``."""
@@ -155,8 +156,7 @@ class Mending:
         """
         if self.fallen is not None:
             return None
-        if self.replicas > 1 and (self.pause or set_up_s >= self.rejoin_s):
-            self.pause = max(0, self.pause - 1)
+        if self.replicas > 1 and (self.was_late or set_up_s >= self.rejoin_s):
             return self._fall(place if isinstance(place, Fall) else Fall.SLOW)
         if not self._deaths:
             self._began_at = now
@@ -195,11 +195,12 @@ class Mending:
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._rewinds = self._tries = 0
+            self._took_s = now - self._began_at
             if self.hang_s and self.replicas == 1 and not self.spans:
                 self._after = Afterwards(self.hang_s, tuple(steps))
                 known = self._sound_until
                 self._sound_until = min(steps) if known is None else min(known, *steps)
-            return Mended(now - self._began_at)
+            return Mended(self._took_s)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1

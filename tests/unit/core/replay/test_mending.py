@@ -7,7 +7,6 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import (
     DEATHS_MAX,
     LIVING,
-    PAUSE,
     TRIES_MAX,
     Decree,
     Mended,
@@ -163,18 +162,17 @@ def of_two(rejoin_s: float = 5.0) -> Mending:
     return Mending(60.0, replicas=2, rejoin_s=rejoin_s)
 
 
-def test_after_a_mend_that_was_late_some_deaths_are_restarts_and_one_is_tried_again() -> None:
+def test_after_a_mend_that_was_late_the_next_death_is_a_restart() -> None:
     mending = of_two()
     assert mending.died(1, PLACE, 10.0) == Decree(1)
     assert not mending.is_late(14.9), "the others still wait"
     assert mending.is_late(15.0), "it restarts because they have gone on"
-    for left in range(PAUSE, 0, -1):
-        mending = Mending(60.0, replicas=2, rejoin_s=5.0, pause=left)
-        assert mending.died(1, PLACE, 100.0) is Fall.SLOW
-        assert not mending.is_late(200.0), "nobody has waited"
-        assert mending.pause == left - 1
-    mending = Mending(60.0, replicas=2, rejoin_s=5.0, pause=mending.pause)
-    assert mending.died(1, PLACE, 300.0) == Decree(1)
+    mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 15.5)
+    assert mending.is_late(16.0), "it was over when that was known here"
+    mending = Mending(60.0, replicas=2, rejoin_s=5.0, was_late=True)
+    assert mending.died(1, PLACE, 100.0) is Fall.SLOW
+    assert not mending.is_late(200.0), "nobody has waited"
+    assert of_two().died(1, PLACE, 300.0) == Decree(1), "the one after it is tried again"
 
 
 def test_many_replicas_wait_as_two_do() -> None:

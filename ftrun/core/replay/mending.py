@@ -38,7 +38,8 @@ lost in the rewind, that leads to one more.
 
 After a mend from which its workers wait in calls that cannot meet, they may have exchanged wrong
 values. So all begin again from a step that was taken before that mend, and only once: if it comes
-to the same, the group is restarted.
+to the same, the group is restarted. So is one of several ``replicas``, and sooner, because all the
+others wait for it, and have its state.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
@@ -48,6 +49,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 from ftrun.core.replay.afterwards import Afterwards, Apart, Stand, Waits
@@ -64,6 +66,8 @@ replicas stand still; until the replica is there again, without its heal and its
 HEAL_BYTES_PER_S = 1e9
 MARGIN_S = 1.0
 """A mend is to be over so long before the others are told that this replica is lost."""
+APART_S = 10.0
+"""So long workers of one of several replicas may wait in calls that cannot meet."""
 REWINDS_MAX = 3
 """Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
@@ -203,8 +207,10 @@ class Mending:
             self._deaths.clear()
             self._rewinds = self._tries = 0
             self._expect(now - self._began_at)
-            if self.hang_s and self.replicas == 1 and not self.spans:
-                self._after = Afterwards(self.hang_s, tuple(steps))
+            if self.hang_s and not self.spans:
+                is_one = self.replicas == 1  # else the lighthouse tells who waits
+                limits = (self.hang_s,) * 2 if is_one else (inf, min(APART_S, self.hang_s))
+                self._after = Afterwards(tuple(steps), *limits)
                 known = self._sound_until
                 self._sound_until = min(steps) if known is None else min(known, *steps)
             return Mended(now - self._began_at)

@@ -122,6 +122,12 @@ def spot_at(code: CodeType, line: int) -> Spot:
     return Spot(name, 0 if is_package else line)
 
 
+def loop_at(code: CodeType, line: int) -> Spot:
+    """The place of a loop: its header has a line also in a package, which may have two in one
+    function."""
+    return Spot(_name(code)[0], line)
+
+
 @of_code
 def _columns(code: CodeType) -> tuple[int, ...]:
     """The column of each instruction; none before Python 3.11."""

@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit.values.tensors import (
     LATE,
     MODULES,
     REBOUND,
+    STILL,
     UNITS,
     Tensors,
 )
@@ -508,6 +509,22 @@ def of_learner(learner: Learner) -> tuple[Models, Tensors]:
     models._made = [(weakref.ref(x), "a.py:7") for x in (learner, *learner.children())]
     models.wrapped = [learner.student]
     return models, Tensors(lambda: models.wrapped, models.beside)
+
+
+@pytest.mark.usefixtures("as_script")
+def test_a_module_of_its_rank_that_nobody_has_changed_stays() -> None:
+    nets = [nn.Linear(1, 1), nn.Linear(1, 1)]
+    donor, newcomer = (Tensors(lambda: (), lambda x=x: {"net 1": x}) for x in nets)
+    donor.begin()
+    before = nets[1].weight.clone()
+    newcomer.unlike = newcomer.again = frozenset({"net 1"})
+    newcomer.load(donor.state())
+    assert torch.equal(nets[1].weight, before) and newcomer.lacking == []
+    nets[0].weight.data.add_(1)
+    newcomer.load(donor.state())
+    assert torch.equal(nets[1].weight, nets[0].weight) and len(newcomer.lacking) == 1
+    newcomer.begin()
+    assert newcomer.state()[STILL] == donor.state()[STILL] == []
 
 
 def test_a_module_around_the_trained_one_heals_without_it() -> None:

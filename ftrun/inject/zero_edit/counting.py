@@ -40,17 +40,21 @@ class _Told:
     """A piece of ``Numbers`` that tells of each turn of its loop before it gives the next number.
     That may set the loop, and so the piece."""
 
-    __slots__ = ("piece", "spot")
+    __slots__ = ("began", "piece", "spot")
 
     def __init__(self, piece: Any, spot: Spot) -> None:
-        self.piece, self.spot = piece, spot
+        self.piece, self.spot, self.began = piece, spot, RANGES.steps()
 
     def __iter__(self) -> _Told:
         return self
 
     def __next__(self) -> int:
         RANGES.before_turn(self.spot)
-        return int(next(self.piece))
+        try:
+            return int(next(self.piece))
+        except StopIteration:
+            RANGES.turns_ended(self.began)
+            raise
 
     def __setstate__(self, index: int) -> None:
         self.piece.__setstate__(index)
@@ -285,7 +289,8 @@ class Ranges:
     Attributes:
         is_on: the loops of the script are followed.
         tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
-            by ``before_turn`` (loop.py).
+            by ``before_turn`` (loop.py); ``turns_ended``: and of the end of one over a ``range``,
+            with the ``steps`` of this process when that began.
         are_predecessors: what a newcomer is set to is of its own predecessor.
         is_compiling: torch compiles the function that runs, once it is there.
         samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
@@ -295,6 +300,8 @@ class Ranges:
     def __init__(self) -> None:
         self.is_on = self.tells_all = self.are_predecessors = False
         self.before_turn: Callable[[Spot], None] = lambda spot: None
+        self.turns_ended: Callable[[int], None] = lambda steps: None
+        self.steps: Callable[[], int] = lambda: 0
         self.is_compiling: Callable[[], bool] = lambda: False
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter

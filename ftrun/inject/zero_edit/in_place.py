@@ -400,6 +400,8 @@ class InPlace:
         if not (world.may_be_made(count) and world.is_settled_until(count)):
             return
         began, before, calls = time.thread_time(), world.begun(count), world.begun()
+        if self._number == NONE:
+            self.board.set(world.rank, Word.SET_UP, time.thread_time_ns())
         begun, number = world.count, self._number + 1
         given = pack(self._session.healing.tree())
         if world.count != begun:

@@ -66,12 +66,12 @@ class Trial:
     ``kills``: by number, this replica's deaths that are still to come: the phase, and the step in
     which it dies. ``steps``: the trial ends after so many, and not before ``together`` replicas
     have trained in ``TOGETHER_STEPS`` in a row. Of several workers of a replica the first one
-    ``reports``, and the last one ``dies``. ``is_of_group``: there is one replica, and each of its
-    workers is seen as one (memory.py).
+    ``reports``, and the last one ``dies``. ``is_of_group``: each worker is replaced in its group,
+    and is seen as a replica: ``name`` is its number.
     """
 
     directory: Path
-    replica_id: str
+    name: str
     starts: int
     kills: dict[int, tuple[str, int]]
     steps: int
@@ -146,7 +146,7 @@ class Trial:
         self._has_begun = True
         self._inputs.pop(step, None)  # of a try that was not committed
         self._note_draws()
-        with open(self.directory / f"steps-{self.replica_id}", "a") as steps:
+        with open(self.directory / f"steps-{self.name}", "a") as steps:
             steps.write(f"{time.time()} {step}\n")  # as the times of files
         self._dies_in(TRAINING)
 
@@ -207,7 +207,7 @@ class Trial:
     def has_joined(self, place: str, set_to: list[str], lacking: list[str]) -> None:
         """This replica has joined its peers."""
         if self.reports:
-            name = f"join-{self.replica_id}-{self.starts}.json"
+            name = f"join-{self.name}-{self.starts}.json"
             _write(self.directory / name, {"at": place, "set": set_to, "lacking": lacking})
 
     # ------------------------------------------------------------ the report
@@ -219,7 +219,7 @@ class Trial:
         if self._by_workers[0] or any(state_of(x) != state for x, state in self._own or ()):
             self._draws.add(self._step)
         _write(
-            self.directory / f"report-{self.replica_id}.json",
+            self.directory / f"report-{self.name}.json",
             {
                 "starts": self.starts,
                 "step": self._step,
@@ -242,24 +242,27 @@ def trial_of(here: WorkerContext) -> Trial | None:
         return None
     directory = Path(named)
     plan = json.loads((directory / PLAN).read_text())
-    seed_with(int(here.replica_id) * here.workers_per_replica + here.group_rank)
+    number = int(here.replica_id) * here.workers_per_replica + here.group_rank
+    is_of_group = bool(plan["is_group"])
+    seed_with(number)
     if plan.get("clock") == UNEVEN:
         _make_uneven()
+    name = str(number) if is_of_group else here.replica_id
     kills = {
-        number: (kill["phase"], kill["step"])
-        for number, kill in enumerate(plan["kills"])
-        if kill["victim"] == here.replica_id and not (directory / f"killed-{number}").exists()
+        index: (kill["phase"], kill["step"])
+        for index, kill in enumerate(plan["kills"])
+        if kill["victim"] == name and not (directory / f"killed-{index}").exists()
     }
     return Trial(
         directory,
-        here.replica_id,
+        name,
         here.restarts,
         kills,
         plan["steps"],
         plan["together"],
-        here.group_rank == 0,
-        here.group_rank == here.workers_per_replica - 1,
-        plan["is_group"],
+        is_of_group or here.group_rank == 0,
+        is_of_group or here.group_rank == here.workers_per_replica - 1,
+        is_of_group,
     )
 
 

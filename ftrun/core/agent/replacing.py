@@ -229,9 +229,6 @@ class Replacing(Part):
             return
         self._end_who_holds_up(slot, event)
         now, steps = self._out.now, event.steps
-        if slot.mending.is_watched:
-            self._seen_after(slot, event)
-            return
         words_of = event.board, event.joined, event.falls, now, event.broken, steps
         outcome = slot.mending.look(*words_of)
         if outcome is None and slot.awaited is not None:
@@ -247,7 +244,9 @@ class Replacing(Part):
             if isinstance(outcome, Decree):
                 place = slot.replica_id, slot.incarnation
                 self._out.add(e.MakeDecree(*place, outcome.number, -1))
-        if slot.awaited is not None and slot.look_at is None:
+        elif slot.mending.is_watched:
+            self._seen_after(slot, event)
+        if slot.awaited is not None and slot.mending.fallen is None:
             slot.look_at = now + LOOK_S
 
     def _seen_after(self, slot: SlotState, event: e.BoardSeen) -> None:

@@ -36,7 +36,8 @@ lost in the rewind, that leads to one more.
 
 After a mend from which its workers wait in calls that cannot meet, they may have exchanged wrong
 values. So all begin again from a step that was taken before that mend, and only once: if it comes
-to the same, the group is restarted.
+to the same, the group is restarted. So is one of several ``replicas``, and sooner, because all the
+others wait for it, and have its state.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
@@ -46,6 +47,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 from ftrun.core.replay.afterwards import Afterwards, Apart, Stand, Waits
@@ -56,6 +58,8 @@ DEATHS_MAX = 3
 TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
 LIVING = 5
+APART_S = 10.0
+"""So long workers of one of several replicas may wait in calls that cannot meet."""
 REWINDS_MAX = 3
 """Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
@@ -196,8 +200,10 @@ class Mending:
             self._deaths.clear()
             self._rewinds = self._tries = 0
             self._took_s = now - self._began_at
-            if self.hang_s and self.replicas == 1 and not self.spans:
-                self._after = Afterwards(self.hang_s, tuple(steps))
+            if self.hang_s and not self.spans:
+                is_one = self.replicas == 1  # else the lighthouse tells who waits
+                limits = (self.hang_s,) * 2 if is_one else (inf, min(APART_S, self.hang_s))
+                self._after = Afterwards(tuple(steps), *limits)
                 known = self._sound_until
                 self._sound_until = min(steps) if known is None else min(known, *steps)
             return Mended(self._took_s)

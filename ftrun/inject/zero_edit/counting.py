@@ -25,7 +25,7 @@ from types import CodeType, GeneratorType
 from typing import Any, cast
 
 from ftrun.base.errors import UserError
-from ftrun.inject.zero_edit.frames import Spot, spot_at
+from ftrun.inject.zero_edit.frames import Spot, loop_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
@@ -321,7 +321,7 @@ class Ranges:
             self._loops[key] = [weakref.ref(iterator, self._has_ended), code, None]
             self._lives = object()
             if self.tells_all or key in self._sites:
-                iterator.tell(spot_at(code, line))
+                iterator.tell(loop_at(code, line))
 
     def _has_ended(self, _: object) -> None:
         self._lives = object()
@@ -333,15 +333,14 @@ class Ranges:
             return False
         if len(self._sites) < SITES_MAX and key in self._loops:
             self._sites.add(key)
-            self.told.add(spot_at(code, line))
+            self.told.add(loop_at(code, line))
             iterator = self._loops[key][0]()
             if iterator is not None:
-                iterator.tell(spot_at(code, line))
+                iterator.tell(loop_at(code, line))
         return True
 
     def _live(self, functions: Collection[str] | None = None) -> list[tuple[Spot, Numbers | Items]]:
-        """Those in one of these functions, or all. Of several at one place the newest one: a
-        package's have no lines."""
+        """Those in one of these functions, or all."""
         found: list[tuple[Spot, Numbers | Items]] = []
         for key, begun in list(self._loops.items()):
             iterator, spot = begun[0](), begun[2]
@@ -350,10 +349,8 @@ class Ranges:
                     self._loops.pop(key)
                 continue
             if spot is None:
-                spot = begun[2] = spot_at(begun[1], key[1])
+                spot = begun[2] = loop_at(begun[1], key[1])
             if functions is None or spot.name in functions:
-                if not spot.line:
-                    found = [one for one in found if one[0] != spot]
                 found.append((spot, iterator))
         return found
 

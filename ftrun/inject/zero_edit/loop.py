@@ -225,7 +225,9 @@ class Loop:
                     script.marking.mark(manager)
                     if script.trial is not None:
                         step = script.steps_of(manager)
-                        script.trial.committed(step, manager, self._charge.facts)
+                        script.trial.committed(
+                            step, manager, self._charge.facts, script.counters.walk
+                        )
                 elif not manager.session.machine.was_taken:
                     script.lost += 1
                 script.standing.steps += 1

@@ -39,6 +39,7 @@ from ftrun.inject.zero_edit.values.generators import state_of
 from ftrun.inject.zero_edit.values.survey import survey
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.values.walk import Walk
     from ftrun.training.context import WorkerContext
     from ftrun.training.manager import Manager
 
@@ -179,7 +180,9 @@ class Trial:
             _add(hashed, (args, kwargs), DEEP)
             self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
 
-    def committed(self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
+    def committed(
+        self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]], walk: Walk
+    ) -> None:
         """So many steps are committed: all end at the trial's last one."""
         self._step = step
         self._note_sizes()
@@ -190,7 +193,7 @@ class Trial:
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
             frames = script_frames()
             every = [*frames, *module_frames(frames)]
-            self.write(facts(), survey(every, tensors=self.is_of_group))
+            self.write(facts(), survey(every, walk if self.is_of_group else None))
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()

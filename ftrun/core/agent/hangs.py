@@ -101,7 +101,8 @@ class Hangs(Part):
             if reason.startswith((DIVERGED, *whole)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:
-                slot.fall = WAS_LATE if slot.replaced else ""
+                if slot.replaced and self._settings.replicas > 1:
+                    slot.fall = WAS_LATE
                 self._give_up(slot, gone)
 
     def stacks_taken(self, incarnation: str, stacks: tuple[tuple[int, str], ...]) -> None:

@@ -37,7 +37,6 @@ class AtRisk:
         step: how many steps have been taken.
         newest: the last one of which all workers have a snapshot; None: of none.
         fall: why no death can be mended from now on; None: one can.
-        set_up_s: from its start to its first snapshot, or until now.
     """
 
     def __init__(self, memory: GroupMemory, now: float) -> None:
@@ -45,7 +44,6 @@ class AtRisk:
         self._start = Stored(0, now)
         self.newest: Stored | None = None
         self.step = 0
-        self.set_up_s = 0.0
         self.fall: Fall | None = None
         self._stepped_at, self._step_s = now, 0.0
         self._gaps = 0
@@ -67,8 +65,6 @@ class AtRisk:
         if step != self.step:
             self.step, self._stepped_at = step, now
         newest = min(board.read(rank, Word.NEWEST) for rank in self._memory.here)
-        if self.newest is None:
-            self.set_up_s = now - self._start.at
         if newest == NONE:
             self.newest = None
         elif self.newest is None or newest != self.newest.step:

@@ -185,8 +185,8 @@ class MemorySnapshots:
         if known.spans and found:  # the replacement sees, when all words have come
             place = max(found, key=lambda generation: generation.number)
         newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
-        size = area.state_bytes, self._at_risk[incarnation].set_up_s
-        return Kept(Fall(fall) if fall else place, newest, reached, *size, board.why)
+        set_up_s = board.read(rank, Word.SET_UP) / 1e9
+        return Kept(Fall(fall) if fall else place, newest, reached, set_up_s, board.why)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""

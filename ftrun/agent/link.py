@@ -228,9 +228,11 @@ def _ended_in(message: m.FromAgent) -> str:
     """The replica whose end the message reports; "": of none."""
     if isinstance(message, m.ReplicaFinished | m.ReplicaLost):
         return message.replica_id
-    if isinstance(message, m.WorkerMessage) and isinstance(message.message, m.Leaving):
-        return message.key.replica_id
-    return ""
+    if not isinstance(message, m.WorkerMessage):
+        return ""
+    word = message.message  # the marks before its end are judged with that
+    is_end = isinstance(word, m.Leaving) or (isinstance(word, m.Present) and word.ended is not None)
+    return message.key.replica_id if is_end else ""
 
 
 def web_address(http: str, grpc: str) -> str | None:

@@ -207,18 +207,20 @@ class RosterEntry(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., endpoints: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ...) -> None: ...
 
 class Roster(_message.Message):
-    __slots__ = ("has_begun", "entries", "finished", "early", "store")
+    __slots__ = ("has_begun", "entries", "finished", "early", "store", "compared")
     HAS_BEGUN_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     EARLY_FIELD_NUMBER: _ClassVar[int]
     STORE_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
     has_begun: bool
     entries: _containers.RepeatedCompositeFieldContainer[RosterEntry]
     finished: _containers.RepeatedScalarFieldContainer[str]
     early: _containers.RepeatedScalarFieldContainer[str]
     store: str
-    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., early: _Optional[_Iterable[str]] = ..., store: _Optional[str] = ...) -> None: ...
+    compared: str
+    def __init__(self, has_begun: bool = ..., entries: _Optional[_Iterable[_Union[RosterEntry, _Mapping]]] = ..., finished: _Optional[_Iterable[str]] = ..., early: _Optional[_Iterable[str]] = ..., store: _Optional[str] = ..., compared: _Optional[str] = ...) -> None: ...
 
 class SwitchPromise(_message.Message):
     __slots__ = ("step", "confirmed")
@@ -359,18 +361,20 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class Mark(_message.Message):
-    __slots__ = ("step", "lineage", "settings", "parameters", "position")
+    __slots__ = ("step", "lineage", "settings", "parameters", "position", "is_late")
     STEP_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    IS_LATE_FIELD_NUMBER: _ClassVar[int]
     step: int
     lineage: str
     settings: str
     parameters: str
     position: str
-    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ...) -> None: ...
+    is_late: bool
+    def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ..., is_late: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal", "marks", "worker_lost", "node_lost", "job_lost")
@@ -429,14 +433,16 @@ class HealProgress(_message.Message):
     def __init__(self, done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Present(_message.Message):
-    __slots__ = ("endpoint", "part", "together")
+    __slots__ = ("endpoint", "part", "together", "ended")
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     endpoint: Endpoint
     part: _containers.RepeatedScalarFieldContainer[str]
     together: bool
-    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., part: _Optional[_Iterable[str]] = ..., together: bool = ...) -> None: ...
+    ended: Mark
+    def __init__(self, endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., part: _Optional[_Iterable[str]] = ..., together: bool = ..., ended: _Optional[_Union[Mark, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("key", "pid", "token")

@@ -408,12 +408,6 @@ class Area:
         words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))
         return {x: calls for x, calls in zip(words[::3], words[which::3], strict=True) if x}
 
-    @property
-    def state_bytes(self) -> int:
-        """Of the largest generation that is whole."""
-        known = [self.words_of(slot) for slot in _SLOTS]
-        return max((x[_STATE] for x in known if x[_NUMBER] != NONE), default=0)
-
     def oldest_log(self) -> int:
         """The number of the first log that is open; ``NONE``: none is."""
         numbers = [int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(LOGS)]
@@ -651,12 +645,14 @@ class Word(IntEnum):
     its log is, and the generation was made before this number of steps; 0: it is not. ``SEEN``,
     ``SEEN_NUMBER``: the highest attempt of a quorum that it knows. ``SAID_AT``: when it has said
     last which call it waits in, by ``WAITS_GROUP``, ``WAITS_CALL``, ``WAITS_KIND`` and
-    ``WAITS_BYTES``. ``LOST``: how many steps it has ended that were not committed.
+    ``WAITS_BYTES``. ``LOST``: how many steps it has ended that were not committed. ``SET_UP``: so
+    long its main thread had worked before its first generation.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
     AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
-    SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES, LOST = range(18, 25)
+    SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
+    LOST, SET_UP = range(24, 26)
 
 
 _SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)

@@ -34,6 +34,10 @@ SITE = "the end of the script"
 ANSWER_S = 2.0
 """A lighthouse that is there answers at once."""
 NOTICE_AFTER_S = 20.0
+UNCOMPARED = (
+    "the replicas' parameters were not compared at the end of the script, because the lighthouse "
+    "did not answer in time"
+)
 _Broken = RuntimeError
 """Gloo's error if a worker of this replica is gone."""
 
@@ -107,6 +111,8 @@ class _Lingering:
                 engine.changed.notify_all()  # its stage may have risen: peers wait for that
             match move:
                 case None:
+                    if not parting.is_compared:
+                        log.warning(UNCOMPARED)
                     return Parted.EARLY if parting.gone_on else Parted.TOGETHER
                 case AskLighthouse():
                     self._look()

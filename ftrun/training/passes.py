@@ -40,7 +40,7 @@ class Passes:
         self._changing: list[Tensor] = []
         self._modules: list[nn.Module] = []
         self._holders: list[nn.Module] = []  # of buffers
-        self._buffers: list[Tensor] = []
+        self._buffers: list[tuple[nn.Module, str, Tensor]] = []
         self._learned: list[Tensor] = []  # parameters that a pass has changed
         self._others: list[Tensor] = []  # parameters that no pass has changed so far
         self._versions: list[int] = []
@@ -62,12 +62,20 @@ class Passes:
             parts = (part for module in self._modules for part in module.modules())
             self._holders = [part for part in parts if part._buffers]
         found = self._now()
-        if [*map(id, found)] != [*map(id, self._buffers)]:
+        if self._are_others(found):
             self._buffers, self._before = found, []
-            self._changing = [*found, *self._learned]
+            self._changing = [*(x for *_, x in found), *self._learned]
 
-    def _now(self) -> list[Tensor]:
-        return [x for part in self._holders for x in part._buffers.values() if x is not None]
+    def _now(self) -> list[tuple[nn.Module, str, Tensor]]:
+        return [
+            (part, name, x)
+            for part in self._holders
+            for name, x in part._buffers.items()
+            if x is not None
+        ]
+
+    def _are_others(self, found: Sequence[tuple[nn.Module, str, Tensor]]) -> bool:
+        return [id(x) for *_, x in found] != [id(x) for *_, x in self._buffers]
 
     def begins(self) -> None:
         """A step begins, and no pass of it has."""
@@ -85,12 +93,17 @@ class Passes:
         if self._keeps or not self._is_in_step:
             return False
         is_moved = _versions_of(self._changing) != self._versions
-        return is_moved or [*map(id, self._now())] != [*map(id, self._buffers)]
+        return is_moved or self._are_others(self._now())
 
     def stills(self) -> dict[int, Tensor]:
         """By ``data_ptr`` each tensor that passes change, or its copy. In any thread."""
-        stills = self._before if self._keeps and self._is_in_step else self._changing
-        known = zip(self._changing, stills, strict=False)  # one that was found to change has none
+        is_copied = self._keeps and self._is_in_step
+        stills = self._before if is_copied else self._changing
+        known = [*zip(self._changing, stills, strict=False)]  # one that was found later has none
+        if is_copied:  # a pass may have put another tensor in a buffer's place
+            slots = [(part._buffers.get(name), x) for part, name, x in self._buffers]
+            others = [(x, y) for (x, old), y in zip(slots, stills, strict=False) if x is not old]
+            known += [(x, y) for x, y in others if x is not None and x.shape == y.shape]
         found = {local_of(x).data_ptr(): local_of(still) for x, still in known}
         found.pop(0, None)  # of what has no elements
         return found
@@ -123,7 +136,7 @@ class Passes:
         changed = {id(x) for x, version in before if x._version != version}
         if changed:
             self._learned += [x for x in self._others if id(x) in changed]
-            self._changing = [*self._buffers, *self._learned]
+            self._changing = [*(x for *_, x in self._buffers), *self._learned]
             self._others = [x for x in self._others if id(x) not in changed]
 
     def _put_back(self, given: Mapping[str, Tensor], own: Sequence[Leaf]) -> None:

@@ -24,7 +24,7 @@ from torch.distributed import ReduceOp
 
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage, later_lineage
-from ftrun.core.messages import LeaveReason
+from ftrun.core.messages import LeaveReason, Mark
 from ftrun.core.worker import events as e
 from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.base import ProcessGroup
@@ -232,6 +232,12 @@ class Session:
         """
         self.engine.raise_fatal()
         return self.flow.catch_up()
+
+    def show_end(self, parameters: str, is_late: bool) -> None:
+        """The script has ended: others compare its parameters with theirs (core Mark)."""
+        self.engine.note_progress(at_once=True)
+        state = self.machine.state
+        self.machine.ended_with = Mark(state.step, state.lineage, "", parameters, "", is_late)
 
     def keep_state(self) -> None:
         """Until the next step, peers that have lost the last one heal to what the state functions

@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import ReduceOp
+from torch.distributed import AllreduceOptions, ReduceOp
 
 from ftrun.base.errors import UserError
 from ftrun.core.ids import Tag
@@ -66,7 +66,7 @@ class GroupVote:
         """
         name = _number(tag.path() if tag is not None else "")
         ballot = torch.tensor([int(flag), name, -name, int(copies)], dtype=torch.int64)
-        self._group.allreduce([ballot], ReduceOp.MIN).wait()
+        self._reduce(ballot, ReduceOp.MIN)
         if ballot[1] != -ballot[2]:
             return Votes(None, False)
         return Votes(bool(ballot[0] == 1), bool(ballot[3] == 1))
@@ -79,7 +79,7 @@ class GroupVote:
         """
         number = _number(f"{step} {name}")
         ballot = torch.tensor([step, number, -number], dtype=torch.int64)
-        self._group.allreduce([ballot], ReduceOp.MIN).wait()
+        self._reduce(ballot, ReduceOp.MIN)
         return int(ballot[0]), bool(ballot[1] == -ballot[2])
 
     def any(self, flag: bool) -> bool:
@@ -89,8 +89,13 @@ class GroupVote:
             RuntimeError: a rank is gone or did not answer within the deadline.
         """
         ballot = torch.tensor([int(flag)], dtype=torch.int64)
-        self._group.allreduce([ballot], ReduceOp.MAX).wait()
+        self._reduce(ballot, ReduceOp.MAX)
         return bool(ballot[0])
+
+    def _reduce(self, ballot: torch.Tensor, op: Any) -> None:
+        options = AllreduceOptions()
+        options.reduceOp, options.asyncOp = op, False  # whoever keeps the group is to know that
+        self._group.allreduce([ballot], options).wait()
 
     def close(self) -> None:
         self._group.shutdown()

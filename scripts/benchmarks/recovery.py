@@ -42,7 +42,7 @@ class Kill:
     """One SIGKILL and its effects; seconds."""
 
     stall_s: float  # survivors' longest step from the kill on, beyond their median step
-    lost_steps: int  # steps that a survivor computed in vain
+    lost_steps: int  # steps that a survivor computed in vain: they come again
     rejoin_s: float  # until the replacement's first committed step
     step_s: float  # the survivors' median step
 
@@ -156,9 +156,16 @@ def judge(survivors: Sequence[Sequence[Line]], killed: float, rejoined: float) -
         medians.append(statistics.median(after - before for before, after in steps))
         following = [after - before for before, after in steps if after > killed]
         stalls.append(max(following[:STEPS_AFTER_KILL]) - medians[-1])
-        window = (line for line in lines if killed < line.when <= rejoined + 1.0)
-        lost = max(lost, sum(not line.committed for line in window))
+        window = [line for line in lines if killed < line.when <= rejoined + 1.0]
+        lost = max(lost, sum(map(_is_in_vain, window, [*window[1:], None])))
     return Kill(max(*stalls, 0.0), lost, rejoined - killed, statistics.median(medians))
+
+
+def _is_in_vain(line: Line, following: Line | None) -> bool:
+    """Whether a step comes again. One that the others had completed, with the gradients of this
+    survivor, does not: it heals, and goes on after it."""
+    is_taken = following is not None and following.committed and following.step > line.step + 1
+    return not (line.committed or is_taken)
 
 
 def _trace(lines: Sequence[Line], killed: float) -> list[tuple[float, int]]:

@@ -299,13 +299,14 @@ def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan)
 
 
 def _held_bytes(pid: int) -> int:
-    """What the memory takes that an agent has without a file."""
-    held = 0
+    """What the memory takes that an agent has without a file; it may hold one twice."""
+    held = dict[int, int]()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             if "memfd" in os.readlink(path):
-                held += path.stat().st_blocks * 512
-    return held
+                about = path.stat()
+                held[about.st_ino] = about.st_blocks * 512
+    return sum(held.values())
 
 
 def _others_s(pid: int, workers: Collection[int]) -> dict[int, float]:

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,51 +59,85 @@ def test_a_campaign_is_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert re.search(r"replica 1 is corrupted since a step after [3-5]00 and up to", job.output)
 
 
-NODES = """
-schema = "ftrun.chaos/1"
-[proxy]
-listen = "127.0.0.1:{port}"
-to = "{lighthouse}"
-[[fault]]
-at_step = 20
-do = "slow"
-lasts = "1s"
-delay = "50ms"
-[[fault]]
-at_step = 100
-do = "node"
-replica = "2"
-[[fault]]
-at_step = 150
-do = "lighthouse"
-"""
+def run(
+    tmp_path: Path, campaign: Path, job_id: str, lines: list[str]
+) -> tuple[threading.Thread, list[int]]:
+    """A campaign in a thread of its own, because the job waits for its proxy."""
+    codes = list[int]()
+    settings = ChaosSettings(1.0, job_id, result=tmp_path / "result.json")
+    thread = threading.Thread(
+        target=lambda: codes.append(run_campaign(settings, campaign, lines.append))
+    )
+    thread.start()
+    return thread, codes
 
 
-@pytest.mark.slow
-def test_a_slow_network_and_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def faults_of(tmp_path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((tmp_path / "result.json").read_text())["faults"]
+    return found
+
+
+def test_a_corruption_that_is_to_be_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (traps := tmp_path / "traps").mkdir()
+    lines: list[str] = []
+    options = ("--replicas", "3", "--job-id", "tried", "--on-corruption", "report")
+    environment = {"FTRUN_CHAOS_DIR": str(traps)}
+    script = SCRIPT.replace("range(640)", "range(340)")
+    with Job(tmp_path, script, *options, environment=environment) as job:
+        job.expect("in quorum")
+        settings = ChaosSettings(1.0, "tried", result=tmp_path / "result.json")
+        code = run_campaign(settings, CAMPAIGN.with_name("report.toml"), lines.append)
+        assert job.end() == 78
+        (fault,) = faults_of(tmp_path)
+        shown = "\n".join([*lines, json.dumps(fault, indent=1), job.output])
+        assert code == 1, "they do not end alike"
+        assert not fault["why_not"] and fault["back_s"] is None, shown
+        assert None not in (fault["found_s"], fault["next_step_s"]), shown
+        assert not fault["steps_lost"] and "Restart" not in job.output, shown
+        assert re.search(r"Replica 1 is corrupted since .*Training goes on", job.output), shown
+        assert "all have come to the end, but replica 1 is corrupted" in job.output, shown
+
+
+def test_a_slow_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    campaign, lines, port = tmp_path / "c.toml", list[str](), free_port()
+    with Lighthouse(tmp_path) as house:
+        text = CAMPAIGN.with_name("slow.toml").read_text()
+        text = text.replace("127.0.0.1:29510", house.address).replace("29600", str(port))
+        campaign.write_text(text)
+        thread, codes = run(tmp_path, campaign, "job", lines)
+        options = ("--replicas", "2", "--lighthouse", f"127.0.0.1:{port}",
+                   "--token-file", str(tmp_path / "token"))  # fmt: skip
+        with Job(tmp_path, SCRIPT.replace("range(640)", "range(200)"), *options) as job:
+            assert job.end() == 0, job.output
+            thread.join(60)
+            shown = "\n".join([*lines, job.output])
+    (fault,) = faults_of(tmp_path)
+    assert codes == [0], shown
+    assert not fault["why_not"] and fault["next_step_s"] is not None, shown
+    assert fault["steps_lost"] == 0 and "Restart" not in job.output, shown
+
+
+def test_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a" / "state"))
-    campaign, result, codes = tmp_path / "c.toml", tmp_path / "result.json", list[int]()
+    lines = list[str]()
     with Lighthouse(tmp_path) as house:
-        port = free_port()
-        campaign.write_text(NODES.format(port=port, lighthouse=house.address))
-        settings = ChaosSettings(1.0, "job", result=result)
-        lines: list[str] = []
-        run = threading.Thread(
-            target=lambda: codes.append(run_campaign(settings, campaign, lines.append))
-        )
-        run.start()
-        options = ("--replicas", "3", "--nodes", "2", "--lighthouse", f"127.0.0.1:{port}",
+        options = ("--replicas", "3", "--nodes", "2", "--lighthouse", house.address,
                    "--token-file", str(tmp_path / "token"))  # fmt: skip
-        with Job(tmp_path / "a", SCRIPT, *options) as one:
-            one.expect("ftrun")
-            with Job(tmp_path / "b", SCRIPT, *options) as two:
-                run.join(200)
-                shown = "\n".join([*lines, one.output, two.output])
-                assert not run.is_alive(), shown
-                assert two.end() == -9, shown
-    slow, node, lighthouse = json.loads(result.read_text())["faults"]
-    assert not slow["why_not"] and slow["next_step_s"] is not None, shown
-    assert not node["why_not"] and node["next_step_s"] is not None, shown
-    assert "no agent here has a lighthouse" in lighthouse["why_not"] and codes == [1], shown
+        with (
+            Job(tmp_path / "a", SCRIPT, *options) as one,
+            Job(tmp_path / "b", SCRIPT, *options) as two,
+        ):
+            one.expect("in quorum")
+            thread, codes = run(tmp_path, CAMPAIGN.with_name("node.toml"), "job", lines)
+            thread.join(200)
+            shown = "\n".join([*lines, one.output, two.output])
+            assert not thread.is_alive() and two.end() == -9, shown
+    (fault,) = faults_of(tmp_path)
+    assert codes == [0] and not fault["why_not"], shown
+    assert None not in (fault["found_s"], fault["next_step_s"]), shown

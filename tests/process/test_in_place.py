@@ -130,8 +130,8 @@ def test_no_sample_is_lost_and_nobody_leaves(
     """The ends are equal to the bit, and all steps are of both, in the job's first quorum."""
     given = DEATHS[deaths]
     found, output = run(tmp_path / "killed", given, "--memory-snapshots", "auto")
-    if "all replicas would wait for longer" in output:
-        pytest.skip("this machine starts a process so slowly that a restart is right")
+    if "no answer within 5 s" in output:
+        pytest.skip("this machine starts a process so slowly that the others go on without it")
     assert found == undisturbed
     steps = re.findall(r"^\[\d\.\d\] step \d+ (.+)$", output, re.MULTILINE)
     assert set(steps) == {"of 2 in quorum 1"}

@@ -17,6 +17,8 @@ BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun begins again as torchru
 """What ftrun says when it cannot carry a script."""
 LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
 """Before a line of a worker: of ftrun's, and of torchrun's with --tee."""
+LACKS = re.compile(r"not carried: .*?(the \S+ \(\S+\) of this rank, which was its own)")
+"""A module that a newcomer has as its donor has it, although that of each rank was another one."""
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 SHARE = re.compile(rf"(?:{NUMBER.pattern})(\s*%)?")
 """A whole number before a percent sign is measured, and not counted."""
@@ -177,6 +179,8 @@ def verdict(run: Run, plain: Run, is_seeded: bool, tolerance: float | None) -> s
         return f"{ONE_WORLD} ({_short(again['why'])})"
     if run.unequal:
         return f"{DIFFERS} ({_short(run.unequal[0])})"
+    if run.killed and (lacks := LACKS.search(run.output)):
+        return f"{DIFFERS} (not carried: {lacks[1]})"
     if run.killed and run.joined != run.killed:
         lost = [x for x in run.killed if x not in run.joined]
         what = "worker" if "." in lost[0] else "replica"

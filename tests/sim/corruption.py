@@ -1,5 +1,8 @@
 """Random lives of replicas whose memory alters their parameters, before the real lighthouse.
 
+In the end all show their parameters once more. In some schedules a script changes them in one rank
+after its loop, and nobody can tell.
+
 The oracle knows what each replica holds, and what all held when all were last equal: the truth.
 Each corruption is unlike all others, so a witness that is like most witnesses holds the truth.
 """
@@ -13,6 +16,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import Activity
 from ftrun.core.failure_kinds import CORRUPTED, HEAL, REPORT, STOP
 from ftrun.core.lighthouse.divergence import Divergence
+from ftrun.core.quorum import Endpoint
 from tests.sim.violation import Violation
 from tests.unit.core.books.booked_job import BookedJob
 
@@ -29,9 +33,10 @@ class World:
         self.job.core.membership.divergence = kind(self.job.core.state)
         self.job.form()
         self.step = EVERY
-        self.lives = self.healed = self.undecided = 0
+        self.lives = self.healed = self.undecided = self.ended_unlike = 0
         self.holds = dict.fromkeys(self.job.incarnations, "T")
         self.truth, self.witnesses = "T", set[tuple[str, str]]()
+        self.ended = set[tuple[str, str]]()
 
     def run(self) -> None:
         """Run the schedule; raises Violation."""
@@ -50,6 +55,7 @@ class World:
                 self._require(code == ExitCode.CORRUPTED, "it has another exit code")
                 return
         self._check_end()
+        self._end()
 
     def _any(self) -> str:
         return self.draws.choice(sorted(self.holds))
@@ -109,6 +115,69 @@ class World:
         elif len(shown) == len(names) and len(set(self.holds.values())) == 1:
             self.truth = self.holds[names[0]]
             self.witnesses = set(self.job.incarnations.items())
+
+    def _end(self) -> None:
+        """All come to their end; before it one may be corrupted, or changed by its script."""
+        before = dict(self.holds)
+        fault = self.draws.choice(("", "corrupt", "script"))
+        name, is_late = self._any(), fault == "script"
+        if fault:
+            self.lives += 1
+            self.holds[name] = f"x{self.lives}"
+        self.step += 1
+        is_odd, is_over = len(set(self.holds.values())) > 1, False
+        for _ in range(len(self.holds) + 1):
+            is_over = self._show_ends(is_late)
+            if is_over or self.job.core.state.outcome is not None:
+                break
+        outcome = self.job.core.state.outcome
+        if outcome is not None:
+            self._require(self.action == STOP and not is_late, "the job ends, and nobody may judge")
+            return
+        self._require(is_over, "those that have come to the end may not leave")
+        is_alike = len(set(self.holds.values())) == 1
+        for name in self.holds:
+            self.job.say(name, m.Leaving(m.LeaveReason.FINISHED))
+            self.job.send(name, m.ReplicaFinished(name, self.job.incarnations[name]))
+        outcome = self.job.core.state.outcome
+        if outcome is None:
+            raise Violation("Z2", "all have finished, and the job has not")
+        was_alike = len(set(before.values())) == 1
+        if is_late or is_alike:
+            self._require(outcome.exit_code == 0, f"it ends with {outcome.exit_code}, and is well")
+        elif was_alike and before[name] == self.truth:
+            self.ended_unlike += 1
+            self._require(outcome.exit_code == ExitCode.CORRUPTED, "it ends unlike, and with 0")
+        known = [x.text for x in self.job.sent if isinstance(x, m.Notice)]
+        is_named = any("Nobody can tell whether" in x for x in known)
+        self._require(is_named or not (is_late and is_odd), "the difference is not named")
+
+    def _show_ends(self, is_late: bool) -> bool:
+        """Each shows its end, in any order. Whether they may leave then."""
+        lineage = f"s{self.step}"
+        names = sorted(self.holds)
+        self.draws.shuffle(names)
+        for name in [*names, names[0]]:
+            mark = m.Mark(self.step, lineage, "", self.holds[name], is_late=is_late)
+            before = len(self.job.sent)
+            self.ended.add((name, self.job.incarnations[name]))
+            self.job.say(name, m.Present(Endpoint("h", "h:1"), ended=mark))
+            new = self.job.sent[before:]
+            orders = [x for x in new if isinstance(x, m.RestartReplica)]
+            if orders:
+                self._require(self.action == HEAL and not is_late, "nobody may judge that")
+                for order in orders:
+                    is_right = self.holds[order.replica_id] == self.truth
+                    is_wrong = is_right and order.reason.startswith(CORRUPTED)
+                    self._require(not is_wrong, f"{order.replica_id} held what all had held")
+                self.healed += 1
+                self._replace(*(order.replica_id for order in orders))
+                return False
+            rosters = [x.message for x in new if isinstance(x, m.ToWorkers)]
+            is_over = any(isinstance(x, m.Roster) and x.compared == lineage for x in rosters)
+            are_all = set(self.job.incarnations.items()) <= self.ended
+            self._require(are_all or not is_over, "not all have shown their ends")
+        return is_over
 
     def _check_end(self) -> None:
         odd = len(set(self.holds.values())) > 1

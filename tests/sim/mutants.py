@@ -615,6 +615,9 @@ MUTANTS: dict[str, Mutant] = {
     "leaves at the script's end before all are there": Mutant(
         Parting, "_are_enough", _TRUE, "L4", ("kill_worker",), LINGERING_FROM
     ),
+    "leaves at the script's end before all are compared": Mutant(
+        Parting, "_are_judged", lambda self, now: self._are_enough, "Z2", (), LINGERING_FROM
+    ),
     "waits at its end for replicas that train on": Mutant(
         StepFacts, "trains_from", property(lambda self: None), "L1", ("kill_worker",), EARLY_FROM
     ),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ftrun.core.ids import StateId, WorkerKey
-from ftrun.core.messages import Roster
+from ftrun.core.messages import Mark, Roster
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker import events as e
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
@@ -85,7 +85,8 @@ class EarlyEnd:
 
 
 class PartingRules:
-    """Whoever leaves knows that all had come to the end, and holds the state of all (L4).
+    """Whoever leaves knows that all had come to the end, and holds the state of all (L4); and that
+    the lighthouse has compared all at that state (Z2), unless it did not answer in time.
 
     Only a replica whose script leaves the loop before the others' leaves early; and it does not
     wait, unless all others have just healed to its state and may be on their way to the end.
@@ -106,6 +107,8 @@ class PartingRules:
         self._early: set[str] = set()
         self._born: dict[str, int] = {}
         self._states: list[tuple[WorkerKey, StateId]] = []
+        self.compared: set[str] = set()  # lineages, by a Roster
+        self.has_timed_out = False  # one has left uncompared: those that it tells may, too
 
     def starts(self, key: WorkerKey) -> None:
         """A process starts."""
@@ -139,6 +142,8 @@ class PartingRules:
     def leaves(self, key: WorkerKey, state: StateId, replicas: int) -> None:
         """A worker leaves."""
         self.left += 1
+        is_known = self.has_timed_out or state.lineage in self.compared
+        require(is_known, "Z2", f"{key} leaves, and nobody has compared all")
         for slot in map(str, range(replicas)):
             is_here = self._latest.get(slot) in self._here
             is_known = is_here or slot in self._knew or slot in self._over
@@ -154,11 +159,14 @@ def linger(worker: Worker) -> Generator[Wait, None, bool]:
     world, machine, job = worker.world, worker.machine, worker.world.job
     parting = Parting(machine, job.replicas, worker.exchanges.stage)
     assert job.steps is not None, "a script that comes to its end"
+    state = machine.state
+    machine.ended_with = Mark(state.step, state.lineage, "", state.lineage)
     has_left_loop = world.early.slot == worker.key.replica_id and machine.state.step < job.steps
     deadline = world.now + (EARLY_PATIENCE_S if has_left_loop else PATIENCE_S)
     while world.now < deadline:
         move = parting.next(world.now)
         world.parting_rules.shows(worker.key, worker.exchanges.stage.stage)
+        world.parting_rules.has_timed_out |= not parting.is_compared
         worker.exchanges.look()
         match move:
             case None:
@@ -212,6 +220,7 @@ def _look(worker: Worker, parting: Parting) -> Generator[Wait, None, None]:
     worker.feed(e.PeersAsked())
     yield _until(worker, lambda: worker.peers is not None, world.now + ROSTER_S)
     roster: Roster | None = worker.peers
+    world.parting_rules.compared.update({roster.compared} if roster is not None else ())
     world.parting_rules.told(frozenset(roster.finished if roster is not None else ()))
     parting.are_over(roster, world.now)
 

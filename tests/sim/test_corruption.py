@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -55,11 +56,41 @@ class SomeAgree(Divergence):
             self._some_agree(mark)
 
     def _some_agree(self, mark: Mark) -> None:
-        shown = self._members(self._states[mark.step, mark.lineage].shown)
+        shown = self._members(self._states[mark.step, mark.lineage, False].shown)
         names = [name for name in shown if shown[name][1] == mark.parameters]
         if len(names) > 1:
             replicas = self._state.replicas
             self._witnesses = frozenset((name, replicas[name].incarnation) for name in names)
+
+
+class EndsUnseen(Divergence):
+    """The last comparison is that of the last hundredth step."""
+
+    def ended(self, replica: Any, mark: Any) -> None:
+        self._state.compared = mark.lineage
+
+
+class EndsByOne(Divergence):
+    """All may leave once the first one has shown its end."""
+
+    def ended(self, replica: Any, mark: Any) -> None:
+        super().ended(replica, mark)
+        self._state.compared = mark.lineage
+
+
+class LateIsJudged(Divergence):
+    """What a script has changed after its loop counts as corruption."""
+
+    def ended(self, replica: Any, mark: Any) -> None:
+        super().ended(replica, dataclasses.replace(mark, is_late=False))
+
+
+class EndsWell(Divergence):
+    """A job whose replicas have ended unlike ends with 0."""
+
+    def ended(self, replica: Any, mark: Any) -> None:
+        super().ended(replica, mark)
+        self._state.unlike = ""
 
 
 def test_a_replica_is_healed_only_by_witnesses_that_are_most() -> None:
@@ -67,11 +98,22 @@ def test_a_replica_is_healed_only_by_witnesses_that_are_most() -> None:
     for world in worlds:
         world.run()
     assert any(world.healed for world in worlds) and any(world.undecided for world in worlds)
+    assert any(world.ended_unlike for world in worlds)
 
 
 @pytest.mark.parametrize(
     "kind",
-    [HealsMost, TrustsNewcomers, OddOneStays, HalfIsMost, SomeAgree],
+    [
+        HealsMost,
+        TrustsNewcomers,
+        OddOneStays,
+        HalfIsMost,
+        SomeAgree,
+        EndsUnseen,
+        EndsByOne,
+        LateIsJudged,
+        EndsWell,
+    ],
     ids=lambda x: x.__name__,
 )
 def test_planted_bugs_are_found(kind: type[Divergence]) -> None:

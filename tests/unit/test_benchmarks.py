@@ -58,6 +58,13 @@ def test_steps_in_vain_count_from_the_kill_on() -> None:
     assert recovery.judge([survivor], killed=1.05, rejoined=1.5).lost_steps == 1
 
 
+def test_a_step_that_the_others_had_completed_is_not_in_vain() -> None:
+    survivor = [*lines(*[STEP_S] * 11), Line(1.2, 11, False, 1.0), Line(1.3, 13, True, 1.0)]
+    assert recovery.judge([survivor], killed=1.05, rejoined=1.5).lost_steps == 0
+    again = [*survivor[:-1], Line(1.3, 12, True, 1.0)]
+    assert recovery.judge([again], killed=1.05, rejoined=1.5).lost_steps == 1
+
+
 def test_a_kill_ends_when_the_last_rank_takes_a_step_again() -> None:
     survivor = lines(*[STEP_S] * 10, STEP_S + 0.3, *[STEP_S] * 5)
     dead, back = lines(*[STEP_S] * 10), [Line(2.4, 24, True, 1.0), Line(2.5, 25, True, 1.0)]

@@ -219,6 +219,18 @@ def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
     assert equal in text and "1.pt" in text
 
 
+def test_a_worker_is_replaced_in_its_replica(tmp_path: Path) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    options = ("--device", "cpu", "--replicas", "2", "-w", "2", "--memory-snapshots", "auto")
+    code, lines = check(tmp_path, *options, "sharded.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), "\n".join(lines)
+    text = "\n".join(lines)
+    assert "worker 1.1 was killed in training, after step 4: no step lost; its replace" in text
+    assert "worker 0.0 was killed while it wrote a file, after step 8: no step lost" in text
+    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    assert equal in text and "3.pt" in text
+
+
 @pytest.mark.slow
 def test_a_step_of_one_replica_that_cannot_be_kept_is_named(tmp_path: Path) -> None:
     text = SHARDED.replace("for step", "sent = torch.zeros(1)\nfor step").replace(

@@ -91,3 +91,83 @@ def test_one_whose_memory_is_corrupted_heals_from_the_others(tmp_path: Path) -> 
             assert re.findall(rf"\[{replica}\.0\] step (\d+)", job.output) == steps
         agreed = [manifest.load(path).agreed for path in directory.snapshots(kept)]
         assert any(agreed), agreed
+
+
+ENDING = """
+import os, sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+rank, starts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+shape, what = sys.argv[1:]
+model = DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
+with torch.no_grad():
+    model.module.weight.zero_()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+best = {"weight": torch.full((1, 4), 7.0)}
+
+def train(step):
+    optimizer.zero_grad()
+    model(torch.arange(4) / 4 + step % 8).sum().backward()
+    optimizer.step()
+    if what == "corrupt" and starts == 0 and rank == 1 and step == 130:
+        model.module.weight.data.view(torch.int32)[0, 2] ^= 1 << 20
+
+if shape == "range":
+    for step in range(140):
+        train(step)
+elif shape == "loader":
+    for step in torch.utils.data.DataLoader(range(140), batch_size=None):
+        train(int(step))
+else:
+    step = 0
+    while True:
+        train(step)
+        step += 1
+        if step == 140:
+            break
+if what == "best" and rank == 0:
+    if shape == "while":
+        model.module.load_state_dict(best)
+    else:
+        model.module.weight.data.copy_(best["weight"])
+elif what == "set" and rank == 0:
+    model.module.weight.data.copy_(best["weight"])
+print("end", model.module.weight.tolist(), flush=True)
+dist.destroy_process_group()
+"""
+ENDED = (
+    r"is corrupted since a step after 100 and up to 140: its parameters are not those of replicas"
+)
+
+
+@pytest.mark.parametrize(("shape", "action"), [("range", "heal"), ("loader", "stop"),
+                                               ("loader", "report")])  # fmt: skip
+def test_corruption_after_the_last_comparison_is_found(
+    tmp_path: Path, shape: str, action: str
+) -> None:
+    options = ("--replicas", "3", "--on-corruption", action)
+    with Job(tmp_path, ENDING, *options, args=(shape, "corrupt")) as job:
+        assert job.end() == (0 if action == "heal" else 78), job.output
+        assert re.search(rf"[Rr]eplica 1 (\(pid \d+\) )?{ENDED}", job.output), job.output
+        if action == "heal":
+            ends = re.findall(r"\[(\d)\.0\] end (.+)", job.output)
+            healed = [end for replica, end in ends if replica == "1"][-1]
+            assert healed in [end for replica, end in ends if replica == "0"], job.output
+
+
+@pytest.mark.parametrize("shape", ["range", "loader", "while"])
+def test_what_rank_0_alone_loads_after_its_loop_is_no_corruption(
+    tmp_path: Path, shape: str
+) -> None:
+    with Job(tmp_path, ENDING, "--replicas", "3", args=(shape, "best")) as job:
+        assert job.end() == 0, job.output
+        assert len(re.findall(r"\] end ", job.output)) == 3, job.output
+        for words in ("corrupted", "other parameters", "diverged", "were not compared"):
+            assert words not in job.output, job.output
+
+
+def test_a_difference_after_a_loop_whose_end_shows_not_is_named(tmp_path: Path) -> None:
+    with Job(tmp_path, ENDING, "--replicas", "3", args=("while", "set")) as job:
+        assert job.end() == 0, job.output
+        named = "Replica 0 has ended with other parameters than replicas 1 and 2. Nobody can tell"
+        assert named in job.output and "is corrupted" not in job.output, job.output

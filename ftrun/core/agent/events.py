@@ -28,15 +28,14 @@ class Kept:
     """What the agent's memory has of a worker that dies (snapshots/area.py).
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
-    as the script counts; -1: there is none. ``reached``: how many it has taken. ``nbytes``: of its
-    state. ``set_up_s``: from its group's start to its first generation. ``why``: what a worker has
-    told of the reason.
+    as the script counts; -1: there is none. ``reached``: how many it has taken. ``set_up_s``: so
+    long its main thread has worked to its first generation. ``why``: what a worker has told of the
+    reason.
     """
 
     place: Generation | Fall
     step: int
     reached: int = 0
-    nbytes: int = 0
     set_up_s: float = 0.0
     why: str = ""
 

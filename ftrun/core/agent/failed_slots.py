@@ -19,7 +19,7 @@ from ftrun.core.agent.evidence import Ends, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
-from ftrun.core.agent.slot_state import Mend, Outcome, Replaced, SlotState
+from ftrun.core.agent.slot_state import Outcome, Replaced, SlotState
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
 
@@ -103,14 +103,21 @@ class FailedSlots(Part):
                 assert_never(verdict)
 
     def was_replaced(
-        self, slot: SlotState, mend: Mend, known: Replaced, then: str, steps: int, stood_s: float
+        self,
+        slot: SlotState,
+        all_ends: Ends,
+        known: Replaced,
+        then: str,
+        steps: int,
+        stood_s: float,
     ) -> None:
         """One worker was replaced inside its group: an incident of its own, which is over.
 
         It is told once more if its group did not go on, and all have begun again.
         """
         failure = known.failure
-        ends = Ends({failure.group_rank: mend.ends.failures[failure.group_rank]}, mend.ends.stacks)
+        own = {failure.group_rank: all_ends.failures[failure.group_rank]}
+        ends = Ends(own, all_ends.stacks)
         evidence = FailureEvidence(
             replica_id=slot.replica_id,
             incarnation=known.incident,

@@ -61,6 +61,11 @@ def began_again(step: int, reached: int, after_s: float, number: int, budget: in
     )
 
 
+def restarted_with(rank: int) -> str:
+    """The group restarts, and ``rank`` was replaced as well: the cost is told once."""
+    return f"Its group restarts, and what that costs is in the incident of worker {rank}."
+
+
 def waits_for_node(replica_id: str, step: int) -> ShowNotice:
     text = (
         f"The states of step {step} are in memory of the nodes that are left. All go on from there "

@@ -66,9 +66,9 @@ class Replacing(Part):
         """A new incarnation, with new memory."""
         if self._settings.has_memory_snapshots:
             s = self._settings
-            known = None if slot.mending is None else slot.mending.mend_s
+            was_late = slot.mending is not None and slot.mending.is_late(self._out.now)
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
-            slot.mending = Mending(*limits, mend_s=known)
+            slot.mending = Mending(*limits, was_late=was_late)
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -85,9 +85,8 @@ class Replacing(Part):
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
             slot.restarts += 1
-        size = kept.nbytes, kept.set_up_s
         died_at = self._out.now - end.ago_s
-        outcome = mending.died(rank, kept.place, died_at, *size)
+        outcome = mending.died(rank, kept.place, died_at, kept.set_up_s)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
@@ -230,9 +229,6 @@ class Replacing(Part):
             return
         self._end_who_holds_up(slot, event)
         now, steps = self._out.now, event.steps
-        if slot.mending.is_watched:
-            self._seen_after(slot, event)
-            return
         words_of = event.board, event.joined, event.falls, now, event.broken, steps
         outcome = slot.mending.look(*words_of)
         if outcome is None and slot.awaited is not None:
@@ -248,7 +244,9 @@ class Replacing(Part):
             if isinstance(outcome, Decree):
                 place = slot.replica_id, slot.incarnation
                 self._out.add(e.MakeDecree(*place, outcome.number, -1))
-        if slot.awaited is not None and slot.look_at is None:
+        elif slot.mending.is_watched:
+            self._seen_after(slot, event)
+        if slot.awaited is not None and slot.mending.fallen is None:
             slot.look_at = now + LOOK_S
 
     def _seen_after(self, slot: SlotState, event: e.BoardSeen) -> None:
@@ -278,8 +276,12 @@ class Replacing(Part):
         slot.verdict = Restart(0.0, slot.budget.spent)
         if self._can_begin_again(slot, first.group_rank):
             self._end_all(slot, slot.alive)
-        else:
-            self._fail(slot, first)
+            return
+        self._fail(slot, first)
+        then = slot.fall + words.restarted_with(first.group_rank)
+        for rank, known in sorted(slot.replaced.items()):
+            if known.incident and rank != first.group_rank:
+                self._failures.was_replaced(slot, slot.ends, known, then, 0, 0.0)
 
     def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs.
@@ -336,7 +338,7 @@ class Replacing(Part):
             if not known.incident:
                 known.incident = f"{slot.incarnation}-{mend.lives[rank]}"
                 slot.failures.append(known.failure)
-            self._failures.was_replaced(slot, mend, known, then, steps, stood_s)
+            self._failures.was_replaced(slot, mend.ends, known, then, steps, stood_s)
             steps, stood_s = 0, 0.0  # of all together
 
     def group_ended(self, slot: SlotState) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftrun.core.books.bands import BANDS_MAX, Bands
-from ftrun.core.books.facts import Seen, Stage
+from ftrun.core.books.facts import Stage
 from ftrun.core.books.ledger import Ledger, SlotBook
 from ftrun.core.books.picture import Picture
 from ftrun.core.books.records import AccountRecord
@@ -27,16 +27,19 @@ KEPT = frozenset({Use.FINISHED, Use.DRAINED})
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The state of a slot when the record was written. ``step_us``: of a step; None: not known."""
+    """The state of a slot when the record was written. ``step_us``: of a step; None: not known.
+
+    ``step``: the job's, where its worker had said none, which may have trained on from there.
+    """
 
     use: Use
     incarnation: str
-    step: int | None
+    step: int
     step_us: int | None
 
     def use_since(self, step: int, is_in_quorum: bool, at: int) -> tuple[Use, int | None]:
         """Its use since ``at``, and from when on it had no quorum; None: it has one."""
-        steps = 0 if self.step is None else max(0, step - self.step)
+        steps = max(0, step - self.step)
         if is_in_quorum:
             return (Use.TRAINING if steps else self.use), None
         if not steps:
@@ -69,19 +72,20 @@ def document(picture: Picture, ledger: Ledger, stood_at: int | None, steps: int)
         "width": ledger.bands.width,
         "band_steps": ledger.bands.steps,
         "bands": {use.value: row for use, row in ledger.bands.by_use.items()},
-        "slots": [_slot(picture.slots[x], book, ledger.now) for x, book in ledger.books.items()],
+        "slots": [_slot(picture, name, ledger) for name in ledger.books],
     }
 
 
-def _slot(slot: Seen, book: SlotBook, now: int) -> dict[str, Any]:
+def _slot(picture: Picture, name: str, ledger: Ledger) -> dict[str, Any]:
+    slot, book = picture.slots[name], ledger.books[name]
     progress = slot.progress
     return {
         "slot": slot.replica_id,
         "use": book.use.value,
-        "spent": {use.value: spent for use, spent in book.seconds(now).items()},
+        "spent": {use.value: spent for use, spent in book.seconds(ledger.now).items()},
         "lost_before": book.lost_before,
         "incarnation": slot.incarnation or None,
-        "step": None if progress is None else progress.step,
+        "step": picture.step if progress is None else progress.step,
         "step_us": None
         if progress is None or not progress.steps
         else round(progress.usual_s * 1e6),
@@ -121,13 +125,9 @@ def _restored(found: dict[str, Any], picture: Picture, began: int) -> Restored:
             ledger.spent[key] = ledger.spent.get(key, 0) + value
         is_known = slot["incarnation"] is not None and not found["has_ended"]
         if is_known:
-            step, step_us = slot["step"], slot["step_us"]
-            formers[name] = Former(
-                use,
-                str(slot["incarnation"]),
-                None if step is None else _whole(step),
-                None if step_us is None else _whole(step_us),
-            )
+            step_us = None if slot["step_us"] is None else _whole(slot["step_us"])
+            incarnation = str(slot["incarnation"])
+            formers[name] = Former(use, incarnation, _whole(slot["step"]), step_us)
         stays = found["has_ended"] or (use in KEPT and not is_known)
         now_use = use if stays else Use.ABSENT
         ledger.books[name] = SlotBook(

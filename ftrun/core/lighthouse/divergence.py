@@ -24,6 +24,13 @@ that came later is none, because it may have healed from the one that was corrup
 | two or more, and most, are equal    | the others heal     | job ends | the others named |
 | else: nobody can tell which is right| both sides named    | job ends | both sides named |
 
+The last comparison. A step after the last mark may corrupt a replica too, so each worker shows its
+parameters once more at the end of its script, as they were when its loop ended (inject/zero_edit/
+marking.py), and none leaves before all have and are judged (core/worker/parting.py). The rules are
+the same, but that a job whose replicas stay unlike ends with another exit code (outcome.py). A
+digest that was taken *late* may be of what the script has done since, such as loading its best
+weights in one rank alone: then a difference is named, and nobody is judged by it.
+
 Not here: what follows for a replica that is replaced (losses.py) and for its node (set_aside.py), a
 wrong place in the script (inject/zero_edit/loop.py).
 """
@@ -42,6 +49,7 @@ from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.messages import Mark, Progress
 
 STATES_MAX = 64
+AT_END = -1
 MARKS_MAX = 8
 NAMED_MAX = 160
 _LINES = re.compile(r" at [^,]*")
@@ -69,9 +77,11 @@ class _Known:
 class Divergence:
     """``_states``: by step and lineage, what each incarnation has shown; the newest states only.
 
-    ``_reported``: incarnations that were reported already, and the step of the agreement before.
+    ``_reported``: incarnations that were reported already, and the step of the agreement before,
+    or ``AT_END``.
     ``agreed``: the last state at which the parameters of all members, two at least, were equal;
-    ``_witnesses``: those members. ``ends``: why the job is to end; "": it is not.
+    ``_witnesses``: those members. ``ends``: why the job is to end; "": it is not. ``_at_end``: the
+    marks under judgement are of the scripts' ends.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -79,7 +89,8 @@ class Divergence:
         self.agreed: StateId | None = None
         self.ends = ""
         self._witnesses: frozenset[tuple[str, str]] = frozenset()
-        self._states: dict[tuple[int, str], _Known] = {}
+        self._states: dict[tuple[int, str, bool], _Known] = {}
+        self._at_end = False
         self._reported: set[tuple[str, str, int]] = set()
 
     def note(self, replica: Replica, progress: Progress) -> None:
@@ -98,12 +109,46 @@ class Divergence:
             if is_new and mark.parameters and len(known.shown) >= len(self._state.live):
                 self._agree(mark, known.shown)
 
-    def _of(self, mark: Mark) -> _Known | None:
+    def ended(self, replica: Replica, mark: Mark) -> None:
+        """The script of a member has ended: judge all members once all have shown their ends."""
+        state = self._state
+        known = self._of(mark, at_end=True) if replica.replica_id in state.live else None
+        if known is None:
+            return
+        key, its = (replica.replica_id, replica.incarnation), _shown_at_end(mark)
+        is_judged = state.compared == mark.lineage and known.shown.get(key) == its
+        known.add(key, its)
+        if is_judged or len(known.shown) < len(state.live):
+            return
+        members = self._members(known.shown)
+        if members.keys() == state.live:
+            state.unlike, self._at_end = "", True
+            is_replaced = known.are_unlike and self._judge_ends(mark, known.shown, members)
+            state.compared, self._at_end = "" if is_replaced else mark.lineage, False
+
+    def _judge_ends(
+        self, mark: Mark, shown: dict[tuple[str, str], Shown], members: dict[str, Shown]
+    ) -> bool:
+        """Whether somebody is replaced."""
+        if not any(when for _, _, when in members.values()):
+            return self._judge(mark, shown)
+        known = {name: x for name, x in members.items() if x[1]}
+        groups = sorted(_grouped(known, slice(1, 2)).values(), key=len)
+        for name in [name for names in groups[:-1] for name in names]:
+            text = (
+                f"Replica {name} has ended with other parameters than {replicas(groups[-1])}. "
+                f"Nobody can tell whether the script has set them after step {mark.step}, or "
+                "memory or a device has altered them: the end of its loop was not seen."
+            )
+            self._report(name, text, AT_END)
+        return False
+
+    def _of(self, mark: Mark, *, at_end: bool = False) -> _Known | None:
         """The marks of this state; None: it is too old."""
-        key = mark.step, mark.lineage
+        key = mark.step, mark.lineage, at_end
         if key not in self._states:
             if len(self._states) >= STATES_MAX and mark.step < min(
-                step for step, _ in self._states
+                step for step, *_ in self._states
             ):
                 return None
             self._states[key] = _Known()
@@ -189,9 +234,12 @@ class Divergence:
             state.replace(odd, f"{cause}; it heals from them")
             return True
         else:
+            after = "The job ends so" if self._at_end else f"Training goes on{_ADVICE}"
             for name in odd if is_known else odd[:1]:
                 text = f"replica {name} {cause}" if is_known else cause
-                self._report(name, sentence(f"{text}. Training goes on{_ADVICE}"), agreed.step)
+                self._report(name, sentence(f"{text}. {after}."), agreed.step)
+            if self._at_end:
+                state.unlike = f"{replicas(odd)} {cause}" if is_known else cause
         return False
 
     def _has_most_witnesses(self, names: list[str]) -> bool:
@@ -232,6 +280,10 @@ def _cause(step: int, mine: Shown, theirs: Shown, others: Collection[str]) -> st
 
 def _shown(mark: Mark) -> Shown:
     return mark.settings, mark.parameters, mark.position
+
+
+def _shown_at_end(mark: Mark) -> Shown:
+    return "", mark.parameters, "late" if mark.is_late else ""
 
 
 def _numbers(shown: Shown) -> Shown:

@@ -423,6 +423,8 @@ class Lighthouse:
             if type(word.message) not in ANSWERS or self.state.phase is Phase.TAKEOVER:
                 self.state.changed.add(key.replica_id)
             if isinstance(word.message, m.Present):
+                if word.message.ended is not None and key.group_rank == 0:
+                    self.membership.divergence.ended(replica, word.message.ended)
                 self.presence.on_present(replica, key.group_rank, word.message)
                 return
             if isinstance(word.message, m.Healed):

@@ -1,7 +1,8 @@
 """The exit code and the reason of a job whose scripts have all ended well. Pure.
 
 0 means that what was asked for was done: by all replicas, or by as many as the user has stated
-(``--min-replicas``). Not here: when a job is over (leaving.py, forming.py), a job that fails.
+(``--min-replicas``), and that they have ended alike as far as that was judged (divergence.py).
+Not here: when a job is over (leaving.py, forming.py), a job that fails.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, 
     """
     absent, done = state.slots.absent(), state.slots.done()
     none_has_trained = not done and all(x.how == IDLE for x in absent)
+    if state.unlike:
+        return int(ExitCode.CORRUPTED), f"all have come to the end, but {state.unlike}"
     if not absent or none_has_trained:
         return 0, if_none_is_absent
     spec, verb = state.spec, "has" if done == 1 else "have"

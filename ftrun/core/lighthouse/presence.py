@@ -265,4 +265,5 @@ class Presence:
             if not slot.is_open or slot.replica_id in early
         ]
         store = members[0].store if members else ""
-        return m.Roster(has_begun, tuple(entries), tuple(over), early, store)
+        compared = self._state.compared
+        return m.Roster(has_begun, tuple(entries), tuple(over), early, store, compared)

@@ -49,7 +49,9 @@ class MembershipState:
     both that have not been removed. ``latecomers``: replicas whose set-up waits until the others
     train (presence.py). ``drains``: replicas that have been asked to leave at a boundary.
     ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``: the
-    highest step that a member is known to have come to.
+    highest step that a member is known to have come to. ``compared``: the lineage of the state at
+    which all members were judged by the ends of their scripts; ``unlike``: how they are not alike
+    there, as the end of a sentence; "": they are, as far as anybody can tell (divergence.py).
     ``groups_placed``: as in Hello, the most that any agent has reported.
     ``contributors_min``: without so many the job's scripts commit nothing, by their Reports.
     ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
@@ -102,6 +104,7 @@ class MembershipState:
         self.reassigned: set[str] = set()
         self.interrupt: Attempt = NO_ATTEMPT
         self.step_max = 0
+        self.compared = self.unlike = ""
         self.contributors_min = 0
         self.groups_placed = 0
         self.departed = DepartedMembers()

@@ -182,7 +182,8 @@ class Mark:
     """The facts that are equal on all replicas with one state: ``step`` and ``lineage`` name it.
 
     ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
-    step. ``position``: where the script stands.
+    step. ``position``: where the script stands. ``is_late``: at the script's end the digest was
+    taken so late that the script may have changed the parameters since that step.
     """
 
     step: int
@@ -190,6 +191,7 @@ class Mark:
     settings: str
     parameters: str = ""
     position: str = ""
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +246,13 @@ class Present:
     ``part``: the slots that the last Roster of this worker named, if nobody trained then. So a
     restarted lighthouse knows who takes part in the set-up. ``together``: its process groups are
     those of all replicas, so that all begin again if one of them ends before the first step.
+    ``ended``: its script has ended, and those were its parameters after the last step.
     """
 
     endpoint: Endpoint
     part: tuple[str, ...] = ()
     together: bool = False
+    ended: Mark | None = None
 
 
 FromWorker: TypeAlias = (

@@ -83,6 +83,8 @@ class Roster:
     else they are all replicas that are to take part. ``finished``: slots whose part is over, also
     those that were drained; ``early``: those of them that have left while others train on.
     ``store``: the ``host:port`` of the TCPStore in which the replicas that set up meet.
+    ``compared``: the lineage of the state whose parameters all members have shown at the end of
+    their scripts, and have been judged by; "": of none yet.
     """
 
     has_begun: bool
@@ -90,6 +92,7 @@ class Roster:
     finished: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     store: str = ""
+    compared: str = ""
 
 
 ToWorker: TypeAlias = (

@@ -6,13 +6,13 @@ another one than its peers, and no call of theirs ever ends. So the board is loo
 rank has taken ``STEPS`` more steps. Each worker says about once a second which of its calls is the
 first that it has begun and that is not complete (``Waits``).
 
-| a rank has said the same for ``limit_s``, and            | it follows                           |
+| a rank has said the same for so long                     | it follows                           |
 |----------------------------------------------------------|--------------------------------------|
-| it waits in a call                                       | Stand, once: people are told who     |
+| ``limit_s``: it waits in a call                          | Stand, once: people are told who     |
 |                                                          | waits where. It may be right so: a   |
 |                                                          | rank that lives is waited for        |
-| all members of a group do so too, in calls of this group | Apart: these calls never end         |
-| that are not one                                         |                                      |
+| ``apart_s``: and all members of a group do so too, in    | Apart: these calls never end         |
+| calls of this group that are not one                     |                                      |
 
 A worker that is stopped, or holds Python's lock, says nothing. What it has said before counts for
 nothing then (``FRESH_S``), because it may go on as soon as it can. So it begins to stand only when
@@ -78,12 +78,14 @@ class Afterwards:
     """The watch over one mend.
 
     Args:
-        limit_s: that a rank may do nothing for.
         steps: by rank, so many it has taken when the mend was over.
+        limit_s: that a rank may do nothing for.
+        apart_s: that members of a group may wait for in calls that are not one.
     """
 
-    limit_s: float
     steps: Sequence[int]
+    limit_s: float
+    apart_s: float
     is_over: bool = False
     _seen: dict[int, object] = field(default_factory=dict)
     _moved_at: dict[int, float] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class Afterwards:
         stands = {
             rank: known
             for rank in ranks
-            if (known := waits[rank]) and known.call >= 0 and still_s[rank] >= self.limit_s
+            if (known := waits[rank]) and known.call >= 0 and still_s[rank] >= self.apart_s
         }
         if self.is_over or not stands:
             return None
@@ -124,7 +126,7 @@ class Afterwards:
             if is_apart(group, board.done, stands):
                 self.is_over = True
                 return Apart(longest_s, waits, group)
-        if self._is_told:
+        if self._is_told or longest_s < self.limit_s:
             return None
         self._is_told = True
         return Stand(longest_s, waits)

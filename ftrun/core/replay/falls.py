@@ -36,7 +36,7 @@ class Fall(IntEnum):
     OTHER_INPUT = 22
     NO_MODEL = 23
     STAYS = 24
-    DEARER = 25
+    SLOW = 25
     STEP_LOST = 26
     QUORUM = 27
     MANAGER = 28
@@ -101,7 +101,10 @@ _WORDS = {
         "cannot repeat a send or a receive"
     ),
     Fall.NODES: "its node is lost, and its log with it",
-    Fall.DEARER: "all replicas would wait for longer than its replica takes to restart",
+    Fall.SLOW: (
+        "the others would go on without its replica before a replacement is ready, by what its "
+        "script's set-up or an earlier replacement has taken"
+    ),
     Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
     Fall.QUORUM: "its replica has just come to another quorum, and its snapshot is older",
     Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",

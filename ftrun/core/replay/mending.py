@@ -25,20 +25,19 @@ than the newest generations of one boundary, sets ``done`` to the calls before i
 words, and raises the number. So each call is a new one for all. Else all workers are
 restarted, in new memory.
 
-Of several ``replicas`` the other ones wait while this one is mended, and would train on while it is
-restarted. So a worker is replaced in place where that costs less (``is_cheaper``), and while the
-others still wait for an answer. After a fall the group is restarted, and heals from them. What a
-mend takes is an estimate (``mend_s``): each one that is measured counts for half of it, and those
-before for the other half. A restart measures none, and brings it half the way back to what is
-assumed where nothing is known. So after slow mends the replica is restarted some times, and then
-it is tried once more.
+Of several ``replicas`` the other ones wait while this one is mended, but only so long
+(``rejoin_s``). Then they go on without it, and it is restarted and heals from them, as after a
+fall. So a worker is not replaced where that is known to be in vain: its script's main thread works
+for longer to its first step, or the mend before was too late (``is_late``). Then the next death is
+a restart at once, and the one after it is tried again.
 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
 
 After a mend from which its workers wait in calls that cannot meet, they may have exchanged wrong
 values. So all begin again from a step that was taken before that mend, and only once: if it comes
-to the same, the group is restarted.
+to the same, the group is restarted. So is one of several ``replicas``, and sooner, because all the
+others wait for it, and have its state.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
@@ -48,6 +47,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 from ftrun.core.replay.afterwards import Afterwards, Apart, Stand, Waits
@@ -58,12 +58,8 @@ DEATHS_MAX = 3
 TRIES_MAX = 20
 """Of a mend: new numbers because a group could not be connected."""
 LIVING = 5
-MEND_S, STALL_S, RESTART_S = 0.4, 0.1, 3.0
-"""From a death in place until all go on, until it is measured. At a restart: so long the other
-replicas stand still; until the replica is there again, without its heal and its script's set-up."""
-HEAL_BYTES_PER_S = 1e9
-MARGIN_S = 1.0
-"""A mend is to be over so long before the others are told that this replica is lost."""
+APART_S = 10.0
+"""So long workers of one of several replicas may wait in calls that cannot meet."""
 REWINDS_MAX = 3
 """Of a group that spans several nodes, in a row."""
 SOUND = frozenset(
@@ -114,7 +110,7 @@ class Mending:
         spans: it has ranks on several nodes.
         replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
             wait for its answer after an interrupt.
-        mend_s: what a mend has taken in the incarnations before; None: there was none.
+        was_late: the mend before, from which this incarnation is the restart.
     """
 
     limit_s: float
@@ -122,24 +118,29 @@ class Mending:
     replicas: int = 1
     rejoin_s: float = 0.0
     hang_s: float = 0.0
-    mend_s: float | None = None
+    was_late: bool = False
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
     _rewinds: int = 0
     _began_at: float = 0.0
+    _took_s: float = 0.0
     _seen: tuple[object, ...] = ()
     _moved_at: float = 0.0
     _tries: int = 0
     _after: Afterwards | None = None
     _sound_until: int | None = None
     _was_apart: bool = False
-    _assumed_s: float = MEND_S
 
     @property
     def is_under_way(self) -> bool:
         """Whether a lost worker's replacement has not joined yet: look at the board."""
         return bool(self._deaths) and self.fallen is None
+
+    def is_late(self, now: float) -> bool:
+        """Whether the last mend has lasted for longer than the others wait. Ask at a restart."""
+        took_s = now - self._began_at if self.is_under_way else self._took_s
+        return took_s >= self.rejoin_s
 
     def counts(self, rank: int) -> bool:
         """Whether the death of ``rank`` now is one more restart. Ask before ``died``."""
@@ -150,21 +151,17 @@ class Mending:
         rank: int,
         place: Generation | Fall,
         now: float,
-        nbytes: int = 0,
         set_up_s: float = 0.0,
     ) -> Outcome:
         """A worker has died; ``place``: where its replacement would begin (settling.begin).
 
-        ``nbytes``: of its state. ``set_up_s``: so long its script has taken to its first step,
-        which the replacement takes too.
+        ``set_up_s``: so long its main thread has worked to its first step, as the replacement's
+        will.
         """
         if self.fallen is not None:
             return None
-        is_known = isinstance(place, Generation)
-        self._assumed_s = max(MEND_S, set_up_s)
-        if self.replicas > 1 and is_known and not self._is_cheaper(nbytes, set_up_s):
-            self._expect(self._assumed_s)
-            return self._fall(Fall.DEARER)
+        if self.replicas > 1 and (self.was_late or set_up_s >= self.rejoin_s):
+            return self._fall(place if isinstance(place, Fall) else Fall.SLOW)
         if not self._deaths:
             self._began_at = now
         self._deaths[rank] += 1
@@ -202,12 +199,14 @@ class Mending:
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._rewinds = self._tries = 0
-            self._expect(now - self._began_at)
-            if self.hang_s and self.replicas == 1 and not self.spans:
-                self._after = Afterwards(self.hang_s, tuple(steps))
+            self._took_s = now - self._began_at
+            if self.hang_s and not self.spans:
+                is_one = self.replicas == 1  # else the lighthouse tells who waits
+                limits = (self.hang_s,) * 2 if is_one else (inf, min(APART_S, self.hang_s))
+                self._after = Afterwards(tuple(steps), *limits)
                 known = self._sound_until
                 self._sound_until = min(steps) if known is None else min(known, *steps)
-            return Mended(now - self._began_at)
+            return Mended(self._took_s)
         if self.number in broken and self._tries < TRIES_MAX:
             self._tries += 1
             self.number += 1
@@ -270,39 +269,6 @@ class Mending:
         self._moved_at = now
         return Decree(self.number)
 
-    @property
-    def _expected_s(self) -> float:
-        return self._assumed_s if self.mend_s is None else self.mend_s
-
-    def _expect(self, mend_s: float) -> None:
-        self.mend_s = (self._expected_s + mend_s) / 2
-
-    def _is_cheaper(self, nbytes: int, set_up_s: float) -> bool:
-        heal_s, mend_s = nbytes / HEAL_BYTES_PER_S, self._expected_s
-        return is_cheaper(self.replicas, mend_s, set_up_s, heal_s, self.rejoin_s)
-
     def _fall(self, reason: Fall) -> Fall:
         self.fallen = reason
         return reason
-
-
-def is_cheaper(
-    replicas: int, mend_s: float, set_up_s: float, heal_s: float, rejoin_s: float
-) -> bool:
-    """Whether a worker is replaced in place rather than its replica restarted.
-
-    All replicas stand still while one is mended. At a restart the others do so for a moment, and
-    the lost one until it has healed. Both run the script up to its first step, once: what a mend
-    takes longer by that, a restart does too. What it takes longer beyond that is a busy machine,
-    and so all of a restart is longer as many times.
-
-    Args:
-        replicas: that train together.
-        mend_s: a mend takes so long; ``heal_s``: so long a restarted replica loads its state.
-        set_up_s: so long the script has taken to its first step; again perhaps less.
-        rejoin_s: after that the others go on without it.
-    """
-    extra_s = max(0.0, min(set_up_s, mend_s) - MEND_S)
-    restart_s = RESTART_S * max(1.0, (mend_s - extra_s) / MEND_S) + extra_s + heal_s
-    is_cheaper = mend_s * replicas < STALL_S * replicas + restart_s
-    return is_cheaper and mend_s < rejoin_s - MARGIN_S

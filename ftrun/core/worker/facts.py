@@ -89,7 +89,10 @@ class StepFacts:
         self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
         self._adopted: Attempt | None = None
         self.begun = 0  # steps, also those that were not committed
+        self.was_taken = False  # the last step that ended here uncommitted (StepUnderWay.is_taken)
         self.lingers = False  # the script has ended: this worker commits nothing more
+        self.ended_with: m.Mark | None = None
+        """The parameters after the last step, which a script shows at its end."""
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self.quorums = Quorums(key)
         self._tries = Tries()

@@ -255,7 +255,7 @@ class StepMachine(Showing):
             self.pace.committed(self._now)
         else:
             self.pace.skip()
-        self._step = None
+        self._step, self.was_taken = None, step.is_taken and not commits
         self._comparisons.end(step.comparison, committed=commits)
         self._between_since = self._now
         if not stays or commits:
@@ -519,8 +519,12 @@ class StepMachine(Showing):
             step.repair()
             self.heal.keep_loaded_if(quorum.state)
         else:
-            again = quorum.state == self.state
-            fate = "is computed again" if again else f"is left out: it goes on from {quorum.state}"
+            fate = f"is left out: it goes on from {quorum.state}"
+            if quorum.state == self.state:
+                fate = "is computed again"
+            elif not self.healing and quorum.state == self.state.committed(step.commits_as):
+                step.is_taken = True
+                fate = f"is in {quorum.state}, with the gradients of this replica: it heals to that"
             self._void(step, f"interrupted; in quorum {quorum.attempt} this step {fate}")
 
     def _void_refused(self, step: StepUnderWay, reason: str) -> None:

@@ -14,6 +14,11 @@ its slot is, or one at another address, which has replaced it inside its group. 
 for again, unless the dead process had come to KNOWS. (Of the last workers that leave, one may die
 unseen.)
 
+All of them have also shown the lighthouse their parameters after the last step, and a worker KNOWS
+only once these are judged: one of which memory has altered some is replaced, and heals from those
+that stay (core/lighthouse/divergence.py). If that is not known within ``COMPARED_WITHIN_S``, they
+leave all the same: without a lighthouse nobody can judge.
+
 A script may also end in one replica while its peers train on: one rank has left the loop. Such a
 peer waits in a reduction or an exchange for this worker, and this worker at the end for such a
 peer. This worker learns of it when a peer asks about an exchange to which it does not come any
@@ -48,6 +53,7 @@ TRAINS = b"trains"
 """The answer of a peer that trains on; it names the step and the lineage of the state it has."""
 AGAIN_S, UNREACHED_S = 0.05, 1.0
 """Between two questions to a peer that has not come to the stage, and to an unreached one."""
+COMPARED_WITHIN_S = 10.0
 LOOK_EVERY_S = 1.0
 """Between two questions to the lighthouse for the slots whose part in the job is over."""
 
@@ -165,6 +171,10 @@ class Parting:
         self.gone_on = ""
         """A replica that trains on from the state of this worker, which leaves early then."""
         self._told: Attempt | None = None  # the attempt of the last ``Do.TELL``
+        self._compared = ""  # the lineage of the state at which all ends were judged
+        self._awaits_since: float | None = None  # nothing but that judgement
+        self.is_compared = True
+        """False: it leaves although the replicas' ends were not compared in time."""
 
     # ------------------------------------------------------------ answers
 
@@ -173,8 +183,9 @@ class Parting:
 
         If this slot is among those that have left early, a mate has found out that others train on.
         """
-        self._look_at = now + LOOK_EVERY_S
+        self._look_at = now + (LOOK_EVERY_S if self._awaits_since is None else AGAIN_S)
         if roster is not None:
+            self._compared = roster.compared
             self._over = self._over.union(roster.finished)
             if self._key.replica_id in roster.early:
                 self.gone_on = self._key.replica_id
@@ -224,10 +235,10 @@ class Parting:
         stands = stands and not machine.freezes_membership  # others must be able to join
         if stands and quorum is not None:
             self._stand_in(quorum)
+        if self._stage is Stage.HERE and (self._is_told or self._are_judged(now)):
+            self._shown.stage = Stage.KNOWS
         if now >= self._look_at:
             return AskLighthouse(anew=True)
-        if self._stage is Stage.HERE and (self._is_told or self._are_enough):
-            self._shown.stage = Stage.KNOWS
         if self._stage is Stage.KNOWS and self._are_enough:
             self._shown.stage = Stage.LEAVES
         if self._stage is Stage.LEAVES and not self._open_mates:
@@ -284,6 +295,17 @@ class Parting:
     @property
     def _are_enough(self) -> bool:
         return len(self._done) >= self._replicas - 1
+
+    def _are_judged(self, now: float) -> bool:
+        """Whether all are here, and their parameters were compared, or that takes too long."""
+        state, shows = self._machine.state, self._machine.ended_with is not None
+        if not self._are_enough or not shows or self._compared == state.lineage:
+            self._awaits_since = None
+            return self._are_enough
+        if self._awaits_since is None:
+            self._awaits_since = self._look_at = now
+        self.is_compared = now < self._awaits_since + COMPARED_WITHIN_S
+        return not self.is_compared
 
     @property
     def _to_ask(self) -> list[tuple[str, _Peer]]:

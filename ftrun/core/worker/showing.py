@@ -77,7 +77,10 @@ class Showing(StepFacts):
 
     def _on_peers_asked(self, _event: e.PeersAsked) -> None:
         self.asks_for_peers = self.has_asked_for_peers = True
-        present = m.Present(self.endpoint, self._part, self.sets_up_together)
+        ended, state = self.ended_with, self.state
+        if ended is not None and (ended.step, ended.lineage) != (state.step, state.lineage):
+            ended = m.Mark(state.step, state.lineage, "", is_late=True)  # it has healed since
+        present = m.Present(self.endpoint, self._part, self.sets_up_together, ended)
         self._out.append(e.Send(present))
 
     def _on_roster(self, event: m.Roster) -> None:

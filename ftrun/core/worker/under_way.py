@@ -72,7 +72,8 @@ class StepUnderWay:
     ``touched_at``: when an operation was last issued or completed, or the step's fate changed.
     ``awaited_since``: since when its results are awaited, over all attempts: the operations that go
     out again bring nothing new. ``is_blind``: it was under way in isolation, so others may have
-    gone on without it; only a quorum can decide whether its results stand (Q3).
+    gone on without it; only a quorum can decide whether its results stand (Q3). ``is_taken``: peers
+    have committed it with this replica's gradients, and it has not: it heals, and no work is lost.
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
@@ -84,7 +85,7 @@ class StepUnderWay:
         self.fate = Fate.OPEN
         self.operations = OperationLedger()
         self.is_voting = False
-        self.is_blind = False
+        self.is_blind = self.is_taken = False
         self.voted: Tag | None = None
         self.deadline: float | None = None
         self.awaited_since: float | None = None

@@ -131,6 +131,7 @@ def install(
 
 def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     """Patch what is alike whoever keeps the script's state."""
+    from torch.nn import Module
     from torch.utils.data import DataLoader
 
     from ftrun.inject.zero_edit import counting, files, loaders
@@ -141,8 +142,10 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
     loaders.OPEN.own = lambda: script.randomness.own
     loaders.install(patches, script.exactly_once.claim)
-    counting.RANGES.before_turn = loop.before_turn
+    counting.RANGES.before_turn, counting.RANGES.turns_ended = loop.before_turn, loop.turns_ended
+    counting.RANGES.steps = lambda: script.steps
     counting.install()
+    patches.around(Module, "load_state_dict", loop.loads)
     opening.install(patches)
     Objects().install(patches)
     files.install(patches, script.drafts)

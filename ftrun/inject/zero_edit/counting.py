@@ -25,7 +25,7 @@ from types import CodeType, GeneratorType
 from typing import Any, cast
 
 from ftrun.base.errors import UserError
-from ftrun.inject.zero_edit.frames import Spot, spot_at
+from ftrun.inject.zero_edit.frames import Spot, loop_at
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
@@ -40,17 +40,21 @@ class _Told:
     """A piece of ``Numbers`` that tells of each turn of its loop before it gives the next number.
     That may set the loop, and so the piece."""
 
-    __slots__ = ("piece", "spot")
+    __slots__ = ("began", "piece", "spot")
 
     def __init__(self, piece: Any, spot: Spot) -> None:
-        self.piece, self.spot = piece, spot
+        self.piece, self.spot, self.began = piece, spot, RANGES.steps()
 
     def __iter__(self) -> _Told:
         return self
 
     def __next__(self) -> int:
         RANGES.before_turn(self.spot)
-        return int(next(self.piece))
+        try:
+            return int(next(self.piece))
+        except StopIteration:
+            RANGES.turns_ended(self.began)
+            raise
 
     def __setstate__(self, index: int) -> None:
         self.piece.__setstate__(index)
@@ -285,7 +289,8 @@ class Ranges:
     Attributes:
         is_on: the loops of the script are followed.
         tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
-            by ``before_turn`` (loop.py).
+            by ``before_turn`` (loop.py); ``turns_ended``: and of the end of one over a ``range``,
+            with the ``steps`` of this process when that began.
         are_predecessors: what a newcomer is set to is of its own predecessor.
         is_compiling: torch compiles the function that runs, once it is there.
         samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
@@ -295,6 +300,8 @@ class Ranges:
     def __init__(self) -> None:
         self.is_on = self.tells_all = self.are_predecessors = False
         self.before_turn: Callable[[Spot], None] = lambda spot: None
+        self.turns_ended: Callable[[int], None] = lambda steps: None
+        self.steps: Callable[[], int] = lambda: 0
         self.is_compiling: Callable[[], bool] = lambda: False
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter
@@ -314,7 +321,7 @@ class Ranges:
             self._loops[key] = [weakref.ref(iterator, self._has_ended), code, None]
             self._lives = object()
             if self.tells_all or key in self._sites:
-                iterator.tell(spot_at(code, line))
+                iterator.tell(loop_at(code, line))
 
     def _has_ended(self, _: object) -> None:
         self._lives = object()
@@ -326,15 +333,14 @@ class Ranges:
             return False
         if len(self._sites) < SITES_MAX and key in self._loops:
             self._sites.add(key)
-            self.told.add(spot_at(code, line))
+            self.told.add(loop_at(code, line))
             iterator = self._loops[key][0]()
             if iterator is not None:
-                iterator.tell(spot_at(code, line))
+                iterator.tell(loop_at(code, line))
         return True
 
     def _live(self, functions: Collection[str] | None = None) -> list[tuple[Spot, Numbers | Items]]:
-        """Those in one of these functions, or all. Of several at one place the newest one: a
-        package's have no lines."""
+        """Those in one of these functions, or all."""
         found: list[tuple[Spot, Numbers | Items]] = []
         for key, begun in list(self._loops.items()):
             iterator, spot = begun[0](), begun[2]
@@ -343,10 +349,8 @@ class Ranges:
                     self._loops.pop(key)
                 continue
             if spot is None:
-                spot = begun[2] = spot_at(begun[1], key[1])
+                spot = begun[2] = loop_at(begun[1], key[1])
             if functions is None or spot.name in functions:
-                if not spot.line:
-                    found = [one for one in found if one[0] != spot]
                 found.append((spot, iterator))
         return found
 

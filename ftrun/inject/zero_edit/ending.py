@@ -169,6 +169,8 @@ class Ending:
         self.is_replaying = self.stands_still = True
         self._copy = _copied(self._given[0]), _copied(self._given[1])
         self._given = _NOTHING
+        if is_over and self._is_of_commit:
+            self._script.marking.loop_ended()
 
     @property
     def goes_again(self) -> bool:

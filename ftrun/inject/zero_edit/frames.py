@@ -122,6 +122,12 @@ def spot_at(code: CodeType, line: int) -> Spot:
     return Spot(name, 0 if is_package else line)
 
 
+def loop_at(code: CodeType, line: int) -> Spot:
+    """The place of a loop: its header has a line also in a package, which may have two in one
+    function."""
+    return Spot(_name(code)[0], line)
+
+
 @of_code
 def _columns(code: CodeType) -> tuple[int, ...]:
     """The column of each instruction; none before Python 3.11."""
@@ -294,6 +300,14 @@ def near_frame() -> FrameType | None:
     return frame
 
 
+def names_of(frame: FrameType) -> Any:
+    """The variables of a frame, to read and to set: of a module's frame the module's own. Since
+    Python 3.12 ``f_locals`` is a copy there while a comprehension runs in it."""
+    found = frame.f_locals
+    is_own = frame.f_code.co_flags & CO_OPTIMIZED or found is frame.f_locals
+    return found if is_own else frame.f_globals
+
+
 def variables_of(frame: FrameType) -> dict[str, Any]:
     """A copy of a frame's variables, by which nothing lives longer than the copy.
 
@@ -301,7 +315,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     again: a result of the model would be held for a step longer than the script holds it. So it
     is emptied, unless the script has got it from ``locals()``.
     """
-    found = frame.f_locals
+    found = names_of(frame)
     copied = dict(found)  # another thread may set the script's global names
     is_snapshot = frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
     if is_snapshot and sys.getrefcount(found) <= _HELD_BY_THE_FRAME:

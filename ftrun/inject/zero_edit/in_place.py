@@ -26,7 +26,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -58,6 +58,7 @@ from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.objects import Objects
 from ftrun.inject.zero_edit.world.opening import devices_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
+from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
 from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, GroupMemory, Word
@@ -100,9 +101,19 @@ def keeper_of(here: WorkerContext) -> InPlace | None:
 
 
 class _World(ReplayedWorld):
-    """``is_loading``: a state is, in which nothing may be called."""
+    """``is_loading``: a state is, in which nothing may be called. ``differs``: this replacement
+    makes another call than its predecessor; ``has_left``: and that has done more across replicas.
+    """
 
     is_loading = False
+    has_left: Callable[[], bool] = staticmethod(lambda: False)
+    differs: Callable[[Call], None]
+
+    def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
+        # Its predecessor would have waited in this call, before it did what is left.
+        if call.at == self.done and call.is_sync and self.has_left():
+            self.differs(call)
+        super()._keep(line, call, is_live=is_live)
 
     def _answer(self, shell: Shell, call: Any) -> None:
         if self.is_loading:
@@ -122,6 +133,7 @@ class InPlace:
         seen = as_replicas(here)
         self.world = world = _World(seen, here.group_rank, memory)
         self.board, self.area = memory.board, world.area
+        world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
         self._results = memory.results(here.group_rank)
         self._groups = here.replicas
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
@@ -197,8 +209,14 @@ class InPlace:
     @property
     def _is_behind(self) -> bool:
         """Whether its predecessor has done more than this process."""
-        is_across = self.predecessor is not None and self.predecessor.is_behind
-        return bool(self._left) or self.world.is_behind or is_across
+        is_on_its_way = self.predecessor is not None and not self.predecessor.has_come
+        return self._has_left or self.world.is_behind or is_on_its_way
+
+    @property
+    def _has_left(self) -> bool:
+        """Whether its predecessor has done more across replicas."""
+        has_calls = self.predecessor is not None and self.predecessor.has_calls
+        return bool(self._left) or has_calls
 
     @property
     def place(self) -> str:
@@ -383,6 +401,8 @@ class InPlace:
         if not (world.may_be_made(count) and world.is_settled_until(count)):
             return
         began, before, calls = time.thread_time(), world.begun(count), world.begun()
+        if self._number == NONE:
+            self.board.set(world.rank, Word.SET_UP, time.thread_time_ns())
         begun, number = world.count, self._number + 1
         given = pack(self._session.healing.tree())
         if world.count != begun:

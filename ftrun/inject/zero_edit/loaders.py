@@ -171,7 +171,8 @@ class LoaderIterator:
             ``drawn_at`` of those of all loaders.
         length: how many batches it has; None: that is not known.
         learned: ``cursor.held`` as it was remembered last.
-        begun: see Seeds; ``generator`` has the name "". Empty: its sampler has a seed.
+        begun: see Seeds; ``generator`` has the name "". Empty: its sampler has a seed. It is given
+            if the iterator is made before this one.
         workers: what it shares with its workers (batches.py).
         here: refers to it, and does not keep it.
         is_elsewhere: a thread other than the main one has drawn from it.
@@ -180,7 +181,9 @@ class LoaderIterator:
     begins_steps = False
     workers: Any = None
 
-    def __init__(self, loader: Any, make: Callable[[], Iterator[Any]]) -> None:
+    def __init__(
+        self, loader: Any, make: Callable[[], Iterator[Any]], begun: States | None = None
+    ) -> None:
         frames = script_frames()
         self.spot = spot_of(frames[0]) if frames else NOWHERE
         self._made_by = spots_of(frames)
@@ -204,6 +207,7 @@ class LoaderIterator:
         self._seeds: bytes | None = None
         self._make = make
         self._begin()
+        self.begun = (begun,) if begun and self.begun else self.begun
         self.here = weakref.ref(self)
         OPEN.add(self)
 
@@ -328,7 +332,7 @@ class LoaderIterator:
         if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
             self._look()  # workers of the loader draw their indices earlier
             if OPEN.keeps_seeds:
-                self.begun, self._seeds = (*self.begun[:1], self._random()), None
+                self.begun, self._seeds = (*self.begun[:1], _random(self._own())), None
         try:
             batch = self._draw()
             if OPEN.on_batch is not None:
@@ -383,7 +387,7 @@ class LoaderIterator:
     def _begin(self) -> None:
         has_no_seed = getattr(self._sampler, "generator", self) is None  # but torch's own
         is_needed = has_no_seed or OPEN.keeps_seeds or self.generator is not None
-        self.begun, self._seeds = (self._random(),) if is_needed else (), None
+        self.begun, self._seeds = (_random(self._own()),) if is_needed else (), None
         self._ahead.clear()
         self.workers = OPEN.on_begin(self)
         self._inner = self._make()
@@ -398,11 +402,7 @@ class LoaderIterator:
         self.begun = begun or self.begun
 
     def _own(self) -> dict[str, torch.Generator]:
-        return {} if self.generator is None else {"": self.generator}
-
-    def _random(self) -> States:
-        """The generators from which its order may follow."""
-        return States.now(self._own()) if OPEN.keeps_seeds else States.of_torch(self._own())
+        return _own(self.generator)
 
     def seeds(self, first: int, drawn: int) -> bytes:
         """What its batches follow from, encoded, where batch ``first`` is the next to be used, and
@@ -505,6 +505,15 @@ class LoaderIterator:
             next(self._inner, None)
 
 
+def _own(generator: Any) -> dict[str, torch.Generator]:
+    return {"": generator} if type(generator) is torch.Generator else {}
+
+
+def _random(own: Mapping[str, torch.Generator]) -> States:
+    """The generators from which an order may follow."""
+    return States.now(own) if OPEN.keeps_seeds else States.of_torch(own)
+
+
 def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None) -> None:
     """Let each ``enumerate`` and ``islice`` follow the first of its loaders that was moved, by that
     much.
@@ -597,11 +606,12 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
 
     def own(plain: Callable[[Any], Any], loader: Any) -> Any:
         """Of a class with an ``__iter__`` of its own: most ask the plain one, which is ours."""
+        random = _random(_own(getattr(loader, "generator", None)))
         before, made = OPEN.count, plain(loader)
         if type(made) is GeneratorType or before != OPEN.count:
             return made
         first = [made]
-        return LoaderIterator(loader, lambda: first.pop() if first else plain(loader))
+        return LoaderIterator(loader, lambda: first.pop() if first else plain(loader), random)
 
     def follow_class(kind: type) -> None:
         for one in (kind, *kind.__subclasses__()):

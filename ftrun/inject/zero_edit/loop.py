@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.charge import Charge
@@ -44,7 +44,13 @@ from ftrun.inject.zero_edit.states import Course, Event, State
 from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from ftrun.inject.zero_edit.in_place import InPlace
+
+
+TURNS_MIN = 10
+"""The parameters are summed at the end of a ``range`` loop of so many steps at least."""
 
 
 class Loop:
@@ -120,6 +126,26 @@ class Loop:
             has_lost = not (self._outcome or self.script.exactly_once.is_on)
             self.script.loader_ended(has_lost=has_lost)
             self._outcome = self._outcome or has_lost
+            self.script.marking.loop_ended()
+
+    @ours
+    def turns_ended(self, began: int) -> None:
+        """A loop has ended whose turns are told of, and that began after so many steps."""
+        script = self.script
+        is_main = threading.current_thread() is threading.main_thread()
+        is_around = script.steps >= began + TURNS_MIN
+        if is_around and self._course.now is State.BETWEEN and is_main:
+            script.marking.loop_ended()
+
+    def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:
+        """The script, or ftrun, gives a module other values."""
+        self._before_load(module)
+        return plain(module, *args, **kwargs)
+
+    @ours
+    def _before_load(self, module: Module) -> None:
+        if self._course.now is State.BETWEEN:
+            self.script.marking.before_load(module)
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""
@@ -189,6 +215,7 @@ class Loop:
                 manager = script.made
                 assert manager is not None
                 self._outcome = manager.should_commit()
+                script.marking.ended = None
                 self._course.goes(Event.STEP, State.BETWEEN)
                 if script.predecessor is not None:
                     script.predecessor.step_ended()
@@ -198,8 +225,10 @@ class Loop:
                     script.marking.mark(manager)
                     if script.trial is not None:
                         step = script.steps_of(manager)
-                        script.trial.committed(step, manager, self._charge.facts)
-                else:
+                        script.trial.committed(
+                            step, manager, self._charge.facts, script.counters.walk
+                        )
+                elif not manager.session.machine.was_taken:
                     script.lost += 1
                 script.standing.steps += 1
                 script.noting.commit()
@@ -356,6 +385,8 @@ class Loop:
         if not script.ending.has_followed:
             script.standing.finish()
         script.show_place(manager)
+        if script.memory is None:
+            manager.session.show_end(*script.marking.end())
         part(manager, script.mates, script.here.replica_id)
         if script.trial is not None:
             script.trial.write(self._charge.facts())

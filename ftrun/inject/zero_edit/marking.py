@@ -3,6 +3,11 @@
 A mark has the settings of the optimizers and the place in the script, and at some steps a digest of
 the parameters. The lighthouse compares those of one state.
 
+The end of the script is such a mark, too: the parameters as the last step has left them. What
+follows the loop may change them in one rank alone (its best weights, an average), so their digest
+is taken when a loop ends, or at the latest before ``load_state_dict`` changes them. A loop that was
+left by ``break`` or ``return`` shows no end: then the digest is taken late, at the script's.
+
 Not here: when a step is marked (loop.py), the comparison (core/lighthouse/divergence.py).
 """
 
@@ -10,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,12 +52,14 @@ class Marking:
         optimizers: those that step parameters of the training.
         is_reduced: gradients were averaged in the step under way.
         apart: where the optimizers have first stepped by gradients of this rank alone; "": nowhere.
+        ended: this worker's digest of the parameters after the last step; None: none was taken yet.
     """
 
     def __init__(self, mates: Mates, standing: Standing, world: World | None) -> None:
         self._mates, self._standing, self._world = mates, standing, world
         self.optimizers: Sequence[Optimizer] = ()
         self.is_reduced, self.apart = False, ""
+        self.ended: str | None = None
         who = os.environ.get("FTRUN_REPLICA_ID", ""), os.environ.get("FTRUN_GROUP_RANK", "")
         self._trap = corruption_trap(os.environ, *who)
 
@@ -85,14 +92,42 @@ class Marking:
 
     def digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""
+        return self._of_all(digest_of(self._parameters()))
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        found = digest_of(p for group in groups for p in group["params"])
-        return self._mates.digest(found) if self._mates.are_several else found
+        return (p for group in groups for p in group["params"])
+
+    def _of_all(self, own: str) -> str:
+        return self._mates.digest(own) if self._mates.are_several else own
+
+    def loop_ended(self) -> None:
+        """A loop around steps has ended, perhaps the last one."""
+        if self.ended is None and self._world is not None:
+            self.ended = digest_of(self._parameters())
+
+    def before_load(self, module: torch.nn.Module) -> None:
+        """A module is given other values: of a trained one, note those of the last step."""
+        if self.ended is None and self._world is not None:
+            known = {id(x) for x in module.parameters()}
+            if any(id(x) in known for x in self._parameters()):
+                self.loop_ended()
+
+    def end(self) -> tuple[str, bool]:
+        """At the end of the script: the parameters after the last step, and whether the script may
+        have changed them since. All mates come here."""
+        is_late = self._mates.any(self.ended is None)
+        found = self._of_all(self.ended or digest_of(self._parameters()))
+        return (found if self.optimizers else ""), is_late or not self.optimizers
 
     def _corrupt(self, trap: Path) -> None:
-        """Flip a bit of the first parameter, as broken memory would."""
-        values = local_of(self.optimizers[0].param_groups[0]["params"][0].detach())
-        values.view(-1).view(torch.uint8)[0] ^= 1
+        """Flip a bit of a parameter, as broken memory would: one that later steps do not round
+        away, high in the mantissa of the largest value."""
+        parts = (local_of(p.detach()).view(-1) for p in self._parameters())
+        values = next(part for part in parts if part.numel())
+        size = values.element_size()
+        at = int(values.abs().argmax()) * size + max(0, size - 2)
+        values.view(torch.uint8)[at] ^= 8
         trap.unlink()
 
 

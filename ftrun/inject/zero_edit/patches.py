@@ -5,15 +5,18 @@ Not here: the patches themselves (models.py, stepping.py, loaders.py, counting.p
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.machinery
 import inspect
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 _ABSENT = object()
+_WITH_KEYWORDS = 3
+"""Python's METH_VARARGS and METH_KEYWORDS."""
 
 
 class Patches:
@@ -78,6 +81,36 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+class _Definition(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("call", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_DEFINITIONS: list[_Definition] = []  # Python refers to them for good
+
+
+def built_in(ours: ModuleType, plain: Any) -> Any:
+    """A function that calls ``ours``, of the type that Python's own function ``plain`` has.
+
+    Scripts compare it: ``type(print) == type(open)``. ``ours`` is a module, as what ``plain`` is
+    bound to, so that pickle has the function by its name.
+    """
+    doc = f"{plain.__name__}{plain.__text_signature__}\n--\n\n{plain.__doc__}"
+    call = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p)
+    made = _Definition(plain.__name__.encode(), call, _WITH_KEYWORDS, doc.encode())
+    _DEFINITIONS.append(made)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype = ctypes.py_object
+    make.argtypes = ctypes.POINTER(_Definition), ctypes.py_object, ctypes.py_object
+    return make(made, ours, ours.__name__)
 
 
 def around(plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

@@ -170,9 +170,9 @@ class Predecessor:
     # ------------------------------------------------------------ a replacement
 
     @property
-    def is_behind(self) -> bool:
-        """Whether its predecessor has come further, or has made more calls across replicas."""
-        return not self.has_come or succeeding.has_more(self._world)
+    def has_calls(self) -> bool:
+        """Whether its predecessor has made more calls across replicas."""
+        return succeeding.has_more(self._world)
 
     def begins(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
         """This replacement is about to load the state of its predecessor's generation."""

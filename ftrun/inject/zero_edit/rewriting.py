@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import builtins
 import fcntl
-import functools
 import io
 import os
 import shutil
@@ -33,13 +32,14 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.files import Drafts, is_by_script
-from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.patches import Patches, built_in
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -49,8 +49,8 @@ HELD_MAX = 64
 _PLAIN: Any = builtins.open
 
 
-class Rewriting:
-    """Stands in for ``open``; like the built-in function it binds to no object.
+class Rewriting(ModuleType):
+    """Stands in for ``open``, and for the module that has it.
 
     Rules 1 and 2 are for the main thread's files only.
 
@@ -59,6 +59,7 @@ class Rewriting:
     """
 
     def __init__(self, script: Script) -> None:
+        super().__init__(io.__name__)
         self._script, self._drafts = script, script.drafts
         self._has_begun = self._drafts.has_begun
         self._held: list[_Held] = []
@@ -68,9 +69,9 @@ class Rewriting:
 
     def install(self, patches: Patches) -> None:
         """Patch ``open`` where scripts and the standard library find it."""
-        functools.update_wrapper(self, _PLAIN)
-        patches.put(builtins, "open", self)
-        patches.put(io, "open", self)
+        stand_in = built_in(self, _PLAIN)
+        patches.put(builtins, "open", stand_in)
+        patches.put(io, "open", stand_in)
 
     def passes(self) -> None:
         """This replica has peers to join: what it appends until then is dropped."""
@@ -192,7 +193,8 @@ class Rewriting:
             return False
         if "a" in mode and len(self._held) >= HELD_MAX:
             self._forget_closed()
-        is_theirs = path.exists() and not self._drafts.is_own(path)
+        has_any = path.exists() and path.stat().st_size > 0  # else a buffer had it, and is lost
+        is_theirs = has_any and not self._drafts.is_own(path)
         return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
 
 

@@ -39,6 +39,7 @@ from ftrun.inject.zero_edit.values.generators import state_of
 from ftrun.inject.zero_edit.values.survey import survey
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.values.walk import Walk
     from ftrun.training.context import WorkerContext
     from ftrun.training.manager import Manager
 
@@ -66,12 +67,12 @@ class Trial:
     ``kills``: by number, this replica's deaths that are still to come: the phase, and the step in
     which it dies. ``steps``: the trial ends after so many, and not before ``together`` replicas
     have trained in ``TOGETHER_STEPS`` in a row. Of several workers of a replica the first one
-    ``reports``, and the last one ``dies``. ``is_of_group``: there is one replica, and each of its
-    workers is seen as one (memory.py).
+    ``reports``, and the last one ``dies``. ``is_of_group``: each worker is replaced in its group,
+    and is seen as a replica: ``name`` is its number.
     """
 
     directory: Path
-    replica_id: str
+    name: str
     starts: int
     kills: dict[int, tuple[str, int]]
     steps: int
@@ -146,7 +147,7 @@ class Trial:
         self._has_begun = True
         self._inputs.pop(step, None)  # of a try that was not committed
         self._note_draws()
-        with open(self.directory / f"steps-{self.replica_id}", "a") as steps:
+        with open(self.directory / f"steps-{self.name}", "a") as steps:
             steps.write(f"{time.time()} {step}\n")  # as the times of files
         self._dies_in(TRAINING)
 
@@ -179,7 +180,9 @@ class Trial:
             _add(hashed, (args, kwargs), DEEP)
             self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
 
-    def committed(self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]]) -> None:
+    def committed(
+        self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]], walk: Walk
+    ) -> None:
         """So many steps are committed: all end at the trial's last one."""
         self._step = step
         self._note_sizes()
@@ -190,7 +193,7 @@ class Trial:
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
             frames = script_frames()
             every = [*frames, *module_frames(frames)]
-            self.write(facts(), survey(every, tensors=self.is_of_group))
+            self.write(facts(), survey(every, walk if self.is_of_group else None))
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()
@@ -207,7 +210,7 @@ class Trial:
     def has_joined(self, place: str, set_to: list[str], lacking: list[str]) -> None:
         """This replica has joined its peers."""
         if self.reports:
-            name = f"join-{self.replica_id}-{self.starts}.json"
+            name = f"join-{self.name}-{self.starts}.json"
             _write(self.directory / name, {"at": place, "set": set_to, "lacking": lacking})
 
     # ------------------------------------------------------------ the report
@@ -219,7 +222,7 @@ class Trial:
         if self._by_workers[0] or any(state_of(x) != state for x, state in self._own or ()):
             self._draws.add(self._step)
         _write(
-            self.directory / f"report-{self.replica_id}.json",
+            self.directory / f"report-{self.name}.json",
             {
                 "starts": self.starts,
                 "step": self._step,
@@ -242,24 +245,27 @@ def trial_of(here: WorkerContext) -> Trial | None:
         return None
     directory = Path(named)
     plan = json.loads((directory / PLAN).read_text())
-    seed_with(int(here.replica_id) * here.workers_per_replica + here.group_rank)
+    number = int(here.replica_id) * here.workers_per_replica + here.group_rank
+    is_of_group = bool(plan["is_group"])
+    seed_with(number)
     if plan.get("clock") == UNEVEN:
         _make_uneven()
+    name = str(number) if is_of_group else here.replica_id
     kills = {
-        number: (kill["phase"], kill["step"])
-        for number, kill in enumerate(plan["kills"])
-        if kill["victim"] == here.replica_id and not (directory / f"killed-{number}").exists()
+        index: (kill["phase"], kill["step"])
+        for index, kill in enumerate(plan["kills"])
+        if kill["victim"] == name and not (directory / f"killed-{index}").exists()
     }
     return Trial(
         directory,
-        here.replica_id,
+        name,
         here.restarts,
         kills,
         plan["steps"],
         plan["together"],
-        here.group_rank == 0,
-        here.group_rank == here.workers_per_replica - 1,
-        plan["is_group"],
+        is_of_group or here.group_rank == 0,
+        is_of_group or here.group_rank == here.workers_per_replica - 1,
+        is_of_group,
     )
 
 

@@ -49,7 +49,7 @@ TRAP_S_MAX = 30.0
 LOG_BYTES_MAX = 1 << 20
 FILE = "chaos-result.json"
 ENDING = ("kill", "node", "corrupt")
-"""The kinds after which a replica is replaced."""
+"""The kinds after which a replica is replaced; a corrupted one is unless it is only named."""
 PROGRESS_LATE_S = 1.2
 """A status has the steps of the last heartbeat."""
 
@@ -63,10 +63,11 @@ class Record:
     """A fault and what followed. Times in seconds; ``*_s`` None: it was not seen in time.
 
     ``step``: the job's when it came, as it was known. ``found_s``: until the lighthouse knew that a
-    replica was lost by it. ``next_step_s``: of one that ends a replica, by the lighthouse's clock,
-    the others' stall from the loss until their next quorum stood, and a usual step; of the rest,
-    until the job was seen at a step that it cannot have come to before: a second too long, and
-    after ``lighthouse`` until that is back. ``back_s``: until the replica that it ended was seen as
+    replica was lost by it, or is corrupted and trains on. ``next_step_s``: of one that ends a
+    replica, by the lighthouse's clock, the others' stall from the loss until their next quorum
+    stood, and a usual step; of the rest, until the job was seen at a step that it cannot have come
+    to before: a second too long, and after ``lighthouse`` until that is back. ``back_s``: until the
+    replica that it ended was seen as
     a member again. ``why_not``: why it was not carried out; "": it was.
     """
 
@@ -206,14 +207,18 @@ class Campaign(Session):
         ends, usual_s = fault.kind in ENDING, _usual_step_s(before)
         surely_later = before["step"] + 1 + int(PROGRESS_LATE_S / usual_s)
         former = replica_of(before, record.replica)["incarnation"] if ends else None
-        passed_s = 0.0
+        passed_s, later_s = 0.0, None
         while passed_s < REPLACED_S_MAX + fault.lasts_s:
             status = self._status()
             passed_s = clock.now() - began
+            if later_s is None and status["step"] > surely_later:
+                later_s = passed_s
+            if ends and fault.kind == "corrupt" and (at := _named_at(status, began)) is not None:
+                record.found_s, ends = max(0.0, at - began), False  # and nobody is replaced
             if record.next_step_s is None and ends:
                 _note_stall(record, status, began, usual_s)
-            elif record.next_step_s is None and status["step"] > surely_later:
-                record.next_step_s = passed_s
+            elif record.next_step_s is None:
+                record.next_step_s = later_s
             if ends and record.back_s is None and record.replica in members(status):
                 is_new = replica_of(status, record.replica)["incarnation"] != former
                 record.back_s = passed_s if is_new else None
@@ -322,6 +327,13 @@ def _note_stall(record: Record, status: Status, struck_at: float, usual_s: float
             if record.kind != "corrupt":  # it has made steps until then
                 record.next_step_s += record.found_s
             return
+
+
+def _named_at(status: Status, struck_at: float) -> float | None:
+    """When a replica was named as unlike the others, and trains on; None: none was since."""
+    now = clock.now()
+    times = [now - x["ago_s"] for x in status["events"] if x["kind"] == "diverged"]
+    return min((at for at in times if at >= struck_at - LOOK_S), default=None)
 
 
 def _usual_step_s(status: Status) -> float:

@@ -3,7 +3,7 @@
 In the first run nothing dies. In the second, replicas die in training and while a file is written,
 and their peers wait for the newcomers: it must end as the first one. In the third they die in an
 evaluation. Of several workers per replica one dies once, and the peers train on. If there is one
-replica, its workers die one by one, and are replaced from memory snapshots.
+replica, or with memory snapshots, workers die one by one, and each is replaced in its group.
 
 Not here: where they die (plan.py), the verdict about the runs (verdict.py).
 """
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -45,6 +46,8 @@ def check_script(
     steps: int,
     timeout_s: float,
     workers: int = 1,
+    *,
+    is_in_place: bool = False,
 ) -> int:
     """Try the script ``words``; the exit code: 0 if it heals, else 1.
 
@@ -54,6 +57,7 @@ def check_script(
         replicas: how many. ``workers``: of each; the last one dies. Of one replica all may.
         steps: the number of steps after which each run ends, if the script does not end before.
         timeout_s: a run is ended then.
+        is_in_place: of several replicas too, a worker is replaced from memory snapshots.
 
     Raises:
         UserError: the current directory cannot be copied.
@@ -65,14 +69,14 @@ def check_script(
         # Of several workers the step of a death is computed again under a quorum that needs the
         # newcomer, with the next batches, and one of them may be a batch further.
         waits = [] if workers > 1 else ["--min-replicas", str(replicas)]
-        is_group = replicas == 1
-        if is_group:  # each worker is seen as a replica (inject/zero_edit/memory.py)
-            waits, replicas, workers = ["--memory-snapshots", "auto"], workers, 1
-        command = ["run", "--replicas", "1" if is_group else str(replicas), "--prefix"]
-        command += ["--inject", "auto", *waits, *several, *options, *_from_copy(words, options)]
+        is_group, command = replicas == 1 or is_in_place, ["run", "--replicas", str(replicas)]
+        if is_group:  # each worker is seen as a replica
+            waits, replicas = ["--memory-snapshots", "auto"], replicas * workers
+        command += ["--prefix", "--inject", "auto", *waits, *several, *options]
+        command += _from_copy(words, options)
 
         def run(kind: str, kills: Sequence[Kill], clock: str = "") -> Run:
-            together = replicas if kills and workers > 1 else 0
+            together = replicas if kills and workers > 1 and not is_group else 0
             plan = {"steps": steps, "together": together, "is_group": is_group, "clock": clock}
             return _run(command, directory / kind, place, kills, plan, replicas, timeout_s)
 
@@ -80,7 +84,8 @@ def check_script(
         undisturbed = run("undisturbed", ())
         trial = Trial(replicas, workers, timeout_s, undisturbed, is_group=is_group)
         if undisturbed.is_whole(replicas):
-            trial.plan = plan_of(undisturbed.reports, once=workers > 1, is_group=is_group)
+            once = workers > 1 and not is_group
+            trial.plan = plan_of(undisturbed.reports, once=once, is_group=is_group)
             if trial.plan.exact:
                 _say(
                     "runs with deaths in training"
@@ -169,7 +174,8 @@ def _run(
         differences_of(logs),
         place.end(f"files-{directory.name}"),
         taken_again(struck, steps) if plan["is_group"] else (),
-        tuple(told),
+        tuple(line for _, line in told),
+        {kill: line for kill in struck for line in told_after(struck, kill, told)[:1]},
     )
 
 
@@ -190,7 +196,7 @@ def taken_again(
     """
     found = []
     for kill, at in struck.items():
-        until = min((x for x in struck.values() if x > at), default=math.inf)
+        until = _next(struck, at)
         again = {
             index: sum(
                 at < when <= until and step <= max((x for y, x in known if y <= at), default=-1)
@@ -203,10 +209,22 @@ def taken_again(
     return tuple(found)
 
 
+def told_after(
+    struck: Mapping[Kill, float], kill: Kill, told: Sequence[tuple[float, str]]
+) -> list[str]:
+    """What was told after a death, and before the next one. ``told``: with the times."""
+    at = struck[kill]
+    return [line for when, line in told if at < when <= _next(struck, at)]
+
+
+def _next(struck: Mapping[Kill, float], at: float) -> float:
+    return min((x for x in struck.values() if x > at), default=math.inf)
+
+
 def _watched(
     command: Sequence[str], here: Path, directory: Path, timeout_s: float
-) -> tuple[int, bool, list[str]]:
-    """The run's exit code, whether it was ended because it took too long, and what was told."""
+) -> tuple[int, bool, list[tuple[float, str]]]:
+    """The run's exit code, whether it took too long and was ended, and what was told when."""
     process = own_process.start(
         "ftrun.cli",
         list(command),
@@ -226,12 +244,12 @@ def _watched(
 
     timer = threading.Timer(timeout_s, end)
     timer.start()
-    has_stopped, told = False, list[str]()
+    has_stopped, told = False, list[tuple[float, str]]()
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
         if NOT_MENDED.search(line):
-            told.append(line.removeprefix("ftrun: ").strip().rstrip("."))
+            told.append((time.time(), line.removeprefix("ftrun: ").strip().rstrip(".")))
         is_over = (directory / REFUSED).exists() or line.startswith(NO_SNAPSHOTS)
         if is_over and not has_stopped:
             has_stopped = True  # the rest would only be the script under torchrun's rules

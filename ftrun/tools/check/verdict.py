@@ -28,7 +28,7 @@ class Run:
     order, with their replica's number. ``kills``: those that struck. ``differences``: between
     replicas that the lighthouse has found. ``files``: those that it has written. ``again``: for
     each death, how many steps another worker took again after it, and how many its replacement.
-    ``told``: why not every death could be mended.
+    ``told``: why not every death could be mended; ``fell``: after which.
     """
 
     exit_code: int
@@ -41,6 +41,7 @@ class Run:
     files: dict[str, Path] = field(default_factory=dict)
     again: tuple[tuple[int, int], ...] = ()
     told: tuple[str, ...] = ()
+    fell: Mapping[Kill, str] = field(default_factory=dict)
 
     def is_whole(self, replicas: int) -> bool:
         """Whether all replicas have come to its end."""
@@ -53,7 +54,8 @@ class Trial:
     """All runs. ``exact`` must end as ``undisturbed``; in ``counted`` replicas died in evaluations,
     in which their peers counted for them. None: there was no such run.
 
-    ``is_group``: of one replica, whose workers are seen as ``replicas``. ``again``: undisturbed
+    ``is_group``: workers are replaced in their group, and each is seen as one of ``replicas``.
+    ``workers``: of each replica of the job. ``again``: undisturbed
     once more, by an uneven clock: the values that are other ones in each run, or follow from the
     time, show there."""
 
@@ -73,10 +75,21 @@ class Trial:
         """What has a number."""
         return "worker" if self.is_group else "replica"
 
+    @property
+    def are_several(self) -> bool:
+        """Whether there are several replicas whose workers are replaced in their group."""
+        return self.is_group and self.replicas > self.workers
+
+    def named(self, index: int) -> str:
+        """What has a number, with it."""
+        if self.are_several:
+            return f"worker {index // self.workers}.{index % self.workers}"
+        return f"{self.kind} {index}"
+
     def who(self, kill: Kill) -> str:
         """The process that was killed."""
         if self.is_group:
-            return f"worker {kill.victim}"
+            return self.named(kill.victim)
         worker = f"worker {self.workers - 1} of " if self.workers > 1 else ""
         return f"{worker}replica {kill.victim}"
 
@@ -172,8 +185,15 @@ def _deaths_in_group(trial: Trial, run: Run) -> Iterator[str]:
         cost = f"{counted(lost, 'step')} lost" if _is_lost(kill, lost) else "no step lost"
         if lost and not _is_lost(kill, lost):
             cost = "all began again"
+        elif _is_restart(trial, run, kill):
+            cost = "its replica restarted"
         its = f"; its replacement repeated {counted(repeated, 'step')}" if repeated else ""
         yield f"{trial.who(kill)} was killed {WORDS[kill.phase]}{when}: {cost}{its}"
+
+
+def _is_restart(trial: Trial, run: Run, kill: Kill) -> bool:
+    """Whether a replica was restarted after a death, while others took steps without it."""
+    return trial.are_several and kill in run.fell and kill.phase != STARTING
 
 
 def _is_lost(kill: Kill, again: int) -> bool:
@@ -217,9 +237,9 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
         return
     if run.exit_code:
         yield f"the job {kind} ended with exit code {run.exit_code}"
-    missing = [str(index) for index in range(trial.replicas) if index not in run.reports]
+    missing = [trial.named(index) for index in range(trial.replicas) if index not in run.reports]
     if missing:
-        yield f"{trial.kind} {', '.join(missing)} did not come to the end"
+        yield f"{', '.join(missing)} did not come to the end"
     planned = () if trial.plan is None else (trial.plan.exact, trial.plan.counted)
     due = next((kills for kills in planned if kills and set(run.kills) <= set(kills)), ())
     struck = len(run.kills)
@@ -232,6 +252,8 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
             yield f"{counted(lost, 'step')} lost"
         if lost or run.exit_code:
             yield from run.told
+        else:
+            yield from (run.fell[x] for x in run.kills if _is_restart(trial, run, x))
         return
     if len(run.joins) < struck:
         yield f"of {struck} killed replicas {len(run.joins)} joined their peers"
@@ -247,7 +269,7 @@ def _ends(trial: Trial, run: Run, kind: str) -> Iterator[str]:
 
 def _why_not(trial: Trial, run: Run) -> str:
     """Why a run with deaths need not end as the undisturbed one; "": it must."""
-    if trial.workers > 1:
+    if trial.workers > 1 and not trial.is_group:
         return "the peers of a replica of several workers train on while it is away"
     if _lost(run):
         return "a step was lost at a death, and the script goes on with its next batches"
@@ -266,7 +288,7 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     """Lines about what is equal and what is not; and what makes the check fail."""
     before, after = trial.undisturbed.reports, run.reports
     equal, told, problems = list[str](), list[str](), list[str]()
-    inputs = [*_other_inputs(before, after, trial.kind)]
+    inputs = [*_other_inputs(before, after, trial.named)]
     is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
     # What random numbers change shows in a batch or a parameter: else they excuse nothing.
     draws = any(report["draws"] for report in before.values()) and not trial.is_group
@@ -350,13 +372,13 @@ def _counted(trial: Trial, run: Run) -> Iterator[str]:
         yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
 
 
-def _other_inputs(before: Reports, after: Reports, kind: str) -> Iterator[str]:
+def _other_inputs(before: Reports, after: Reports, named: Callable[[int], str]) -> Iterator[str]:
     """The first step at which a replica got another batch. A newcomer has none of earlier ones."""
     for index, report in before.items():
         theirs = after[index]["inputs"]
         odd = [int(x) for x in theirs if report["inputs"].get(x, theirs[x]) != theirs[x]]
         if odd:
-            yield f"{kind} {index} from step {min(odd)} on"
+            yield f"{named(index)} from step {min(odd)} on"
 
 
 def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:

@@ -27,6 +27,10 @@ def check(
         typer.Option("-w", "--workers-per-replica", metavar="W", help="Workers of each; some die."),
     ] = 1,
     steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
+    memory_snapshots: Annotated[
+        str,
+        typer.Option(metavar="off|auto", help="auto: workers of several replicas are replaced."),
+    ] = "",
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="When a run is ended.")
     ] = 300.0,
@@ -50,10 +54,20 @@ def check(
             f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
             "was started."
         )
+    is_in_place = memory_snapshots == "auto" and replicas > 1
+    usual = "auto" if replicas == 1 else "off"
+    if memory_snapshots not in ("", usual) and not (is_in_place and workers > 1):
+        raise UserError(
+            f"--memory-snapshots {memory_snapshots} is for several replicas of several workers "
+            "(off or auto). A group without replicas has them in each trial (auto), and a replica "
+            "of one worker never (off). Nothing was started."
+        )
     from ftrun.config import script as config
     from ftrun.tools.check.command import check_script
 
     kind = config.TargetKind.MODULE if module else config.TargetKind.FILE
     config.check_script(config.Script(config.own_path(script[0]), kind, tuple(script[1:])))
     options = ["--device", device, *(["--module"] if module else [])]
-    raise typer.Exit(check_script(script, options, replicas, steps, timeout_s, workers))
+    raise typer.Exit(
+        check_script(script, options, replicas, steps, timeout_s, workers, is_in_place=is_in_place)
+    )

@@ -162,6 +162,17 @@ def test_buffers_that_a_pass_registers_are_watched_too(keeps: bool) -> None:
     assert all(torch.equal(served[name], x) for name, x in expected.items())
 
 
+def test_of_a_buffer_that_a_pass_replaces_the_one_before_the_pass_is_served() -> None:
+    module, passes = nn.BatchNorm1d(2), Passes(keeps=True)
+    passes.watch(module)
+    passes.begins()
+    module.running_mean = torch.ones(2)
+    replaced = module.running_mean
+    assert passes.stills()[replaced.data_ptr()].tolist() == [0.0, 0.0]
+    passes.over(list)
+    assert replaced.data_ptr() not in passes.stills()
+
+
 def test_a_buffer_that_a_pass_replaces_has_been_changed_by_it() -> None:
     module, passes = nn.BatchNorm1d(2), Passes()
     passes.watch(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -66,3 +67,18 @@ def test_all_ranks_hear_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     ballots = [(True, False), (False, True), (True, False), (None, False)]
     lowest = [(7, True), (7, False), (-1, False)]
     assert heard == [[True, False, True, *ballots, *lowest]] * 2
+
+
+def test_a_vote_says_that_it_is_waited_for_at_once() -> None:
+    """By that a replacement knows that its predecessor has come no further (in_place.py)."""
+    seen: list[bool] = []
+
+    class Group:
+        def allreduce(self, _: object, options: dist.AllreduceOptions) -> object:
+            seen.append(options.asyncOp)
+            return SimpleNamespace(wait=bool)
+
+    vote = GroupVote(context(0), DEADLINE_S, Group())
+    vote.any(True)
+    assert vote.decide(TAG, True).commits
+    assert seen == [False, False]

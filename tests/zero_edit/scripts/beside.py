@@ -20,6 +20,7 @@ class Average:
         self.shadow = {name: p.data.clone() for name, p in model.named_parameters()}
         self.slow = [p.detach().clone() for p in model.parameters()]
         self.parameters = [copy.deepcopy(list(model.parameters()))]  # by rate, as of diffusion
+        self.momentum = {}  # by parameter, as optimizers that people write
 
     def update(self):
         for name, p in self.model.named_parameters():
@@ -28,6 +29,8 @@ class Average:
             slow.mul_(0.8).add_(p.detach(), alpha=0.2)
         for mean, p in zip(self.parameters[0], self.model.parameters(), strict=True):
             mean.detach().mul_(0.7).add_(p, alpha=0.3)
+        for p in self.model.parameters():
+            self.momentum[p] = 0.6 * self.momentum.get(p, torch.zeros_like(p)) + p.detach()
 
 
 class Bag(nn.Module):
@@ -87,6 +90,7 @@ def main():
         "model": model.module,
         "shadow": Bag(average.shadow.values()),
         "slow": Bag(average.slow),
+        "momentum": Bag(average.momentum.values()),
         "parameters": Bag(average.parameters[0]),
         "best": Bag(best_state.values()),
         "once an epoch": once_an_epoch.module,

@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     unpacked,
 )
 from ftrun.inject.zero_edit.values.units import (
+    Keys,
     is_as,
     is_leaf,
     is_of_tensors,
@@ -56,10 +57,13 @@ class Attributes:
 
     Args:
         modules: gives the outermost ones, by name.
+        keys: of dicts by parameters and modules.
     """
 
-    def __init__(self, modules: Callable[[], Mapping[str, torch.nn.Module]]) -> None:
-        self._modules = modules
+    def __init__(
+        self, modules: Callable[[], Mapping[str, torch.nn.Module]], keys: Keys | None = None
+    ) -> None:
+        self._modules, self._keys = modules, keys or Keys(modules)
         self._first: dict[str, dict[str, Any]] | None = None
 
     def begin(self) -> None:
@@ -86,8 +90,9 @@ class Attributes:
                     is_same = type(first) is type(now) and histories.are_equal(first, now)
                 else:
                     tensors = filter(torch.is_tensor, leaves(value))
-                    is_same = type(first) is tuple and is_as(value, first)
+                    is_same = type(first) is tuple and first != () and is_as(value, first)
                     is_same = is_same or any(memory(x) in own for x in tensors)
+                    now = value if is_same else self._keys.named(value, f"{root} {name}")
                 if not is_same:
                     found[PLAIN if is_plain else TENSORS].setdefault(root, {})[name] = now
         return found
@@ -97,7 +102,9 @@ class Attributes:
         for root, module in self._modules().items():
             for kind in (PLAIN, TENSORS):
                 for name, value in tree.get(kind, {}).get(root, {}).items():
-                    _put(module, name, value, own, is_plain=kind == PLAIN)
+                    is_plain = kind == PLAIN
+                    given = value if is_plain else self._keys.own(value, f"{root} {name}")
+                    _put(module, name, given, own, is_plain=is_plain)
 
 
 def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:

@@ -42,10 +42,11 @@ _LEFT_OUT = (
 )
 
 
-def survey(frames: Sequence[FrameType], *, tensors: bool = False) -> Values:
+def survey(frames: Sequence[FrameType], like: Walk | None = None) -> Values:
     """The plain values that these frames reach, by function and path.
 
-    ``tensors``: and digests of the tensors and arrays that heal.
+    ``like``: and digests of the tensors and arrays that heal, also of those that packages keep: it
+    knows which do.
     """
     found: Values = {}
     met: set[int] = set()
@@ -57,13 +58,13 @@ def survey(frames: Sequence[FrameType], *, tensors: bool = False) -> Values:
             if not LEFT_OUT[name]:
                 with contextlib.suppress(Exception):  # an object of the script's may do anything
                     _look(found, met, f"{function} {name}", value, DEEP)
-    return found | _units(frames) if tensors else found
+    return found if like is None else found | _units(frames, like)
 
 
-def _units(frames: Sequence[FrameType]) -> Values:
+def _units(frames: Sequence[FrameType], like: Walk) -> Values:
     walk, found = Walk(), Values()
-    walk.reaches_all = True
-    for reached in walk.walk(frames):
+    walk.reaches_all, walk.trainer, walk.optimizers = True, like.trainer, like.optimizers
+    for reached in walk.walk([*frames, *walk.kept()]):
         for path, unit in reached.units.items():
             hashed = hashlib.blake2b(digest_size=8)
             for leaf in leaves(unit):

@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, giv
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_own, is_small, packed
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
+    Keys,
     Mark,
     Thin,
     digest_of,
@@ -91,7 +92,7 @@ class _Known:
     @property
     def has_changed(self) -> bool:
         """Whether it is not as before the first step."""
-        return self.kept is None or self.mark is None or not is_as(self.kept, self.mark)
+        return self.kept is None or not self.mark or not is_as(self.kept, self.mark)
 
 
 class Tensors:
@@ -119,9 +120,12 @@ class Tensors:
     ) -> None:
         self._walk = walk or Walk()
         self._modules, self._beside = modules, beside
-        self._attributes = Attributes(
-            lambda: {**{str(at): x for at, x in enumerate(modules())}, **beside(), **bare()}
-        )
+
+        def named() -> dict[str, torch.nn.Module]:
+            return {**{str(at): x for at, x in enumerate(modules())}, **beside(), **bare()}
+
+        self._keys = Keys(named)
+        self._attributes = Attributes(named, self._keys)
         self._known: dict[Key, _Known] = {}
         self._held: list[Any] = []
         self._also: dict[Key, Key] = {}  # further names of units
@@ -270,7 +274,7 @@ class Tensors:
                 whole = known.thin.restored()
             items = whole.items() if type(whole) in DICTS else [("", whole)]
             for inner, x in items:
-                if isinstance(x, torch.Tensor):
+                if isinstance(x, torch.Tensor) and type(inner) in (str, int):
                     found.setdefault(id(x), f"{' '.join(key)} {inner}")
         for name, module in self._beside().items():
             found.update((id(x), f"{name} {at}") for at, x in enumerate(parameters_of(module)))
@@ -281,13 +285,14 @@ class Tensors:
     def state(self) -> dict[str, Any]:
         """The units that have changed, and the names of tensors that do not heal."""
         beside, trained = self._beside(), self._trained()
+        self._keys.lost = []
         own = trained | _memory_of(beside.values())
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
             if value is None:
                 continue
-            rest = _without(value, own)
+            rest = self._keys.named(_without(value, own), " ".join(key))
             if rest is _OWN:
                 self._healed.add(key)
             elif key in self._changed or known.has_changed:
@@ -301,11 +306,12 @@ class Tensors:
         rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]
         if self.keeps_all:
             self._held = []
+        attributes = self._attributes.state(own)
         return {
             UNITS: found,
-            REBOUND: rebound,
+            REBOUND: [*rebound, *self._keys.lost],
             MODULES: states,
-            ATTRIBUTES: self._attributes.state(own),
+            ATTRIBUTES: attributes,
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
         }
 
@@ -336,6 +342,7 @@ class Tensors:
                 why = "was made after the first step" if name in given else "its peers lack"
                 self.lacking.append(f"the {_made(name)}, which {why}")
         own |= _memory_of(beside.values())
+        self._keys.lost = []
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         units = tree.get(UNITS, {})
         objects: dict[str, tuple[Any, Any]] = {}  # before, and now
@@ -347,7 +354,8 @@ class Tensors:
                 self.lacking.append(key[1])
                 continue
             before = holder.get(name)
-            now = set_to(before, units[unit]["value"], units[unit]["device"], own)
+            value = self._keys.own(units[unit]["value"], key[1])
+            now = set_to(before, value, units[unit]["device"], own)
             if now is not before:
                 variables.put(holder, name, now)
             objects[unit] = before, now
@@ -357,6 +365,7 @@ class Tensors:
             own_one = holder.get(name)
             if now is not None and own_one is not now and not (is_late and own_one is not old):
                 variables.put(holder, name, now)
+        self.lacking += [f"a part of {where}" for where in self._keys.lost]
         reached = self._walk.walk(self._walk.frames())
         for _ in range(2):  # what was given is there, and is kept
             self.look(reached)

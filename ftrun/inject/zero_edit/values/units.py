@@ -4,10 +4,14 @@
 |---|---|---|
 | a tensor, a parameter, a DTensor or an array | a confusion matrix | the same object |
 | a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors (1) |
+| a dict by parameters or modules | ``self.momentum[p]`` | the same dict |
 | a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
 
 A batch is not among these: the next one is another object. Of a DTensor the shard of this rank is
 carried, and its mesh and placements stay as they are.
+
+Keys that are parameters or modules, or their ids, are other ones in each process: a state has their
+names in the place of these.
 
 (1) A new dict counts at once, as long as the script holds its tensors: at the first draw after an
 evaluation it may be the best state, which a newcomer that joins there needs.
@@ -21,7 +25,8 @@ import copy
 import ctypes
 import weakref
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -31,6 +36,9 @@ from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_si
 
 _PLAIN = frozenset({*PLAIN, bytes})
 _LISTS = (list, tuple)
+_OBJECTS = (torch.Tensor, torch.nn.Module)
+_NAME, _ID = "the object ", "the id of "
+"""Begin the text that stands for a key."""
 SAMPLE_BYTES = 64
 """Of the begin, the middle and the end of a tensor."""
 
@@ -96,6 +104,65 @@ def leaves(value: Any) -> list[Any]:
     return found
 
 
+class Keys:
+    """The names of parameters and modules, for dicts that have these, or their ids, as keys.
+
+    Args:
+        modules: gives the outermost modules by name.
+
+    Attributes:
+        lost: where a key has no name, or no object here. The state lacks what is by that key.
+    """
+
+    def __init__(self, modules: Callable[[], Mapping[str, torch.nn.Module]]) -> None:
+        self._modules = modules
+        self.lost: list[str] = []
+
+    def named(self, value: Any, where: str) -> Any:
+        """A unit's value with names in the place of the objects."""
+        names = cache(lambda: {id(x): name for name, x in self._objects().items()})
+
+        def name(key: Any) -> Any:
+            if isinstance(key, _OBJECTS):
+                found = names().get(id(key))
+                return None if found is None else _NAME + found
+            is_id = type(key) is int and key >> 32 and key in names()
+            return _ID + names()[key] if is_id else key
+
+        return self._renamed(value, name, where)
+
+    def own(self, value: Any, where: str) -> Any:
+        """The value with this worker's own objects."""
+        objects = cache(self._objects)
+
+        def object_of(key: Any) -> Any:
+            if type(key) is not str or not key.startswith((_NAME, _ID)):
+                return key
+            is_id = key.startswith(_ID)
+            found = objects().get(key.removeprefix(_ID if is_id else _NAME))
+            return id(found) if is_id and found is not None else found
+
+        return self._renamed(value, object_of, where)
+
+    def _objects(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for root, module in self._modules().items():
+            found.update((f"{root} {name}", x) for name, x in module.named_modules())
+            found.update((f"{root} {name}", x) for name, x in module.named_parameters())
+        return found
+
+    def _renamed(self, value: Any, rename: Callable[[Any], Any], where: str) -> Any:
+        if type(value) in _LISTS:
+            return type(value)(self._renamed(x, rename, where) for x in value)
+        if type(value) not in DICTS:
+            return value
+        found = {rename(key): self._renamed(x, rename, where) for key, x in value.items()}
+        if None in found:
+            del found[None]
+            self.lost.append(where)
+        return found
+
+
 class Thin:
     """A unit's value, which is not kept alive by this."""
 
@@ -117,7 +184,8 @@ def is_of_tensors(value: Any) -> bool:
     """Whether a dict or a list has tensors or arrays, and apart from these only plain values."""
     first = next(iter(value.values() if type(value) in DICTS else value), None)
     is_plain = type(first) in _PLAIN or (type(first) is torch.Tensor and is_single(first))
-    if is_plain and (type(value) in _LISTS or len(value) > limits.ITEMS):
+    is_long = len(value) > limits.ITEMS and not isinstance(next(iter(value)), _OBJECTS)
+    if is_plain and (type(value) in _LISTS or is_long):
         return False  # a history, which grows at every draw
     return _count(value, limits.DEEP) > 0
 
@@ -133,10 +201,12 @@ def _count(value: Any, deep: int) -> int:
         return -1
     total = 0
     for key, item in list(value.items()) if kind in DICTS else enumerate(value):
-        found = _count(item, deep - 1) if type(key) in (str, int) else -1
+        is_object = type(key) not in (str, int)
+        is_known = not is_object or isinstance(key, _OBJECTS)
+        found = _count(item, deep - 1) if is_known else -1
         if found < 0:
             return -1
-        total += found
+        total += found + is_object
     return total if total <= limits.TENSORS else -1
 
 

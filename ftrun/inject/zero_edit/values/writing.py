@@ -15,12 +15,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from functools import partial
+from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any, cast
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.frames import Values, names_of
 from ftrun.inject.zero_edit.values import histories
 from ftrun.inject.zero_edit.values.holders import Held, attributes_of
 from ftrun.inject.zero_edit.values.kinds import (
@@ -67,7 +68,7 @@ class FrameVariables:
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
-        self.known = frame.f_locals  # once: before Python 3.13 each access reads the frame again
+        self.known = names_of(frame)  # once: before Python 3.13 each access reads the frame again
         self._is_changed = False
 
     def find(self, path: str) -> tuple[dict[Any, Any], str] | None:
@@ -120,9 +121,11 @@ class FrameVariables:
         self._is_changed |= holder is self.known
 
     def close(self) -> None:
-        """Before Python 3.13 ``f_locals`` of a function is a copy: write it into its frame."""
+        """Before Python 3.13 ``f_locals`` of a function is a copy: write it into its frame. Into a
+        module's it would write what comprehensions have for themselves, which hides its names."""
         real = getattr(self._frame, "frame", self._frame)  # of a generator
-        if self._is_changed and isinstance(real, FrameType) and sys.version_info < (3, 13):
+        is_copy = self._frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
+        if self._is_changed and isinstance(real, FrameType) and is_copy:
             frame, clear = ctypes.py_object(real), ctypes.c_int(0)
             ctypes.pythonapi.PyFrame_LocalsToFast(frame, clear)
 

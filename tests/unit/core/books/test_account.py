@@ -536,3 +536,22 @@ def test_one_that_trained_on_and_lost_its_quorum_had_none_since_then() -> None:
     job.attach("0", m.RunningReplica("0", "i0"))
     job.say("0", m.Report(StateId(14, "x"), Endpoint("h", "h:1")))
     assert job.seconds("0") == {"training": 10.0 + 4 * 0.5, "no quorum": 2.0}
+
+
+def test_one_that_was_healing_and_had_said_nothing_trained_on() -> None:
+    """It heals in the first step, and the lighthouse dies before its first Progress."""
+    job = BookedJob()
+    for name in job.incarnations:
+        job.start(name)
+    job.report("0")
+    job.say("1", m.Report(StateId(0, "other"), Endpoint("h", "h:1")))
+    job.build("0", "1")
+    job.wait(0.1)
+    assert job.replica("1")["use"] == "healing"
+    former, saved = quorum(job), job.core.books.account.record(job.now)
+    assert saved is not None
+    job.saved = saved
+    job.restart_lighthouse(5.0)
+    job.attach("1", m.RunningReplica("1", "i1"))
+    job.say("1", m.Report(StateId(41, "x"), Endpoint("h", "h:1"), in_force=former))
+    assert job.seconds("1") == {"healing": 0.1, "training": 5.0}

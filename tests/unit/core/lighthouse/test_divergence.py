@@ -12,6 +12,7 @@ from ftrun.core.activity import Activity
 from ftrun.core.failure_kinds import HEAL, REPORT, STOP
 from ftrun.core.lighthouse.divergence import STATES_MAX
 from ftrun.core.messages import Mark
+from ftrun.core.quorum import Endpoint
 from tests.unit.core.books.booked_job import BookedJob
 
 SOUND = "SGD lr 0.1, momentum 0.9"
@@ -37,6 +38,24 @@ class Job(BookedJob):
         """All show their parameters, in the order of the slots."""
         for name, digest in zip(self.incarnations, digests, strict=True):
             self.marks(name, mark(step, parameters=digest))
+
+    def end(self, *ends: Mark) -> None:
+        """The scripts have ended, in the order of the slots."""
+        self.sent.clear()
+        for name, its in zip(self.incarnations, ends, strict=False):
+            self.say(name, m.Present(Endpoint("h", "h:1"), ended=its))
+
+    @property
+    def compared(self) -> str:
+        """By the last Roster."""
+        found = [x.message for x in self.sent if isinstance(x, m.ToWorkers)]
+        return [x.compared for x in found if isinstance(x, m.Roster)][-1]
+
+    def finish(self) -> m.EndJob | None:
+        for name in self.incarnations:
+            self.say(name, m.Leaving(m.LeaveReason.FINISHED))
+            self.send(name, m.ReplicaFinished(name, self.incarnations[name]))
+        return self.core.state.outcome
 
     @property
     def replaced(self) -> dict[str, str]:
@@ -221,3 +240,75 @@ def test_the_job_stops_where_that_is_asked_for(digests: Any, who: str) -> None:
     outcome = job.core.state.outcome
     assert outcome is not None and outcome.exit_code == 78 and outcome.reason.startswith(who)
     assert outcome.reason.endswith("--on-corruption stop")
+
+
+def last(parameters: str, *, is_late: bool = False) -> Mark:
+    return Mark(240, "end", "", parameters, is_late=is_late)
+
+
+def test_nobody_is_judged_at_the_end_before_all_have_shown_it() -> None:
+    job = Job()
+    job.end(last("aa"), last("aa"))
+    assert job.compared == ""
+    job.end(last("aa"), last("aa"), last("aa"))
+    assert job.compared == "end" and not job.told
+    outcome = job.finish()
+    assert outcome is not None and outcome.exit_code == 0
+
+
+def test_one_that_was_corrupted_after_the_last_mark_heals_at_the_end() -> None:
+    job = Job()
+    job.compare(200, "aa", "aa", "aa")
+    job.end(last("bb"), last("bx"), last("bb"))
+    (name, cause), *more = job.replaced.items()
+    assert (name, more, job.compared) == ("1", [], "")
+    assert cause.startswith("is corrupted since a step after 200 and up to 240: its parameters")
+    assert cause.endswith("it heals from them")
+
+
+def test_the_job_stops_at_the_end_where_that_is_asked_for() -> None:
+    job = Job(action=STOP)
+    job.compare(200, "aa", "aa", "aa")
+    job.end(last("bb"), last("bx"), last("bb"))
+    outcome = job.core.state.outcome
+    assert outcome is not None and outcome.exit_code == 78
+    assert outcome.reason.startswith("replica 1 is corrupted since a step after 200")
+
+
+@pytest.mark.parametrize(("action", "ends"), [(REPORT, "bxb"), (HEAL, "bx")])
+def test_a_job_that_ends_with_unlike_replicas_does_not_end_with_0(action: Any, ends: str) -> None:
+    job = Job(len(ends), action=action)
+    job.compare(200, *["aa"] * len(ends))
+    job.end(*map(last, ends))
+    (text,) = job.told
+    assert job.compared == "end" and text.endswith("The job ends so.")
+    assert "since a step after 200 and up to 240" in text
+    outcome = job.finish()
+    assert outcome is not None and outcome.exit_code == 78
+    assert outcome.reason.startswith("all have come to the end, but replica 1 ")
+
+
+def test_parameters_that_the_script_may_have_set_after_its_loop_are_named_alone() -> None:
+    job = Job()
+    job.compare(200, "aa", "aa", "aa")
+    job.end(last("best", is_late=True), last("bb", is_late=True), last("bb", is_late=True))
+    (text,) = job.told
+    assert text.startswith("Replica 0 has ended with other parameters than replicas 1 and 2.")
+    assert job.compared == "end" and not job.replaced
+    outcome = job.finish()
+    assert outcome is not None and outcome.exit_code == 0
+
+
+def test_one_that_has_come_to_the_end_without_parameters_is_no_difference() -> None:
+    job = Job()
+    job.end(last("", is_late=True), last("bb"), last("bb"))
+    assert job.compared == "end" and not job.told
+
+
+def test_who_has_left_has_no_end() -> None:
+    job = Job(2)
+    lost = job.core.state.replicas["1"]
+    job.lose("1")
+    job.core.membership.divergence.ended(lost, last("xx"))
+    job.end(last("bb"))
+    assert not job.told

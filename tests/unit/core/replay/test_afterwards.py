@@ -3,6 +3,7 @@
 Each rank makes the calls of one program; a call ends at a rank once all members have begun it, and
 a broadcast once the first member has. In
 some schedules one rank makes a call too many or too few, so that the calls of a group cannot meet.
+In some the group is one of several replicas.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ftrun.core.replay import afterwards
+from ftrun.core.replay import afterwards, mending
 from ftrun.core.replay.afterwards import STEPS, Afterwards, Apart, Stand, Waits
-from ftrun.core.replay.settling import Board
+from ftrun.core.replay.mending import Decree, Mended, Mending
+from ftrun.core.replay.settling import Board, Generation
 
 SCHEDULES, LIMIT_S, TICK_S = 300, 20.0, 0.5
+SAYS_S, APART_S = 3.0, mending.APART_S
+"""It is said and looked at so late at most."""
 KINDS = ("allreduce", "barrier", "broadcast")
 Program = list[tuple[int, str]]
 
@@ -46,12 +50,18 @@ class Rank:
 
 @dataclass
 class World:
-    """``shift``: of the program of one rank, from ``wrong_from`` on; 0: none is wrong."""
+    """``shift``: of the program of one rank, from ``wrong_from`` on; 0: none is wrong.
+
+    ``replicas``: that train together. ``moved_at``: when a rank has begun or ended a call;
+    ``stopped_at``: when one was stopped.
+    """
 
     rng: random.Random
     shift: int
+    replicas: int = 1
     now: float = 100.0
     moved_at: float = 100.0
+    stopped_at: float = 100.0
 
     def __post_init__(self) -> None:
         ranks = self.rng.randint(2, 4)
@@ -71,7 +81,12 @@ class World:
             at = self.rng.randrange(self.calls if len(groups) == 1 else 1)
             wrong = other.program[:at] + other.program[at + 1 :]
             other.program = wrong if self.shift < 0 else [(7, "gather"), *other.program]
-        self.watch = Afterwards(LIMIT_S, self.steps())
+        self.mending = Mending(60.0, replicas=self.replicas, rejoin_s=9.0, hang_s=LIMIT_S)
+        assert self.mending.died(0, Generation(1, 0), self.now) == Decree(1)
+        none = [0] * ranks
+        board, joined = Board(1, none, [{}] * ranks, [False] * ranks), [1] * ranks
+        found = self.mending.look(board, joined, none, self.now, (), self.steps())
+        assert isinstance(found, Mended)
 
     def steps(self) -> list[int]:
         return [(STEPS + 1) * x.at // len(x.program) for x in self.ranks]
@@ -81,6 +96,7 @@ class World:
         for rank in self.ranks:
             if rank.stopped_s > 0:
                 rank.stopped_s -= TICK_S
+                self.stopped_at = self.now
                 continue
             if self.rng.random() < 0.004:
                 rank.stopped_s = self.rng.choice((2.0, 10.0, 3 * LIMIT_S))
@@ -95,12 +111,13 @@ class World:
             None if x.said is None else replace(x.said, age_s=self.now - x.said_at)
             for x in self.ranks
         ]
-        return self.watch.look(Board(1, [], done, is_over), self.steps(), said, self.now)
+        board = Board(1, [], done, is_over)
+        return self.mending.look_after(board, self.steps(), said, self.now)
 
     def play(self) -> list[Stand | None]:
         """Until all have gone on, or nothing has moved for so long that nothing will."""
         found = []
-        while not self.watch.is_over and self.now - self.moved_at < 20 * LIMIT_S:
+        while self.mending.is_watched and self.now - self.moved_at < 20 * LIMIT_S:
             found.append(self.tick())
         return found
 
@@ -110,6 +127,7 @@ class World:
         if not rank.is_in:
             rank.works_s -= TICK_S
             rank.is_in = rank.works_s <= 0
+            self.moved_at = self.now if rank.is_in else self.moved_at
             return
         group, _ = rank.program[rank.at]
         number = rank.done()[group]
@@ -129,15 +147,19 @@ def play(seed: int) -> None:
         AssertionError: a group is given up that goes on, or one that cannot is not.
     """
     rng = random.Random(seed)
-    world = World(rng, rng.choice((0, 0, -1, 1)))
+    world = World(rng, rng.choice((0, 0, -1, 1)), rng.choice((1, 1, 2)))
     found = world.play()
     stands = [x for x in found if x is not None and not isinstance(x, Apart)]
-    assert len(stands) <= 1, "people are told once"
+    is_one, is_over = world.replicas == 1, not world.mending.is_watched
+    assert len(stands) <= is_one, "people are told once"
     gave_up = any(isinstance(x, Apart) for x in found)
     has_gone_on = min(world.steps()) >= 2
     assert not (gave_up and not world.shift), "one that lives is given up"
-    assert gave_up or world.watch.is_over or stands, "nobody is told"
-    assert gave_up or has_gone_on == world.watch.is_over, "not all have gone on"
+    assert gave_up or is_over or stands or not is_one, "nobody is told"
+    assert gave_up or has_gone_on == is_over, "not all have gone on"
+    limit_s = LIMIT_S if is_one else APART_S
+    is_late = gave_up and world.now - max(world.moved_at, world.stopped_at) > limit_s + SAYS_S
+    assert not is_late, "it is found late"
 
 
 def test_no_schedule_is_judged_wrongly() -> None:
@@ -149,6 +171,12 @@ PLANTED: dict[str, tuple[object, str, object]] = {
     "what a stopped worker has said counts": (Waits, "is_fresh", True),
     "nobody is told": (afterwards, "Stand", lambda *_: None),
     "it is over after a call": (afterwards, "STEPS", 0),
+    "of several replicas it is found as late": (mending, "APART_S", LIMIT_S),
+    "of several replicas nobody looks": (
+        Mending,
+        "is_watched",
+        property(lambda self: self._after is not None and self.replicas == 1),
+    ),
 }
 
 
@@ -171,7 +199,7 @@ def test_calls_that_cannot_meet_are_given_up_in_most_schedules() -> None:
 
 def test_some_members_are_not_enough() -> None:
     """The third one may come to the call that both wait for."""
-    watch, done = Afterwards(20.0, [3] * 3), [{7: 5}] * 3
+    watch, done = Afterwards([3] * 3, 20.0, 20.0), [{7: 5}] * 3
     calls = Waits(7, 5, "barrier", 0, 0.5), Waits(7, 6, "barrier", 0, 0.5), None
     for now in (1.0, 21.0):
         found = watch.look(Board(1, [1] * 3, done, [False] * 3), [3] * 3, calls, now)
@@ -184,7 +212,7 @@ def look(watch: Afterwards, now: float, *calls: Waits | None, done: int = 5) -> 
 
 
 def test_one_call_of_unlike_sizes() -> None:
-    watch = Afterwards(20.0, [3, 3])
+    watch = Afterwards([3, 3], 20.0, 20.0)
     calls = Waits(7, 5, "broadcast", 8, 0.5), Waits(7, 5, "broadcast", 64, 0.5)
     assert look(watch, 1.0, *calls) is None
     assert look(watch, 11.0, *calls, done=4) is None, "one has moved"
@@ -193,7 +221,7 @@ def test_one_call_of_unlike_sizes() -> None:
 
 
 def test_all_in_one_call_are_told_and_waited_for() -> None:
-    watch = Afterwards(20.0, [3, 3])
+    watch = Afterwards([3, 3], 20.0, 20.0)
     calls = Waits(7, 5, "barrier", 0, 0.5), Waits(7, 5, "barrier", 0, 0.5)
     assert look(watch, 1.0, *calls) is None
     assert look(watch, 21.0, *calls) == Stand(20.0, calls)
@@ -202,6 +230,6 @@ def test_all_in_one_call_are_told_and_waited_for() -> None:
 
 
 def test_whoever_computes_is_no_reason_for_words() -> None:
-    watch = Afterwards(20.0, [3, 3])
+    watch = Afterwards([3, 3], 20.0, 20.0)
     assert look(watch, 1.0, None, Waits(0, -1, "", 0, 0.5)) is None
     assert look(watch, 90.0, None, Waits(0, -1, "", 0, 0.5)) is None

@@ -11,8 +11,6 @@ from ftrun.core.replay.mending import (
     Decree,
     Mended,
     Mending,
-    Outcome,
-    is_cheaper,
 )
 from ftrun.core.replay.settling import Board, Generation
 
@@ -164,64 +162,21 @@ def of_two(rejoin_s: float = 5.0) -> Mending:
     return Mending(60.0, replicas=2, rejoin_s=rejoin_s)
 
 
-def test_of_several_replicas_it_is_mended_where_that_costs_less() -> None:
-    assert is_cheaper(2, 0.4, 0.0, 0.0, 5.0)
-    assert not is_cheaper(16, 0.4, 0.0, 0.0, 5.0), "so many wait"
-    assert is_cheaper(16, 0.4, 0.0, 10.0, 5.0), "a heal would take long"
-    assert not is_cheaper(2, 0.4, 0.0, 10.0, 1.0), "the others do not wait so long"
-
-
-def test_a_long_set_up_is_part_of_a_restart_once() -> None:
-    assert is_cheaper(2, 2.7, 2.7, 0.0, 5.0)
-    assert not is_cheaper(2, 2.9, 2.9, 0.0, 5.0)
-    assert is_cheaper(2, 2.9, 2.9, 1.0, 5.0), "a heal would come to it"
-    assert not is_cheaper(4, 3.5, 3.5, 0.0, 5.0)
-    assert is_cheaper(4, 3.5, 0.0, 0.0, 5.0), "the machine is busy, and a restart takes 26 s"
-    assert is_cheaper(2, 2.0, 8.0, 0.0, 5.0), "it was slow once"
-    assert not is_cheaper(4, 2.0, 8.0, 0.0, 5.0)
-
-
-def mend(mending: Mending, now: float, takes_s: float) -> Outcome:
-    """A death, and its mend if it is one; returns what follows the death."""
-    found = mending.died(1, PLACE, now)
-    if isinstance(found, Decree):
-        words = [mending.number] * 3
-        mended = mending.look(board(mending.number, words), words, NONE, now + takes_s)
-        assert mended == Mended(takes_s)
-    return found
-
-
-def test_one_slow_mend_is_no_reason_to_restart() -> None:
+def test_after_a_mend_that_was_late_the_next_death_is_a_restart() -> None:
     mending = of_two()
-    assert mend(mending, 10.0, 4.5) == Decree(1)
-    assert mend(mending, 20.0, 0.5) == Decree(2)
-    assert mend(mending, 30.0, 0.5) == Decree(3)
-    assert mending.mend_s is not None
-    assert 0.5 < mending.mend_s < 1.0, "the slow one counts for less and less"
+    assert mending.died(1, PLACE, 10.0) == Decree(1)
+    assert not mending.is_late(14.9), "the others still wait"
+    assert mending.is_late(15.0), "it restarts because they have gone on"
+    mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 15.5)
+    assert mending.is_late(16.0), "it was over when that was known here"
+    mending = Mending(60.0, replicas=2, rejoin_s=5.0, was_late=True)
+    assert mending.died(1, PLACE, 100.0) is Fall.SLOW
+    assert not mending.is_late(200.0), "nobody has waited"
+    assert of_two().died(1, PLACE, 300.0) == Decree(1), "the one after it is tried again"
 
 
-def test_after_slow_mends_the_replica_is_restarted_and_then_one_is_tried_again() -> None:
-    mending = of_two()
-    assert mend(mending, 10.0, 16.0) == Decree(1)
-    found = []
-    for number in range(1, 5):
-        mending = Mending(60.0, replicas=2, rejoin_s=5.0, mend_s=mending.mend_s)
-        found.append(mend(mending, number * 100.0, 0.5))
-    assert found == [Fall.DEARER, Fall.DEARER, Decree(1), Decree(1)]
-
-
-def test_a_set_up_that_was_slow_once_counts_until_mends_are_known() -> None:
-    mending = of_two()
-    assert mending.died(1, PLACE, 1.0, 0, 2.5) == Decree(1)
-    mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 1.5)
-    assert mending.mend_s == 1.5
-    assert mending.died(1, PLACE, 9.0, 0, 8.0) == Decree(2)
-
-
-def test_the_more_replicas_wait_the_larger_must_the_state_be() -> None:
-    small, large = (Mending(60.0, replicas=16, rejoin_s=5.0) for _ in range(2))
-    assert small.died(1, PLACE, 1.0) is Fall.DEARER
-    assert large.died(1, PLACE, 1.0, 4 << 30) == Decree(1)
+def test_many_replicas_wait_as_two_do() -> None:
+    assert Mending(60.0, replicas=16, rejoin_s=5.0).died(1, PLACE, 1.0) == Decree(1)
 
 
 def test_a_replica_that_has_others_is_not_rewound_but_restarted() -> None:
@@ -233,9 +188,10 @@ def test_a_replica_that_has_others_is_not_rewound_but_restarted() -> None:
 
 def test_a_script_with_a_long_set_up_restarts_its_replica() -> None:
     """The others would wait in vain: they go on without it after a while."""
-    assert of_two().died(1, PLACE, 1.0, 0, 2.5) == Decree(1)
-    assert of_two().died(1, PLACE, 1.0, 0, 3.5) is Fall.DEARER
-    assert of_two().died(1, PLACE, 1.0, 4 << 30, 4.5) is Fall.DEARER
+    assert of_two().died(1, PLACE, 1.0, 4.9) == Decree(1)
+    assert of_two().died(1, PLACE, 1.0, 5.0) is Fall.SLOW
+    assert of_two().died(1, Fall.CALL, 1.0, 5.0) is Fall.CALL, "that is the reason"
+    assert Mending(60.0).died(1, PLACE, 1.0, 5.0) == Decree(1), "no others go on without it"
 
 
 def watched() -> Mending:

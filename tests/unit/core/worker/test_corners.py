@@ -334,3 +334,32 @@ def test_a_peer_that_is_no_mate_and_is_not_reached_has_not_left() -> None:
         replace(ask, endpoint=Endpoint("h", "elsewhere:1")), case.now, reached=False
     )
     assert case.parting.awaited == ["1"]
+
+
+def presents(machine: StepMachine) -> list[m.Present]:
+    out = [x.message for x in machine.handle(e.PeersAsked(), 1.0) if isinstance(x, e.Send)]
+    return [x for x in out if isinstance(x, m.Present)]
+
+
+def test_the_end_that_is_shown_is_of_the_state_that_is_held() -> None:
+    machine = machine_of("worker 0 holds 5/A")
+    assert [x.ended for x in presents(machine)] == [None]
+    state = machine.state
+    machine.ended_with = m.Mark(state.step, state.lineage, "", "digest")
+    assert [x.ended for x in presents(machine)] == [machine.ended_with]
+    machine.ended_with = m.Mark(state.step - 1, "before", "", "digest")
+    late = m.Mark(state.step, state.lineage, "", is_late=True)
+    assert [x.ended for x in presents(machine)] == [late], "it has healed since"
+
+
+@pytest.mark.parametrize(("found", "is_taken"), [("6/A+1.1#1", True), ("6/B", False)])
+def test_a_step_that_peers_have_committed_with_its_gradients_is_no_loss(
+    found: str, is_taken: bool
+) -> None:
+    machine = machine_of("worker 0 holds 5/A")
+    for line in (
+        "boundary", "new quorum 1.1#1 at 5/A: 0 1 2", "built 1.1#1", "issue", "interrupt 1.1#1",
+        f"new quorum 1.2#1 at {found}: 0 1 newcomers 0", "built 1.2#1", "decide no: reset",
+    ):  # fmt: skip
+        machine.handle(event_of(line), 1.0)
+    assert machine.was_taken is is_taken

@@ -5,11 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ftrun.core.ids import Attempt, StateId, WorkerKey
-from ftrun.core.messages import Roster
+from ftrun.core.messages import Mark, Roster
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.core.worker.asking import AskLighthouse, AskPeer
 from ftrun.core.worker.exchange import ASKS, PEEKS, Contribution, ExchangeName, ExchangeQuestion
-from ftrun.core.worker.parting import LOOK_EVERY_S, Do, Parting, ShownStage, Stage, Stay
+from ftrun.core.worker.parting import (
+    AGAIN_S,
+    COMPARED_WITHIN_S,
+    LOOK_EVERY_S,
+    Do,
+    Parting,
+    ShownStage,
+    Stage,
+    Stay,
+)
 from ftrun.core.worker.under_way import Fate
 
 STATE = StateId(7, "abc")
@@ -36,6 +45,7 @@ class Machine:
     freezes_membership: bool = False
     state: StateId = STATE
     lingers: bool = False
+    ended_with: Mark | None = None
 
 
 class Case:
@@ -240,3 +250,53 @@ def test_the_workers_of_a_replica_leave_together() -> None:
 def test_a_question_for_a_stage_survives_its_address() -> None:
     question = pair().asked().question
     assert ExchangeQuestion.parse(question.path()) == question
+
+
+def uncompared() -> Case:
+    """All are here, and this one has shown its parameters."""
+    case = pair()
+    case.machine.ended_with = Mark(7, "abc", "", "digest")
+    case.answers(Stage.HERE)
+    assert case.next() == Stay(case.now + AGAIN_S), "it has asked the lighthouse at once"
+    assert case.shown.stage is Stage.HERE
+    return case
+
+
+def test_none_knows_before_the_parameters_of_all_were_compared() -> None:
+    case = uncompared()
+    case.now += AGAIN_S
+    assert case.parting.next(case.now) == AskLighthouse(anew=True)
+    case.parting.are_over(Roster(True, compared="other"), case.now)
+    assert isinstance(case.next(), Stay) and case.shown.stage is Stage.HERE
+    case.parting.are_over(Roster(True, compared="abc"), case.now)
+    case.now += LOOK_EVERY_S
+    case.answers(Stage.KNOWS)
+    assert case.next() is None and case.parting.is_compared
+
+
+def test_a_peer_that_knows_was_compared_too() -> None:
+    case = pair()
+    case.machine.ended_with = Mark(7, "abc", "", "digest")
+    case.answers(Stage.KNOWS)
+    assert case.next() is None
+
+
+def test_who_gets_no_judgement_leaves_all_the_same() -> None:
+    case = uncompared()
+    case.now += COMPARED_WITHIN_S / 2
+    assert isinstance(case.next(), Stay)
+    case.now += COMPARED_WITHIN_S / 2
+    case.next()
+    assert case.shown.stage is Stage.KNOWS and not case.parting.is_compared
+
+
+def test_the_time_for_a_judgement_begins_again_with_a_successor() -> None:
+    case = uncompared()
+    case.now += COMPARED_WITHIN_S / 2
+    case.machine.in_force = quorum(2, member("0", "a"), member("1", "c"))
+    case.parting.are_over(Roster(True), case.now)
+    assert case.next() is Do.TELL
+    case.now += COMPARED_WITHIN_S
+    case.answers(Stage.HERE)
+    case.next()
+    assert case.shown.stage is Stage.HERE

@@ -229,6 +229,25 @@ def held():
 """
 
 
+def test_two_loops_in_one_function_of_a_package_are_two(tmp_path: Path) -> None:
+    """Seen by reading: the inner one hid the outer one, and the epoch was not set."""
+    path = tmp_path / "site-packages" / "transformers" / "trainer.py"
+    path.parent.mkdir(parents=True)
+    text = "def train(look):\n for x in range(9):\n  for y in range(3):\n   look(x, y)"
+    seen = []
+
+    def look(*at: int) -> None:
+        seen.append(at)
+        if len(seen) == 2:
+            (outer, _), (inner, _) = RANGES.current({"trainer.py:train"})
+            assert (outer.line, inner.line) == (2, 3)
+            assert RANGES.set(outer, 6) and RANGES.set(inner, 0)
+
+    run(path, text)["train"](look)
+    rest = [(x, y) for x in (7, 8) for y in range(3)]
+    assert seen == [(0, 0), (0, 1), (0, 1), (0, 2), *rest]
+
+
 def test_a_loop_that_was_left_is_over(tmp_path: Path) -> None:
     names = run(tmp_path / "left.py", LEFT)
     every = {f"left.py:{name}" for name in ("any_of", "outer", "held")}

@@ -468,6 +468,18 @@ def test_a_loader_with_iterators_of_its_own_is_followed() -> None:
         count = OPEN.count
         assert batches(shown) == [[*range(20)], [*range(20, 40)]]
         assert OPEN.count == count + 1
+
+        class Drawn(DataLoader[int]):
+            def __iter__(self) -> Any:
+                self.seed = int(torch.randint(1 << 40, ()))
+                return iter([torch.tensor([self.seed])])
+
+        drawn = Drawn(Numbers(), shuffle=True)
+        own = iter(drawn)
+        first = drawn.seed
+        next(own), iter(drawn)
+        own.go_to(None, 0, Order(seeds=Seeds(own.begun)))
+        assert (drawn.seed, batches(own)) == (first, [[first]])
     finally:
         patches.undo()
         OPEN.thread = before

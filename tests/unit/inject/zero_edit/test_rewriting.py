@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import json
 import logging
 import os
+import pickle
 import shutil
 import sys
 from collections.abc import Iterator
@@ -69,6 +72,18 @@ def test_a_successor_goes_on_where_it_has_joined(
         "rank 2 goes on in its predecessor's files: metrics.csv, config.json"
         in capfd.readouterr().err
     )
+
+
+@pytest.mark.usefixtures("ours")
+def test_open_is_a_function_of_pythons_own() -> None:
+    """Seen: a script (VAR) puts its own ``print`` only if that has the type of ``open``."""
+    assert type(open) is type(print) and inspect.isbuiltin(open)
+    assert open is io.open
+    assert pickle.loads(pickle.dumps(open)) is open  # noqa: S301  # its own bytes
+    assert inspect.signature(open) == inspect.signature(rewriting._PLAIN)
+    assert (open.__name__, open.__doc__) == ("open", rewriting._PLAIN.__doc__)
+    with pytest.raises(FileNotFoundError):
+        open("/nowhere", encoding="utf-8")
 
 
 def test_on_the_way_past_a_loop_nothing_is_written(
@@ -303,6 +318,22 @@ def test_a_successor_appends_nothing_before_it_has_joined(
     assert log.read_text() == "step 0\nstep 20\n"
     assert early.read_text() == "begins\nstep 20\n"
     assert own.read_text() == "one two", "it has made this one itself"
+
+
+@pytest.mark.parametrize("mode", ["a", "w"])
+def test_what_a_predecessor_has_opened_and_not_written_is_written(
+    tmp_path: Path, place: Any, ours: Rewriting, mode: str
+) -> None:
+    """Seen: the first lines of a log (VAR's) were in its predecessor's buffer, and in no file."""
+    path = tmp_path / "main.log"
+    left(path, b"")
+    lines = open(path, mode)
+    lines.write("begins\n")
+    ours.joined()
+    place.has_begun = True
+    lines.write("step 20\n")
+    lines.close()
+    assert path.read_text() == "begins\nstep 20\n"
 
 
 def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriting) -> None:

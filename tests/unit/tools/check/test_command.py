@@ -26,3 +26,13 @@ def test_a_script_that_cannot_run_is_named_before_anything_is_copied(
     Path("broken.py").write_text("def (")
     with pytest.raises(UserError, match=said):
         check(words, module=module)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "workers", "given"), [(1, 2, "off"), (2, 1, "auto"), (2, 2, "on")]
+)
+def test_memory_snapshots_that_this_trial_cannot_have(
+    replicas: int, workers: int, given: str
+) -> None:
+    with pytest.raises(UserError, match=f"--memory-snapshots {given} is for several replicas"):
+        check(["a.py"], replicas=replicas, workers=workers, memory_snapshots=given)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.check.command import differences_of, taken_again
+from ftrun.tools.check.command import differences_of, taken_again, told_after
 from ftrun.tools.check.place import Files
 from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
 from ftrun.tools.check.verdict import Run, Trial, lines_of
@@ -97,7 +97,8 @@ def in_group(again: Sequence[tuple[int, int]], told: Sequence[str] = (), **chang
     died = run(second=report(**{**other, **changes}), kills=GROUP, joins=())
     died = replace(died, again=tuple(again), told=tuple(told))
     plan = Plan(GROUP, (), ())
-    return trial(died, run(second=other, kills=(), joins=()), plan=plan, is_group=True)
+    before = run(second=other, kills=(), joins=())
+    return replace(trial(died, before, plan=plan, is_group=True), workers=2)
 
 
 def test_workers_of_one_replica_that_lose_no_step() -> None:
@@ -159,6 +160,30 @@ def test_of_one_replica_nothing_may_be_lacking() -> None:
     assert not is_well
     words = "FAILED: the newcomer could not be given: losses (list of 20000)"
     assert lines[-1] == words
+
+
+def test_a_worker_of_several_replicas_whose_replica_restarted() -> None:
+    """No step was taken again, and yet its samples were lost."""
+    one = replace(in_group([(0, 0), (0, 2), (0, 1)]), workers=1)
+    lines, is_well = lines_of(one)
+    assert is_well, lines
+    assert lines[1] == "worker 1.0 was killed at its start, before the first step: no step lost"
+    why = "worker 1.0 died. Worker 0 cannot be replaced alone, so its replica restarts"
+    assert one.exact is not None
+    one.exact = replace(one.exact, fell={GROUP[0]: why, GROUP[1]: why})
+    lines, is_well = lines_of(one)
+    assert not is_well
+    assert lines[2].startswith(
+        "worker 1.0 was killed in training, after step 5: its replica restarted"
+    )
+    assert lines[-1] == f"FAILED: {why}"
+
+
+def test_what_was_told_belongs_to_the_death_before_it() -> None:
+    struck = {KILLS[0]: 10.0, KILLS[1]: 20.0}
+    told = [(9.0, "before"), (11.0, "first"), (21.0, "second")]
+    assert told_after(struck, KILLS[0], told) == ["first"]
+    assert told_after(struck, KILLS[1], told) == ["second"]
 
 
 def test_steps_that_are_taken_again_are_counted_from_one_death_to_the_next() -> None:

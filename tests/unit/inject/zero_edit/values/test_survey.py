@@ -11,6 +11,7 @@ import torch
 
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.survey import survey
+from ftrun.inject.zero_edit.values.walk import Walk
 
 
 class Slotted:
@@ -54,12 +55,30 @@ def test_what_has_a_state_and_no_values() -> None:
 
 def test_tensors_are_told_by_their_bytes() -> None:
     sums, table = torch.zeros(3), {"a": torch.ones(2)}
-    before = survey([sys._getframe()], tensors=True)
+    before = survey([sys._getframe()], Walk())
     sums.add_(1)
-    after = survey([sys._getframe()], tensors=True)
+    after = survey([sys._getframe()], Walk())
     changed = [path.partition(" ")[2] for path, x in before.items() if after[path] != x]
     assert changed == ["sums"]
     assert [x.partition(" ")[2] for x in after if x.endswith("table")] and table
+
+
+class Averaging(torch.optim.SGD):
+    """An optimizer of a package, with an average that no variable leads to."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+        self.average = torch.zeros(2)
+
+
+def test_tensors_that_packages_keep() -> None:
+    optimizers, walk = [Averaging([torch.nn.Parameter(torch.zeros(2))])], Walk()
+    walk.optimizers = lambda: optimizers
+    before = survey([], walk)
+    optimizers[0].average.add_(1)
+    after = survey([], walk)
+    assert [x.partition(" ")[2] for x in before] == ["Averaging.average"]
+    assert before.keys() == after.keys() and before != after
 
 
 def test_it_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:

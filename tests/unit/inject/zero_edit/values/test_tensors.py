@@ -284,6 +284,61 @@ def test_a_newcomer_sets_tensors_in_place() -> None:
     assert shadow["c"].tolist() == [1.0] and tensors.lacking == []
 
 
+class Momentum:
+    """As optimizers that people write keep it: by parameters, by their ids, and by layers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.all = list(model.parameters())
+        self.model, self.first = model, torch.nn.Parameter(torch.ones(1))
+        self.of: dict[Any, Any] = {p: torch.zeros_like(p) for p in self.all}
+        self.steps = dict.fromkeys(self.all, 0)
+        self.ids: dict[int, Any] = {}
+        self.state: Any = defaultdict(dict)
+
+    def step(self, by: float) -> None:
+        for p in self.all:
+            self.of[p].add_(by)
+            self.steps[p] += 1
+            self.ids[id(p)] = torch.full_like(p, by)
+        for layer in self.model.children():
+            self.state[layer]["rate"] = by
+            self.state[layer]["sum"] = torch.ones(2) * by
+        self.model.cache = {self.all[0]: torch.full((2,), by)}  # type: ignore[assignment]
+
+    def values(self) -> Any:
+        of = [float(self.of[p].detach().mean()) for p in self.all]
+        ids = [float(self.ids[id(p)].mean()) for p in self.all]
+        layers = [(self.state[x]["rate"], float(self.state[x]["sum"][1])) for x in self.model]  # type: ignore[attr-defined]
+        cache: Any = self.model.cache
+        return of, ids, layers, [self.steps[p] for p in self.all], float(cache[self.all[0]][0])
+
+
+@pytest.mark.usefixtures("as_script")
+def test_what_is_kept_by_parameters_or_layers_heals() -> None:
+    """Seen by reading: it was neither carried nor named, and ids were those of the donor."""
+
+    def rank(by: float, tree: Any = None) -> tuple[Any, Any, list[str]]:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        momentum, tensors = Momentum(model), Tensors(lambda: [model])
+        draw(tensors)
+        tensors.begin()
+        for _ in range(2):
+            momentum.step(by)
+            draw(tensors)
+        kept = [*momentum.of.values()]
+        if tree is not None:
+            tensors.load(tree)
+            assert all(x is y for x, y in zip(kept, momentum.of.values(), strict=True))
+            return momentum.values(), {}, tensors.lacking
+        momentum.of[momentum.first] = torch.ones(1)  # of no module
+        draw(tensors)
+        return momentum.values(), tensors.state(), []
+
+    donors, tree, _ = rank(3.0)
+    newcomers, _, lacking = rank(1.0, tree)
+    assert newcomers == donors and lacking == ["momentum.of (rebound)"]
+
+
 @pytest.mark.usefixtures("as_script")
 def test_copies_of_parameters_heal_and_parameters_of_a_model_do_so_with_it() -> None:
     net = nn.Linear(2, 1)

@@ -624,3 +624,29 @@ def test_a_class_of_another_package_is_not_made() -> None:
     assert write_values(sys._getframe(), values) == []
     assert made == {}
     assert lacks(sys._getframe(), values) == ["made[x]"]
+
+
+MODULE = """
+steps = [x for x in range(2)]
+x, count = 7, 0
+set_to(count=1)
+set_to(count=2, x=8)
+[set_to(count=count + x) for x in (10,)]
+"""
+
+
+def test_a_module_has_what_was_set_last() -> None:
+    """Since Python 3.12 a comprehension runs in its module's frame, of which ``f_locals`` may be a
+    copy then. Writing one back gave the frame the comprehension's ``x`` for good."""
+
+    def set_to(**values: Any) -> None:
+        frame = sys._getframe(1)
+        while frame.f_code.co_name != "<module>":
+            assert frame.f_back is not None
+            frame = frame.f_back
+        write_values(frame, values)
+        assert {name: variables_of(frame)[name] for name in values} == values
+
+    variables: dict[str, Any] = {"set_to": set_to}
+    exec(compile(MODULE, "script.py", "exec"), variables)
+    assert (variables["count"], variables["x"]) == (12, 8)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from ftrun.core.agent import events as e
 from ftrun.core.agent import words
+from ftrun.core.agent.mend_words import WAS_LATE
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.stack_words import innermost
@@ -100,6 +101,8 @@ class Hangs(Part):
             if reason.startswith((DIVERGED, *whole)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:
+                if slot.replaced and self._settings.replicas > 1:
+                    slot.fall = WAS_LATE
                 self._give_up(slot, gone)
 
     def stacks_taken(self, incarnation: str, stacks: tuple[tuple[int, str], ...]) -> None:

@@ -29,6 +29,7 @@ def replaced(failure: Failure, then: str, *, is_told: bool = False) -> ShowNotic
 
 
 WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."
+WAS_LATE = "The other replicas went on before its replacement was ready, so its replica restarts. "
 
 
 def is_replaced(failure: Failure, step: int) -> ShowNotice:

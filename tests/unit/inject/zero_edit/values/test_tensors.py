@@ -514,7 +514,7 @@ def of_learner(learner: Learner) -> tuple[Models, Tensors]:
 @pytest.mark.usefixtures("as_script")
 def test_a_module_of_its_rank_that_nobody_has_changed_stays() -> None:
     nets = [nn.Linear(1, 1), nn.Linear(1, 1)]
-    donor, newcomer = (Tensors(lambda: (), lambda x=x: {"net 1": x}) for x in nets)
+    donor, newcomer = (Tensors(lambda: (), {"net 1": x}.copy) for x in nets)
     donor.begin()
     before = nets[1].weight.clone()
     newcomer.unlike = newcomer.again = frozenset({"net 1"})

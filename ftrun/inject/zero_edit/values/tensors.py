@@ -306,8 +306,8 @@ class Tensors:
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
         found |= {key: {AS: first} for key, first in also.items() if first in found}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
-        known = beside.keys() & self._firsts.keys() - self._loaded
-        still = sorted(name for name in known if is_as(_every(beside[name]), self._firsts[name]))
+        both = beside.keys() & self._firsts.keys() - self._loaded
+        still = sorted(name for name in both if is_as(_every(beside[name]), self._firsts[name]))
         kept = {key: x for key, x in self._known.items() if key[0] == KEPT and x.mark is None}
         lost = {key for key, x in kept.items() if x.value is None}
         rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]

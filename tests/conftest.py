@@ -5,8 +5,8 @@ first (suite/durations.txt; also a file with jobs that is not recorded there): a
 one of them last would go on alone.
 
 Properties are tried with the same examples in every run; ``scripts/core_coverage``, which follows
-each branch, tries a tenth of them. Only ``--hypothesis-profile "fresh seeds"`` draws others, twice
-as many, and keeps what it finds for its next run (.hypothesis/examples).
+each branch, tries a tenth of them. Only ``--hypothesis-profile "fresh seeds"`` draws others, and
+keeps what it finds for its next run (.hypothesis/examples).
 
 A shell that starts the tests in the background ignores Ctrl-C on their behalf, and nohup a hangup;
 every process that a test starts would inherit that, and many tests send these signals.
@@ -18,7 +18,8 @@ Torch and ftrun set variables of their own process as they are used. Each test h
 that the run began with: its jobs inherit them.
 
 What is loaded when the tests begin, torch above all, is exempt from garbage collection. Simulations
-and properties make many objects, and each full collection would go through all modules.
+and properties make many objects, and each full collection would go through all modules. While
+they are imported nothing is collected: each process that shares the tests imports them all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import gc
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,8 +36,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from ftrun.base import linux
 from tests.suite.durations import ROOT, read_files
-from tests.suite.levels import has_jobs, is_long
-from tests.suite.properties import FRESH_EXAMPLES
+from tests.suite.levels import has_jobs, is_long, is_slow
 
 ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fixed seed", ANY_MACHINE, derandomize=True, database=None)
@@ -45,7 +45,6 @@ settings.register_profile(
     "fresh seeds",
     ANY_MACHINE,
     database=DirectoryBasedExampleDatabase(ROOT / ".hypothesis" / "examples"),
-    max_examples=FRESH_EXAMPLES,
     print_blob=True,
 )
 settings.load_profile("fixed seed")
@@ -74,15 +73,24 @@ def no_variable_of_a_test_before() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Called by pytest: the long files first, all others as they were found; marks long tests."""
+    """Called by pytest: the long files first, all others as they were found; marks long
+    tests, and slow ones."""
     seconds = read_files()
     items.sort(key=lambda item: -seconds.get(item.path, math.inf if has_jobs(item.path) else 0.0))
     for item in items:
         if is_long(item.path, item.name):
             item.add_marker(pytest.mark.long)
+        if is_slow(item.path, item.name):
+            item.add_marker(pytest.mark.slow)
 
 
-def pytest_collection_finish() -> None:
-    """Called by pytest when each test file is imported."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Called by pytest: within it each test file is imported."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def kills_at(seed: int, count: int) -> str:
 def test_an_unmodified_script_trains_each_sample_once(tmp_path: Path, workers: int) -> None:
     options = ("--inject", "ddp", "--data", "exactly-once")
     output = unmodified(tmp_path, workers, ("1@4:draw", "0@9:between", "2@14:draw"), *options)
-    assert "not committed" not in output
+    # Who has not all results of its peer's last step heals it from the others, which have.
+    assert re.findall(r"(\d+) of \d+ steps were not committed", output) in ([], ["1"]), output
 
 
 def test_an_unmodified_script_keeps_a_global_batch(tmp_path: Path) -> None:

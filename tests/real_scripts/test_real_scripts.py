@@ -220,6 +220,12 @@ def test_the_verdict_of_check() -> None:
     )
     assert check_verdict(1, "ftrun check: not carried: LBFGS\n") == "not ok (not carried: LBFGS)"
     assert check_verdict(1, "") == "not ok (no verdict)"
+    named = "ftrun check: the newcomer could not be given: its own y\n"
+    assert check_verdict(0, f"{named}ftrun check: ok: it heals\n") == "ok"
+    found = check_verdict(1, f"{named}ftrun check: FAILED: z\n")
+    assert found == "not ok (the newcomer could not be given: its own y)"
+    assert not Result("a", True, "same", "same", found).is_wrong
+    assert Result("a", True, "same", "same", "not ok (FAILED: y)").is_wrong
 
 
 def test_the_table_and_its_totals() -> None:

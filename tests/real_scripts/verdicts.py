@@ -19,6 +19,8 @@ LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
 """Before a line of a worker: of ftrun's, and of torchrun's with --tee."""
 LACKS = re.compile(r"not carried: .*?(the \S+ \(\S+\) of this rank, which was its own)")
 """A module that a newcomer has as its donor has it, although that of each rank was another one."""
+NOT_GIVEN = "the newcomer could not be given: "
+"""So ``ftrun check`` names what a death has cost."""
 NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 SHARE = re.compile(rf"(?:{NUMBER.pattern})(\s*%)?")
 """A whole number before a percent sign is measured, and not counted."""
@@ -58,8 +60,11 @@ class Result:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether ``ftrun check`` says what the kills did not show, or the other way round."""
-        if not self.check or not self.killed:
+        """Whether ``ftrun check`` says what the kills did not show, or the other way round.
+
+        Not if it names what was lost: it kills at more moments, and compares without a tolerance.
+        """
+        if not self.check or not self.killed or NOT_GIVEN in self.check:
             return False
         return (self.check == "ok") != (self.killed == SAME)
 
@@ -217,6 +222,7 @@ def check_verdict(exit_code: int, output: str) -> str:
         return "ok"
     bad = [x for x in lines if x.startswith(("FAILED: ", "not carried: ", "the "))]
     failed = [x for x in bad if x.startswith("FAILED")]
+    failed = [x for x in lines if failed and x.startswith(NOT_GIVEN)] or failed
     return f"not ok ({_short((failed or bad or lines or ['no verdict'])[0])})"
 
 

@@ -2,7 +2,9 @@
 
 Three levels. The **gate** is what each change must pass, in five minutes on two idle cores. **all**
 is what must pass before a merge: also the variants of real jobs, which are marked ``long`` here.
-What takes longer is marked ``slow`` where it is written, and belongs to ``scripts/proof``.
+What takes longer is marked ``slow`` where it is written, or here if it is one of several variants,
+and belongs to ``scripts/proof``. ``all`` has fifteen minutes on two cores, most of which real jobs
+take: 2 to 3 s of a core each, one on the nodes of a Slurm 20 to 60.
 
 Every mechanism has a test with real processes in the gate. A new test in the rooms of jobs is long:
 one of a new mechanism is added to ``KEPT``. Only a run of the whole gate leaves long tests out:
@@ -117,7 +119,6 @@ LONG: dict[str, tuple[str, ...]] = {
         "test_one_fault_at_every_place_of_a_small_job",
         "test_schedules_hold_and_every_fault_strikes_in_them",
         "test_schedules_in_batches",
-        "test_schedules_of_one_kind[many]",
     ),
     "unit/agent/test_imports.py": (
         "test_late_imports_leave_variables_where_the_kernel_shows_them",
@@ -153,6 +154,99 @@ LONG: dict[str, tuple[str, ...]] = {
 }
 """The tests elsewhere that are not in the gate."""
 
+SLOW: dict[str, tuple[str, ...]] = {
+    "engines/test_slurm.py": (
+        # hands under Slurm are agents as others are; theirs: engines/test_groups.py
+        "test_groups_of_two_nodes_each_outlive_an_agent",
+    ),
+    "process/test_dying.py": ("test_the_others_go_on_before_it_is_gone[exec]",),
+    "process/test_giving_up.py": ("test_a_job_that_has_finished_without_it_says_so[options1-0]",),
+    "process/test_guards.py": ("test_nothing_is_left_when_guards_are_killed[victims1]",),
+    "process/test_join.py": (
+        "test_uneven_batches_train_what_one_process_does[schedule]",
+        "test_uneven_batches_train_what_one_process_does[clip]",
+    ),
+    "process/test_launch.py": ("test_ctrl_c_ends_the_job_and_is_raised[loop]",),
+    "process/test_lighthouse_killed.py": ("test_a_failure_is_one_incident_and_closed[recorded]",),
+    "process/test_quiet.py": ("test_a_lighthouse_is_as_silent_about_its_clients[wished1]",),
+    # what each store does: unit/lighthouse/register/test_contract.py
+    "process/test_register.py": ("test_the_state_is_away_and_then_its_lighthouse_is_killed[etcd]",),
+    "process/test_register_chaos.py": ("test_one_leads_at_a_time_whoever_is_stopped[etcd]",),
+    "process/test_run.py": ("test_a_plain_script_that_trains_is_started_again[raised]",),
+    "process/test_signals.py": ("test_a_script_with_a_handler_gets_the_signal[1]",),
+    "process/test_signals_to_all.py": ("test_a_script_saves_when_all_get_sigterm[options0]",),
+    "process/test_snapshots.py": (
+        "test_all_workers_die_and_their_agent_does_not[explicit_fsdp]",
+        "test_a_job_that_is_stopped_takes_a_last_one[explicit]",
+    ),
+    "process/test_status_line.py": (
+        "test_there_is_no_line_where_it_is_not_wanted[option]",
+        "test_there_is_no_line_where_it_is_not_wanted[pipe]",
+    ),
+    "process/test_the_end.py": (
+        "test_a_replica_that_has_never_trained_fails_the_job[min-replicas]",
+    ),
+    "process/test_two_agents.py": (
+        "test_a_lighthouse_that_is_asked_to_stop_is_the_last_to_go[False]",
+    ),
+    "process/test_worker_environment.py": ("test_no_two_workers_draw_the_same_numbers[options1]",),
+    "snapshots/test_kills.py": ("test_killed_twice[explicit_fsdp]",),
+    "torchft/test_threads.py": ("test_a_thread_that_fails_comes_again_and_heals[async]",),
+    "undisturbed/test_undisturbed.py": (
+        # several replicas: groups-2x2; one group: groups-1x4
+        "test_a_program_sees_what_it_sees_under_torchrun[groups-4x1]",
+        # a script that starts itself anew: zero_edit/test_elsewhere.py
+        "test_a_program_sees_what_it_sees_under_torchrun[again-2x1]",
+        "test_a_program_sees_what_it_sees_under_torchrun[again-1x2]",
+        "test_a_program_sees_what_it_sees_under_torchrun[another_process-1x2]",
+        "test_a_program_sees_what_it_sees_under_torchrun[ddp-2x1-copied_deeply]",
+        "test_a_program_sees_what_it_sees_under_torchrun[refused-2x1-power_sgd]",
+        "test_a_program_sees_what_it_sees_under_torchrun[refused-2x1-sharded_model_of_the_first_kind]",
+    ),
+    "zero_edit/test_collectives.py": (
+        "test_a_death_is_nothing_to_the_script[1:60:0-3]",
+        "test_a_death_is_nothing_to_the_script[2:100:1000,0:200:100-4]",
+        "test_so_it_is_with_gradients_over_nccl[0:125:300,2:200:0]",
+    ),
+    "zero_edit/test_divergence.py": (
+        "test_a_newcomer_that_diverges_heals_anew[settings-its optimizer has SGD lr 0.5, that of "
+        "replicas 0 and 2 SGD lr 0.1]",
+    ),
+    # other processes than the worker: undisturbed, [another_process-2x1]
+    "zero_edit/test_elsewhere.py": (
+        "test_it_runs_as_one_world_and_is_said_not_to_heal[subprocess]",
+        "test_it_runs_as_one_world_and_is_said_not_to_heal[spawn]",
+    ),
+    "zero_edit/test_files.py": (
+        "test_a_successor_knows_the_files_that_its_predecessor_kept[7--1]",
+    ),
+    "zero_edit/test_forms.py": (
+        "test_an_object_that_raises_when_ftrun_asks_it_ends_in_one_world[optimizer]",
+        "test_an_object_that_raises_when_ftrun_asks_it_ends_in_one_world[scheduler]",
+        "test_what_ftrun_itself_cannot_do_trains_as_one_world[install]",
+        "test_what_ftrun_itself_cannot_do_trains_as_one_world[lacks]",
+    ),
+    "zero_edit/test_iterators.py": ("test_a_batch_that_was_thrown_away_before_the_loop_counts[1]",),
+    "zero_edit/test_roots.py": (
+        "test_a_root_that_is_away_joins_where_its_peers_wait_for_it[objects-1]",
+        "test_a_root_that_is_away_joins_where_its_peers_wait_for_it[a file-1]",
+    ),
+    "zero_edit/test_subclass.py": ("test_it_heals_and_so_does_a_copy_that_is_an_average[by name]",),
+    "zero_edit/test_survivors.py": ("test_survivors_lose_no_step[ddp unused]",),
+    "zero_edit/test_turns.py": (
+        "test_a_batch_that_a_turn_hands_on_is_its_ranks_own[4-after it]",
+        "test_a_batch_that_a_turn_hands_on_is_its_ranks_own[4000-in the pass]",
+    ),
+    "zero_edit/test_workers.py": (
+        "test_one_replica_writes_torchs_distributed_checkpoints[ddp-1]",
+        "test_what_is_not_carried_runs_as_one_world[ddp]",
+        "test_what_is_not_carried_runs_as_one_world[part]",
+        "test_a_script_without_ddp_or_fsdp_runs_as_one_world",
+    ),
+}
+"""Variants of a kind that another test shows with real processes, in most files the same test with
+other parameters: ``scripts/test -m slow`` runs them, and none else does."""
+
 
 def has_jobs(file: Path) -> bool:
     """Whether it is a file of the rooms whose tests start jobs."""
@@ -168,6 +262,13 @@ def is_long(file: Path, name: str) -> bool:
     if has_jobs(file):
         return not names & set(KEPT.get(path, ()))
     return bool(names & set(LONG.get(path, ())))
+
+
+def is_slow(file: Path, name: str) -> bool:
+    """Whether the test is a variant that no level has."""
+    if not file.is_relative_to(TESTS):
+        return False
+    return name in SLOW.get(file.relative_to(TESTS).as_posix(), ())
 
 
 def missing(ran: Collection[str]) -> list[str]:

@@ -35,7 +35,7 @@ LINTERS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)
 CHECKS = (*LINTERS, ("scripts/core_coverage",))
 """Beside the tests of ``all``. The last one takes 40 s of a core: it runs the tests of the cores
 once more, with a tenth of the examples, because to follow each branch of the run itself, whose
-examples are 20 times as many and other ones each time, would cost minutes and be chance."""
+examples are 10 times as many and other ones each time, would cost minutes and be chance."""
 CHECK_TIMEOUT_S = 600.0
 FLAKES_MAX = 10
 AGAIN_TIMEOUT_S = 900.0

@@ -11,7 +11,7 @@ import pytest
 
 from tests.suite import run
 from tests.suite.durations import ROOT, read_files, write_files, write_slowest
-from tests.suite.levels import KEPT, LONG, TESTS, is_long, missing
+from tests.suite.levels import KEPT, LONG, SLOW, TESTS, is_long, is_slow, missing
 
 ONCE = """
 from pathlib import Path
@@ -130,12 +130,13 @@ def test_a_check_is_a_tool_beside_python_or_a_script_of_the_repository() -> None
 
 
 def test_the_table_of_levels_names_tests_that_are_there() -> None:
-    for table, is_in_gate in ((KEPT, True), (LONG, False)):
+    for table, is_in_gate in ((KEPT, True), (LONG, False), (SLOW, False)):
         for name, tests in table.items():
             text = (TESTS / name).read_text()
             for test in tests:
                 assert f"\ndef {test.partition('[')[0]}(" in text, (name, test)
                 assert is_long(TESTS / name, test) != is_in_gate
+                assert is_slow(TESTS / name, test) == (table is SLOW)
     assert is_long(TESTS / "process" / "test_new.py", "test_a_job")
     assert is_long(TESTS / "process" / "test_run.py", "test_another_job")
     assert not is_long(Path(__file__), "test_another")

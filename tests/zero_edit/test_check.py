@@ -12,8 +12,15 @@ import pytest
 
 from tests.jobs import THIS_TREE, run
 from tests.zero_edit.matrix import SCRIPTS, STEP_S
-from tests.zero_edit.test_forms import EXPLICIT, NEITHER
+from tests.zero_edit.test_forms import END, EXPLICIT, MODEL, WORLD
 
+NEITHER = f"""{WORLD}{MODEL}
+for _ in range(5):
+    step()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+{END}"""
 BY_RANK = """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

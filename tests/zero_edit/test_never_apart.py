@@ -187,6 +187,24 @@ def test_deaths_change_nothing(tmp_path: Path, row: str) -> None:
     assert re.search(reason, output), output
 
 
+def test_a_script_that_trains_the_module_in_its_ddp_is_one_world(tmp_path: Path) -> None:
+    """Seen: a newcomer began at step 0, and both ended with 0 and other parameters."""
+    found, output = ends(tmp_path / "deaths", LOCAL.replace("model(x)", "net(x)"), ("1 in 5",))
+    assert len(set(found)) == 1 and "one world" in output, output
+    assert re.search(r"script\.py:\d+: SGD steps parameters of a DistributedDat", output), output
+
+
+def test_a_frozen_module_that_each_rank_has_made_by_its_own_seed_stays(tmp_path: Path) -> None:
+    """Seen: a newcomer (MAR's) encoded its data by another rank's, and trained on other batches."""
+    frozen = "torch.manual_seed(rank); encoder = nn.Linear(6, 6).requires_grad_(False)\n"
+    script = frozen + LOCAL.replace("model.no_sync()", "torch.enable_grad()").replace(
+        "model(x)", "model(encoder(x))"
+    )
+    calm, _ = ends(tmp_path / "calm", script, ())
+    found, output = ends(tmp_path / "deaths", script, ("1 in 5", "0 in 9"))
+    assert found == calm and "which was its own" not in output, output
+
+
 def test_an_average_that_each_rank_has_begun_with_its_own_weights_is_named(tmp_path: Path) -> None:
     """Seen: the average that rank 0 saves was that of another rank, without a word."""
     seeded = (

@@ -229,9 +229,12 @@ class Replacing(Part):
             return
         self._end_who_holds_up(slot, event)
         now, steps = self._out.now, event.steps
+        if slot.mending.is_under_way and slot.awaited is None and not self._is_one:
+            slot.awaited = StepVerdict(steps, event.lost)  # before it can be decided
         words_of = event.board, event.joined, event.falls, now, event.broken, steps
         outcome = slot.mending.look(*words_of)
-        if outcome is None and slot.awaited is not None:
+        is_over = outcome is None and not slot.mending.is_under_way
+        if is_over and slot.awaited is not None:
             lost = slot.awaited.known(event.board, steps, event.lost)
             if lost is not None:
                 self._tell(slot, lost)
@@ -304,11 +307,10 @@ class Replacing(Part):
         left, known = slot.budget.left, (slot.ends, slot.replaced, dict(slot.lives))
         mend = Mend(*known, after_s, slot.budget.spent, slot.rewound_to, slot.fall)
         slot.untold.append(mend)
-        if self._is_one:
+        if slot.awaited is None:
             self._tell(slot, 0)
         else:
-            lost = event.lost if slot.awaited is None else slot.awaited.lost
-            slot.awaited = StepVerdict(event.steps, lost)
+            slot.awaited = replace(slot.awaited, steps=event.steps)
         slot.ends = Ends()
         slot.mended, slot.replaced = slot.replaced, {}
         slot.fall, slot.verdict, slot.rewound_to = "", None, None

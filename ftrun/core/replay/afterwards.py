@@ -139,7 +139,8 @@ class StepVerdict:
     All replicas decide about it, perhaps in a quorum that no lighthouse has formed so far.
 
     Args:
-        steps, lost: by rank, so many it has taken, and so many were not committed, at the mend.
+        steps: by rank, so many it had taken when the mend was over.
+        lost: by rank, so many were not committed when its worker was lost.
     """
 
     steps: Sequence[int]

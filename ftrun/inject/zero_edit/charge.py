@@ -76,21 +76,24 @@ class Charge:
         node: nobody else has the state of a replica that dies. Note the modules beside the models
         that are not alike there: a newcomer, which ``joins``, names those."""
         store = store_of_all("ftrun/stepped", STEPPED_LIMIT)
-        if joins:
-            names = store.get(UNLIKE).decode() if store.check([UNLIKE]) else ""
-            self._script.tensors.unlike = frozenset(names.splitlines())
-            return
         own, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-        stepped = {id(p) for x in optimizers for group in x.param_groups for p in group["params"]}
-        trained = [p for x in self._script.models.wrapped for p in x.parameters()]
-        known = [id(p) in stepped for p in trained if p.requires_grad]
-        is_whole = all(known) or not optimizers
-        digest = hashlib.blake2b(bytes(known), digest_size=8).hexdigest()
         beside = {} if self._script.mates.are_several else self._script.models.beside()
         kept = {
             name: digest_of(filter(is_leaf, [*module.parameters(), *module.buffers()]))
             for name, module in beside.items()
         }
+        if joins:
+            names = store.get(UNLIKE).decode() if store.check([UNLIKE]) else ""
+            first = json.loads(store.get(str(own)).decode())[1] if store.check([str(own)]) else {}
+            tensors = self._script.tensors
+            tensors.unlike = frozenset(names.splitlines())
+            tensors.again = frozenset(x for x in kept.keys() & first.keys() if kept[x] == first[x])
+            return
+        stepped = {id(p) for x in optimizers for group in x.param_groups for p in group["params"]}
+        trained = [p for x in self._script.models.wrapped for p in x.parameters()]
+        known = [id(p) in stepped for p in trained if p.requires_grad]
+        is_whole = all(known) or not optimizers
+        digest = hashlib.blake2b(bytes(known), digest_size=8).hexdigest()
         store.set(str(own), json.dumps([digest, kept]))
         if is_whole and not kept:
             return

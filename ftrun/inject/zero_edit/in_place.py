@@ -101,12 +101,10 @@ def keeper_of(here: WorkerContext) -> InPlace | None:
 
 
 class _World(ReplayedWorld):
-    """``is_loading``: a state is, in which nothing may be called. ``differs``: this replacement
-    makes another call than its predecessor; ``has_left``: and that has done more across replicas.
-    """
+    """``is_loading``: a state is, in which nothing may be called. ``differs``: is called where this
+    replacement makes another call than its predecessor."""
 
     is_loading = False
-    has_left: Callable[[], bool] = staticmethod(lambda: False)
     differs: Callable[[Call], None]
 
     def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
@@ -339,6 +337,7 @@ class InPlace:
         self.is_repeating = False
         self.world.on_live = None
         self._engine.goes_live()
+        self.world.note_back()
         return Interrupt(self._highest)
 
     @property

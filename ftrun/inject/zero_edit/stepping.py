@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.states import State
 from ftrun.training import compiling
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Stepping:
         self._guarded: set[type] = set()
         self._commit = compiling.never(script.loop.commit)
         self._depth = 0
+        self._alone: weakref.WeakSet[Any] = weakref.WeakSet()
         self.on_late: Callable[[str], None] = lambda what: None
         self.on_unfit: Callable[[str], None] = refuse
 
@@ -212,6 +214,8 @@ class Stepping:
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
+            if self._script.course.now is State.SET_UP:
+                self._steps_alone(optimizer)
             if self._commit():
                 self._depth += 1
                 self._script.world.optimizer = kind.__name__
@@ -224,6 +228,17 @@ class Stepping:
 
         step.ftrun_of = kind  # type: ignore[attr-defined]
         return step
+
+    def _steps_alone(self, optimizer: Any) -> None:
+        """No pass of a model has begun a step. Once it may be so: optimizers get their state by a
+        step without one."""
+        if optimizer in self._alone:
+            self.on_unfit(
+                f"{call_site()}: {type(optimizer).__name__} steps parameters of a "
+                "DistributedDataParallel (or FSDP2) by gradients of passes that do not go through "
+                "it, or not in training mode, so that ftrun sees no step"
+            )
+        self._alone.add(optimizer)
 
     def _patch_scaler(self) -> None:
         scaler: Any = torch.amp.GradScaler

@@ -62,6 +62,9 @@ def left_early(replica_id: str, step: int) -> None:
 
 
 def lost(steps: int, of: int, *, come_again: bool) -> None:
-    """Report steps that were not committed. ``come_again``: their samples are trained again."""
-    fate = "their samples were trained again" if come_again else "their batches are lost"
+    """Report steps that were not committed. ``come_again``: none of their samples is left out.
+
+    They are trained again, or the others have committed them with the others' results of this step.
+    """
+    fate = "each of their samples is trained once" if come_again else "their batches are lost"
     say(f"{steps} of {of} steps were not committed: {fate}")

@@ -630,7 +630,7 @@ FACTS_AND_SETTINGS = """
         contributors is_healing log quorum_logger commits_logger errors_logger
     Session: __init__ step_under_way keep_state awaits_newcomers others_join require_step issue
         watch_optimizer watch_sampler joining make_joining train_locally heal_with_place
-        follow_quorums
+        follow_quorums show_end
     ManagedWork: __init__ is_success exception is_completed
     ManagedProcessGroup: __init__ size rank getBackendName alltoall gather scatter recv_anysource
     OptimizerWrapper: __init__ add_param_group load_state_dict state_dict param_groups state

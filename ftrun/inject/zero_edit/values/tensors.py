@@ -49,9 +49,10 @@ _OWN = object()
 DIGEST = " (digest)"
 """Ends the path of what stands for a unit among the plain values, so that ranks are compared."""
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
-BUFFERS = "buffers"
+BUFFERS, STILL = "buffers", "still"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
-states of modules beside the trained ones; attributes of all modules; the buffers of those beside.
+states of modules beside the trained ones; attributes of all modules; the buffers of those beside,
+and which of these are as before the first step.
 ``AS``: in place of a unit's value, its other name."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
@@ -107,7 +108,8 @@ class Tensors:
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
             held from the draw on until it is asked for. So is always what packages keep.
-        unlike: the modules that were not alike on all ranks before the first step.
+        unlike: the modules that were not alike on all ranks before the first step; ``again``: those
+            of a newcomer that it has made as its predecessor had.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
     """
 
@@ -136,7 +138,9 @@ class Tensors:
         self._grown: set[Key] = set()  # lists
         self._handed_on: set[Key] = set()
         self._has_begun = self.keeps_all = False
-        self.unlike = frozenset[str]()
+        self.unlike = self.again = frozenset[str]()
+        self._firsts: dict[str, Mark] = {}  # of the modules beside
+        self._loaded: set[str] = set()
         self.busy: Callable[[], Set[int]] = frozenset
         self.words: list[str] = []
         self.lacking: list[str] = []
@@ -241,6 +245,7 @@ class Tensors:
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
         self._has_begun = True
+        self._firsts = {name: mark_of(_every(x)) for name, x in self._beside().items()}
         self._attributes.begin()
 
     def changing(self) -> list[str]:
@@ -301,6 +306,8 @@ class Tensors:
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
         found |= {key: {AS: first} for key, first in also.items() if first in found}
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
+        both = beside.keys() & self._firsts.keys() - self._loaded
+        still = sorted(name for name in both if is_as(_every(beside[name]), self._firsts[name]))
         kept = {key: x for key, x in self._known.items() if key[0] == KEPT and x.mark is None}
         lost = {key for key, x in kept.items() if x.value is None}
         rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]
@@ -313,6 +320,7 @@ class Tensors:
             MODULES: states,
             ATTRIBUTES: attributes,
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
+            STILL: still,
         }
 
     def _trained(self) -> set[int]:
@@ -336,7 +344,8 @@ class Tensors:
         for name, buffers in tree.get(BUFFERS, {}).items():
             if name in beside:
                 give_buffers(beside[name], buffers)
-        self._load_modules(beside, given, own)
+        kept = self.unlike & self.again & {*tree.get(STILL, ())}
+        self._load_modules(beside, {name: x for name, x in given.items() if name not in kept}, own)
         for name in sorted(beside.keys() ^ given.keys()):
             if (name in given) is (LATE in name):
                 why = "was made after the first step" if name in given else "its peers lack"
@@ -388,6 +397,7 @@ class Tensors:
                 continue
             state = completed(given[name], own, name, _made(name), self.lacking)
             modules[name].load_state_dict(state, strict=False)  # without what is trained
+            self._loaded.add(name)
             if name in self.unlike:
                 self.lacking.append(f"the {_made(name)} of this rank, which was its own")
             self.words.append(_made(name))
@@ -449,6 +459,10 @@ def _without(value: Any, own: set[int]) -> Any:
     if isinstance(value, torch.Tensor) and memory(value) in own:
         return _OWN
     return value
+
+
+def _every(module: torch.nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(), *module.buffers()]
 
 
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:

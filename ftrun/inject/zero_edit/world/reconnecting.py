@@ -59,7 +59,8 @@ class Reconnecting:
         """A call was begun: it may be the first one that others wait in. Under the lock."""
         if self.told == self.joined or not self.is_open or self.first is None:
             return
-        if self._world.is_proven and is_back(self.first, self._world.begun()):
+        has_come = self._world.is_proven and not self._world.has_left()
+        if has_come and is_back(self.first, self._world.begun()):
             self.told = self.joined
             self._board.set(self._world.rank, Word.JOINED_AT, time.monotonic_ns())
             self._board.set(self._world.rank, Word.JOINED, self.joined)

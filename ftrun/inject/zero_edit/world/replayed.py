@@ -88,7 +88,8 @@ class ReplayedWorld(World):
         flying: the calls begun here that not all have logged, by their place in the program.
         before: of a replacement: by group, the calls before the place at which it begins.
         is_proven: it is no replacement, or has got what its predecessor had in its first step.
-            Before, it has not joined: so the agent sees if it falls.
+            Before, it has not joined: so the agent sees if it falls. ``has_left``: it has not come
+            to all that its predecessor has done with other replicas; nor has it joined then.
         is_alone: whether this worker answers a call by itself, which its predecessor has not made;
             None: there are no such calls.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
@@ -107,6 +108,7 @@ class ReplayedWorld(World):
         self.flying: dict[int, ReplayedCall] = {}
         self.before: Counts = {}
         self.given_mark, self.is_proven = 0, True
+        self.has_left: Callable[[], bool] = lambda: False
         self.is_alone: Callable[[Call], bool] | None = None
         self._known: Counts = {}
         self._opened = self.done
@@ -163,9 +165,13 @@ class ReplayedWorld(World):
     def proves(self) -> None:
         """This replacement has got what its predecessor had."""
         if not self.is_proven:
-            with self.changed:
-                self.is_proven = True
-                self._groups.note_back()
+            self.is_proven = True
+            self.note_back()
+
+    def note_back(self) -> None:
+        """This replacement may be back now."""
+        with self.changed:
+            self._groups.note_back()
 
     # ------------------------------------------------------------ groups
 

@@ -84,8 +84,8 @@ def go_on(
 
 
 def has_more(world: World) -> bool:
-    """Whether the log has calls that this successor has not made so far."""
-    return any(shell.gifts for shell in world.shells.values())
+    """Whether the log has calls that this successor has not made so far. From any thread."""
+    return any(shell.gifts for shell in [*world.shells.values()])
 
 
 def to_log(call: Call, *, is_half: bool) -> list[torch.Tensor]:

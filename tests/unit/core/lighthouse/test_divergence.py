@@ -312,3 +312,13 @@ def test_who_has_left_has_no_end() -> None:
     job.core.membership.divergence.ended(lost, last("xx"))
     job.end(last("bb"))
     assert not job.told
+
+
+def test_the_end_of_one_that_is_lost_stands_for_nobody() -> None:
+    job = Job()
+    job.say("1", m.Present(Endpoint("h", "h:1"), ended=last("bb")))
+    job.lose("1")
+    job.end(last("bb"))
+    assert job.core.state.compared == ""
+    job.say("2", m.Present(Endpoint("h", "h:1"), ended=last("bb")))
+    assert job.core.state.compared == "end"

@@ -49,7 +49,10 @@ def made() -> tuple[Ending, Part]:
 
 def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
     script: Any = SimpleNamespace(
-        carried=part, tensors=tensors, manager=lambda: SimpleNamespace(current_step=lambda: step)
+        carried=part,
+        tensors=tensors,
+        manager=lambda: SimpleNamespace(current_step=lambda: step),
+        marking=SimpleNamespace(loop_ended=lambda: None),
     )
     return Ending(script)
 

@@ -12,20 +12,21 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import LambdaLR, SequentialLR, StepLR
 
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.states import State
 from ftrun.inject.zero_edit.stepping import Stepping
 
 
 class Job:
     """A script: whether its steps are committed, and whether nothing may step."""
 
-    commits, stands_still, in_step = True, False, True
+    commits, stands_still, now = True, False, State.STEPPING
 
 
 def stepping_of(job: Job) -> Stepping:
     script: Any = SimpleNamespace(
         models=SimpleNamespace(has_parameter_of=lambda optimizer: True),
         loop=SimpleNamespace(commit=lambda: job.commits),
-        course=SimpleNamespace(now=SimpleNamespace(is_in_step=job.in_step)),
+        course=SimpleNamespace(now=job.now),
         ending=job,
         passing=SimpleNamespace(is_on=False),
         world=SimpleNamespace(optimizer=""),
@@ -88,6 +89,22 @@ def test_an_optimizer_that_cannot_be_carried_is_torch_s_own_where_that_is_no_err
     patches.undo()
     assert calls > 1 and abs(weight.item()) < 0.5
     assert len(told) == 1 and "LBFGS" in told[0]
+
+
+def test_steps_without_a_pass_of_the_model_are_unfit_from_the_second_on() -> None:
+    """Seen: a script (minimind's PPO) trains the module in its DDP, and never calls that."""
+    told: list[str] = []
+    patches, job = Patches(), Job()
+    job.now = State.SET_UP
+    stepping = stepping_of(job)
+    stepping.on_unfit = told.append
+    stepping.install(patches)
+    one, other = (SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1) for _ in range(2))
+    one.step(), other.step()
+    assert told == []
+    one.step()
+    patches.undo()
+    assert len(told) == 1 and "SGD steps parameters of a DistributedDataParallel" in told[0]
 
 
 def test_a_scheduler_takes_its_first_step_while_it_is_made(job: Job) -> None:

@@ -268,5 +268,7 @@ def test_deaths_at_random(tmp_path: Path, seed: int) -> None:
     assert "Traceback" not in output, output
     if was_late(output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
+    if "cannot be replaced alone" in output:
+        pytest.skip("a replica was restarted, by a rule that its line names")
     told = are_equal(tmp_path / "killed", output, found, kind)
     assert set(told) == {"no step lost"}, output

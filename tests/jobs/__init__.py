@@ -19,6 +19,7 @@ from tests.jobs.job import (
     Lighthouse,
     ask,
     found_at,
+    was_late,
 )
 from tests.jobs.process import (
     END_S,
@@ -54,5 +55,6 @@ __all__ = [
     "popen",
     "run",
     "wait",
+    "was_late",
     "write_at_once",
 ]

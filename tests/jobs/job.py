@@ -216,3 +216,9 @@ def ask(directory: Path, *words: str, **environment: str) -> subprocess.Complete
         text=True,
         timeout=ASK_S,
     )
+
+
+def was_late(output: str) -> bool:
+    """Whether other replicas have gone on before a worker was replaced in its own."""
+    late = "no answer within 5 s|went on before its replacement was ready"
+    return re.search(late, output) is not None

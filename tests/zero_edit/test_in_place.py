@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.jobs import LIGHTHOUSE, Job
+from tests.jobs import LIGHTHOUSE, Job, was_late
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -216,7 +216,7 @@ def test_nothing_edited_and_nobody_leaves(tmp_path: Path, deaths: str) -> None:
     if kind not in _UNDISTURBED:
         _UNDISTURBED[kind], _ = run(tmp_path / "quiet", kind, [])
     found, output = run(tmp_path / "killed", kind, given, "--memory-snapshots", "auto")
-    if "no answer within 5 s" in output:
+    if was_late(output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
     told = are_equal(tmp_path / "killed", output, found, kind)
     assert len(told) >= len({rank for rank, *_ in given}), output
@@ -266,7 +266,9 @@ def test_deaths_at_random(tmp_path: Path, seed: int) -> None:
         _UNDISTURBED[kind], _ = run(tmp_path / "quiet", kind, [])
     found, output = run(tmp_path / "killed", kind, given, "--memory-snapshots", "auto")
     assert "Traceback" not in output, output
-    if "no answer within 5 s" in output:
+    if was_late(output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
+    if "cannot be replaced alone" in output:
+        pytest.skip("a replica was restarted, by a rule that its line names")
     told = are_equal(tmp_path / "killed", output, found, kind)
     assert set(told) == {"no step lost"}, output

@@ -336,8 +336,8 @@ class InPlace:
         """Its predecessor had come to here: answer like one that was interrupted."""
         self.is_repeating = False
         self.world.on_live = None
-        self._engine.goes_live()
         self.world.note_back()
+        self._engine.goes_live()
         return Interrupt(self._highest)
 
     @property

@@ -1,8 +1,9 @@
 """A plugin of pytest that writes what a run has found into a file, for ``tests.suite.run``.
 
 ``pytest -p tests.suite.recording --record FILE`` writes JSON: ``seconds`` of each test with its
-fixtures, ``counts`` of the outcomes, ``failures`` (the tracebacks of each test that failed), and
-``broken``: what is nobody's test that failed, as an error in collection or a process that crashed.
+fixtures, ``counts`` of the outcomes, ``failures`` (the tracebacks of each test that failed, and
+what it has printed: of several jobs the traceback shows one), and ``broken``: what is nobody's test
+that failed, as an error in collection or a process that crashed.
 
 With xdist the process that hands the tests out writes. Not here: what follows from a failure.
 """
@@ -41,7 +42,8 @@ class Recorder:
             return
         self._seconds[name] += report.duration
         if report.failed:
-            self._failures[name] = f"{self._failures.get(name, '')}{report.longreprtext}\n"
+            printed = "".join(f"-- {title}\n{text}\n" for title, text in report.sections)
+            self._failures[name] = f"{self._failures.get(name, '')}{report.longreprtext}\n{printed}"
         elif report.skipped or report.when == "call":
             self._counts[report.outcome] += 1
 

@@ -35,7 +35,12 @@ def test_is_skipped(): pass
 def test_fails_once(x): marked("call")
 def test_leaves_something_once(slip): pass
 """
-ALWAYS = "def test_fails_always(): assert 1 == 2\n"
+ALWAYS = """
+def test_fails_always():
+    print("of another process")
+    assert 1 == 2
+"""
+FAILS = "test_it.py::test_fails_always"
 
 
 @pytest.fixture(autouse=True)
@@ -61,8 +66,9 @@ def test_what_fails_once_is_flaky_and_what_fails_again_fails_the_run(
     assert found.counts == {"passed": 2, "skipped": 1, "failed": 3}
     assert found.broken == []
     once = ["test_it.py::test_fails_once[a b]", "test_it.py::test_leaves_something_once"]
-    assert list(found.failures) == [*once, "test_it.py::test_fails_always"]
+    assert list(found.failures) == [*once, FAILS]
     assert set(found.failures) < set(found.seconds)
+    assert "-- Captured stdout call\nof another process\n" in found.failures[FAILS]
     capfd.readouterr()
     assert run.run_again(found, [], tmp_path) == run.TESTS_FAILED
     printed = capfd.readouterr().out

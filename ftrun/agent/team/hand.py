@@ -66,6 +66,7 @@ class Hand:
             (self._address,), setup.token, self._orders.put_nowait, tls=setup.settings.tls
         )
         self._place: Place | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
@@ -273,9 +274,12 @@ class Hand:
         )
 
     async def _leave_place(self, *, ends_well: bool = False) -> None:
+        """Returns when nothing of it runs, also if whoever left it before was cancelled."""
         place, self._place = self._place, None
         if place is not None:
-            await place.close(ends_well=ends_well)
+            self._closing = self._loop.create_task(place.close(ends_well=ends_well))
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
 
     # ------------------------------------------------------------ the end
 

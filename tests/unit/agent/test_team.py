@@ -6,16 +6,18 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ftrun.agent.team.door import Door
-from ftrun.agent.team.hand import cause
+from ftrun.agent.team.hand import Hand, cause
 from ftrun.agent.team.identity import make_identity, trusting
 from ftrun.agent.team.main import open_token
 from ftrun.agent.team.meeting import with_own_address
 from ftrun.base.errors import UserError
+from ftrun.config.rendezvous import Rendezvous
 from ftrun.core.messages import AskLease, FromHand, Goodbye, HandHello, LeaseLeft
 from ftrun.protocol.auth import TOKEN_PATTERN, new_token
 from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Refusal
@@ -165,3 +167,31 @@ def test_what_is_asked_before_the_start_does_not_load_grpc() -> None:
     )
     assert "ftrun.agent.team.meeting" in done.stdout.split()
     assert "grpc" not in done.stdout.split()
+
+
+def test_a_place_that_is_left_is_closed_to_its_end_although_the_node_is_to_be_another_one() -> None:
+    """The lead is lost, and at once the registrar has the node free: its spawner was left alone."""
+
+    async def run() -> None:
+        goes_on, began, said = asyncio.Event(), asyncio.Event(), list[str]()
+
+        async def close(*, ends_well: bool) -> None:
+            began.set()
+            await goes_on.wait()
+            said.append("closed")
+
+        setup: Any = SimpleNamespace(settings=resolved(), token=TOKEN, launch=None)
+        meets = Rendezvous(2, 2, 1, "127.0.0.1", 1, is_static=True, stated_by="a test")
+        hand = Hand(setup, meets, said.append)
+        hand._place = SimpleNamespace(close=close)  # type: ignore[assignment]
+        obeying = asyncio.ensure_future(hand._leave_place())
+        await began.wait()
+        obeying.cancel()
+        ending = asyncio.ensure_future(hand._leave_place())
+        await asyncio.wait({obeying})
+        assert not said and not ending.done()
+        goes_on.set()
+        await ending
+        assert said == ["closed"]
+
+    asyncio.run(run())

@@ -473,6 +473,11 @@ _SERVING = ("cannot_serve", "nobody_can_serve", "kill_worker", "kill_two_workers
 # ---------------------------------------------------------------- a successor's bugs
 
 
+def _had_results_always(self: StepFacts) -> ids.Tag | None:
+    step = self._step
+    return self.reduced if step is None or self._workers == 1 else step.commits_as
+
+
 def _sends_while_it_repeats(self: StepMachine, message: m.FromWorker) -> None:
     self.has_reported = True
     self._out.append(e.Send(message))
@@ -695,6 +700,9 @@ MUTANTS: dict[str, Mutant] = {
     "a successor compares again": Mutant(Comparison, "meets_nobody", _does_nothing, "S1", _MENDS),
     "results stand that only some have": Mutant(
         forming, "standing", _stands_where_one_has_it, "L1", _MENDS
+    ),
+    "reports results that it does not have": Mutant(
+        StepFacts, "had_results", property(_had_results_always), "C1", _MENDS
     ),
     "a successor does not answer": Mutant(mending, "answers", _does_nothing, "Q2", _MENDS),
     "results are handed out before they are logged": Mutant(

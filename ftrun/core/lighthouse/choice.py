@@ -102,6 +102,25 @@ def standing(
     return tag.attempt, tuple(ranks)
 
 
+def under_way(groups: Collection[Mapping[int, Report]]) -> StateId | None:
+    """The state that begins a step whose results all ranks have so far, in all groups.
+
+    Their scripts may issue more in it, as one that reduces its modules one by one. So the step is
+    not over before all ranks of a group have voted for it.
+
+    Args:
+        groups: of all members, by rank: nobody is lost or new.
+
+    Returns:
+        None: there is no such step, or it is over.
+    """
+    reports = [report for group in groups for report in group.values()]
+    if len({(report.state, report.reduced) for report in reports}) > 1 or not reports[0].reduced:
+        return None
+    is_over = any(all(report.voted for report in group.values()) for group in groups)
+    return None if is_over else reports[0].state
+
+
 def _reach(report: Report) -> set[StateId]:
     states = {report.state}
     for tag in (report.reduced, report.voted):

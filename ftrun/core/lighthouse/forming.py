@@ -12,7 +12,7 @@ from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import Attempt, replica_order
 from ftrun.core.lighthouse.blame import Blame
-from ftrun.core.lighthouse.choice import Choice, can_repair, standing
+from ftrun.core.lighthouse.choice import Choice, can_repair, standing, under_way
 from ftrun.core.lighthouse.outcome import NOBODY_HOLDS_IT, NOBODY_IS_LEFT, outcome
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.lighthouse.replicas import Replica
@@ -206,10 +206,12 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(*outcome(state, NOBODY_HOLDS_IT))
             return True
+        begun = self._under_way(choice)
+        choice = begun or choice
         is_new, refused, tries = self._refused(choice)
         if is_new:
             self.forgive()  # those before it, too, may have failed by this operation
-        quorum = self._quorum(choice, is_again=bool(refused or tries))
+        quorum = self._quorum(choice, is_again=begun is None and bool(refused or tries))
         for name in ids:
             state.replicas[name].joins(name in choice.newcomers, state.now)
         state.install(quorum, ids)
@@ -284,6 +286,18 @@ class Forming:
             stands_as=stands_as,
             standing=ranks,
         )
+
+    def _under_way(self, choice: Choice) -> Choice | None:
+        """Goes on with the step under way, whose results all have so far (choice.under_way)."""
+        state = self._state
+        if choice.newcomers or state.workers == 1:
+            return None  # one worker may commit its results before a quorum comes
+        found = under_way([state.replicas[name].reports for name in choice.donors])
+        if found is None:
+            return None
+        begins = Choice(found, choice.donors, ())
+        members = state.replicas.members(choice.donors, state.workers)
+        return begins if self._standing(begins, members) else None
 
     def _standing(
         self, choice: Choice, members: tuple[Member, ...]

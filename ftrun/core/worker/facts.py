@@ -268,8 +268,23 @@ class StepFacts:
         step = self._step
         if step is None or step.fate is Fate.INTERRUPTED:
             return None
-        lacks_state = self.healing and (self.heal.loaded is None or self._workers > 1)
-        return step.results if not lacks_state else None
+        return None if self._lacks_state else step.results
+
+    @property
+    def _lacks_state(self) -> bool:
+        return self.healing and (self.heal.loaded is None or self._workers > 1)
+
+    @property
+    def had_results(self) -> Tag | None:
+        """``reduced``, also if the script has issued more since an interrupt.
+
+        A group of several workers has not ended its step before it has voted: its results so far
+        can stand, and what its script issues then goes out in the next quorum.
+        """
+        step = self._step
+        if step is None or self._workers == 1 or self._lacks_state:
+            return self.reduced
+        return None if step.fate is Fate.INTERRUPTED else step.had_results
 
     @property
     def is_decidable(self) -> bool:
@@ -365,7 +380,7 @@ class StepFacts:
         A healing worker reports the loaded state once the results of its step stand. Before that
         it reports its own, so that it becomes a newcomer again, which adds zeros (C4).
         """
-        reduced, step, pending = self.reduced, self._step, self.pending
+        reduced, step, pending = self.had_results, self._step, self.pending
         can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
         stands = (
             self.heal.loaded if reduced is not None and self.heal.loaded is not None else self.state
@@ -425,7 +440,7 @@ class StepFacts:
         if quorum.step != step.tag.step:
             return False
         if self.key.group_rank in quorum.standing:
-            return quorum.state == self.state and self.reduced == quorum.repaired_tag
+            return quorum.state == self.state and self.had_results == quorum.repaired_tag
         if not self._is_whole(step):
             return False
         if self.key.replica_id in quorum.recomputes:
@@ -435,16 +450,6 @@ class StepFacts:
         if self.healing:
             return self.quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state
-
-    def _stays(self, step: StepUnderWay, quorum: Quorum | None = None) -> bool:
-        """Whether the results of this rank stand, while other ranks repair theirs.
-
-        ``quorum``: that of the repair; None: the pending one.
-        """
-        if quorum is None and self.pending is not None:
-            quorum = self.pending.quorum
-        is_repair = quorum is not None and step.fate is Fate.REPAIR
-        return is_repair and quorum is not None and self.key.group_rank in quorum.standing
 
     def _missing(self, event: m.NewQuorum) -> int:
         """How many tries of the step that the quorum begins with this worker is to make in vain."""

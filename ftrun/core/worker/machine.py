@@ -323,7 +323,7 @@ class StepMachine(Showing):
             self.pace.works()
         else:
             self.pace.waits(self._now)
-        if step.fate is Fate.STANDS or self._stays(step):
+        if step.fate is Fate.STANDS:
             self._void(
                 step, "an operation was issued after an interrupt at which all were complete"
             )
@@ -494,11 +494,11 @@ class StepMachine(Showing):
         self.step_times.skip()
         self._abort_groups(self.quorums.give_up(attempt))
         self.pace.skip()
-        step = self._step
+        step, stands = self._step, self.had_results is not None
         if step is not None:
             if not step.fate.awaits_quorum:
                 step.touched_at = self._now
-            step.interrupt(self._now + self._quorum_timeout_s, self.reduced is not None)
+            step.interrupt(self._now + self._quorum_timeout_s, stands)
 
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
@@ -516,12 +516,14 @@ class StepMachine(Showing):
         elif self._missing(event) > 0:
             self._void_refused(step, event.refused)
         elif self._repairable(step, quorum):
-            step.repair()
+            step.repair(stays=self.key.group_rank in quorum.standing)
             self.heal.keep_loaded_if(quorum.state)
         else:
             fate = f"is left out: it goes on from {quorum.state}"
             if quorum.state == self.state:
                 fate = "is computed again"
+            elif step.results is None and step.had_results is not None:
+                fate = "was not over: its script has issued more since"
             elif not self.healing and quorum.state == self.state.committed(step.commits_as):
                 step.is_taken = True
                 fate = f"is in {quorum.state}, with the gradients of this replica: it heals to that"
@@ -618,16 +620,15 @@ class StepMachine(Showing):
         self._advance()
 
     def _repair_under(self, step: StepUnderWay, quorum: Quorum) -> None:
-        stays = self._stays(step, quorum)
-        step.go_out_again(quorum, self._now + self._operation_timeout_s, stays=stays)
+        step.go_out_again(quorum, self._now + self._operation_timeout_s)
         step.touched_at = self._now
         step.note_wait(self._now)
         self.quorums.begin(step.tag)
         step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
-        if not stays:
+        if not step.stays:
             self._out.append(e.Reissue())
-            self._let_out(step)
+        self._let_out(step)
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
         if self.quorums.awaits(event.attempt) is not None:

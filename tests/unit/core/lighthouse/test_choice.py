@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state, standing
+from ftrun.core.lighthouse.choice import (
+    Choice,
+    can_repair,
+    choose,
+    group_state,
+    standing,
+    under_way,
+)
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint
 from tests.suite.properties import examples
@@ -205,3 +214,28 @@ def test_no_results_stand_of_groups_that_are_in_different_steps() -> None:
     later = Report(BEFORE, Endpoint("h", "h:1"), repairable=True, local_step_index=7)
     assert standing([{0: later, 1: HAS_IT}, {0: CAN, 1: HAS_IT}], BEFORE) is None
     assert standing([{0: CAN, 1: HAS_IT}, {0: CAN, 1: HAS_IT}], StateId(5, "y")) is None
+
+
+# ---------------------------------------------------------------- under way
+
+
+VOTED = replace(HAS_IT, voted=TAG)
+
+
+@pytest.mark.parametrize(
+    ("groups", "goes_on"),
+    [
+        ([[HAS_IT, HAS_IT], [HAS_IT, HAS_IT]], True),
+        ([[VOTED, HAS_IT], [HAS_IT, VOTED]], True),
+        ([[VOTED, VOTED], [HAS_IT, HAS_IT]], False),  # it is over: this group may commit it
+        ([[HAS_IT, CAN], [HAS_IT, HAS_IT]], False),
+        ([[CAN, CAN], [CAN, CAN]], False),
+        ([[HAS_IT, HAS_IT], [HAS_IT, in_step(OTHER_TAG)]], False),
+        ([[HAS_IT, HAS_IT], [HAS_IT, report(BEFORE.committed(TAG))]], False),
+    ],
+)
+def test_a_step_goes_on_whose_results_all_have_so_far(
+    groups: list[list[Report]], goes_on: bool
+) -> None:
+    found = under_way([dict(enumerate(group)) for group in groups])
+    assert found == (BEFORE if goes_on else None)

@@ -268,23 +268,8 @@ class StepFacts:
         step = self._step
         if step is None or step.fate is Fate.INTERRUPTED:
             return None
-        return None if self._lacks_state else step.results
-
-    @property
-    def _lacks_state(self) -> bool:
-        return self.healing and (self.heal.loaded is None or self._workers > 1)
-
-    @property
-    def had_results(self) -> Tag | None:
-        """``reduced``, also if the script has issued more since an interrupt.
-
-        A group of several workers has not ended its step before it has voted: its results so far
-        can stand, and what its script issues then goes out in the next quorum.
-        """
-        step = self._step
-        if step is None or self._workers == 1 or self._lacks_state:
-            return self.reduced
-        return None if step.fate is Fate.INTERRUPTED else step.had_results
+        lacks_state = self.healing and (self.heal.loaded is None or self._workers > 1)
+        return step.results if not lacks_state else None
 
     @property
     def is_decidable(self) -> bool:
@@ -380,7 +365,11 @@ class StepFacts:
         A healing worker reports the loaded state once the results of its step stand. Before that
         it reports its own, so that it becomes a newcomer again, which adds zeros (C4).
         """
-        reduced, step, pending = self.had_results, self._step, self.pending
+        reduced, step, pending = self.reduced, self._step, self.pending
+        under, handed, done = None, 0, 0
+        if step is not None and self._goes_on(step):
+            under, operations = step.commits_as, step.operations
+            handed, done = operations.handed, operations.done_until
         can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
         stands = (
             self.heal.loaded if reduced is not None and self.heal.loaded is not None else self.state
@@ -392,6 +381,9 @@ class StepFacts:
             in_force=self.in_force,
             pending=pending.reported() if pending is not None else None,
             reduced=reduced,
+            under=under,
+            handed=handed,
+            done=done,
             voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
             torn=self.heal.torn and reduced is None,
@@ -428,6 +420,11 @@ class StepFacts:
     def _awaits_state(self, tag: Tag) -> bool:
         return self.heal.must_load and self.fate is Fate.OPEN and tag == self.tag
 
+    def _goes_on(self, step: StepUnderWay) -> bool:
+        """What it has of the step can stand under the next quorum, before its group has voted."""
+        may_stand = step.fate.is_interrupted and step.is_enough and not self.healing
+        return self._workers > 1 and may_stand and (self._repair or step.operations.complete)
+
     def _is_whole(self, step: StepUnderWay) -> bool:
         """Repair is on, no result was handed to the script, and no vote has begun."""
         return self._repair and step.operations.untouched and not step.is_voting
@@ -439,8 +436,11 @@ class StepFacts:
         """
         if quorum.step != step.tag.step:
             return False
-        if self.key.group_rank in quorum.standing:
-            return quorum.state == self.state and self.had_results == quorum.repaired_tag
+        if quorum.stands_as is not None:
+            kept, operations = quorum.kept_by(self.key.group_rank), step.operations
+            can = self._goes_on(step) and step.commits_as == quorum.repaired_tag
+            has_these = operations.handed <= kept <= operations.done_until
+            return can and has_these and quorum.state == self.state
         if not self._is_whole(step):
             return False
         if self.key.replica_id in quorum.recomputes:

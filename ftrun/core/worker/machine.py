@@ -494,11 +494,11 @@ class StepMachine(Showing):
         self.step_times.skip()
         self._abort_groups(self.quorums.give_up(attempt))
         self.pace.skip()
-        step, stands = self._step, self.had_results is not None
+        step = self._step
         if step is not None:
             if not step.fate.awaits_quorum:
                 step.touched_at = self._now
-            step.interrupt(self._now + self._quorum_timeout_s, stands)
+            step.interrupt(self._now + self._quorum_timeout_s, self.reduced is not None)
 
     def _abort_groups(self, attempts: Iterable[Attempt]) -> None:
         self._out += [e.AbortGroup(attempt) for attempt in attempts]
@@ -516,14 +516,12 @@ class StepMachine(Showing):
         elif self._missing(event) > 0:
             self._void_refused(step, event.refused)
         elif self._repairable(step, quorum):
-            step.repair(stays=self.key.group_rank in quorum.standing)
+            step.repair(quorum.kept_by(self.key.group_rank))
             self.heal.keep_loaded_if(quorum.state)
         else:
             fate = f"is left out: it goes on from {quorum.state}"
             if quorum.state == self.state:
                 fate = "is computed again"
-            elif step.results is None and step.had_results is not None:
-                fate = "was not over: its script has issued more since"
             elif not self.healing and quorum.state == self.state.committed(step.commits_as):
                 step.is_taken = True
                 fate = f"is in {quorum.state}, with the gradients of this replica: it heals to that"
@@ -626,8 +624,7 @@ class StepMachine(Showing):
         self.quorums.begin(step.tag)
         step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
-        if not step.stays:
-            self._out.append(e.Reissue())
+        self._out.append(e.Reissue(step.kept))
         self._let_out(step)
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:

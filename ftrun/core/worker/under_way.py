@@ -74,7 +74,7 @@ class StepUnderWay:
     out again bring nothing new. ``is_blind``: it was under way in isolation, so others may have
     gone on without it; only a quorum can decide whether its results stand (Q3). ``is_taken``: peers
     have committed it with this replica's gradients, and it has not: it heals, and no work is lost.
-    ``stays``: in REPAIR: the results that it has are kept, as at the same rank of all groups.
+    ``kept``: in REPAIR: so many of its operations stand, as at the same rank of all groups.
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
@@ -86,7 +86,8 @@ class StepUnderWay:
         self.fate = Fate.OPEN
         self.operations = OperationLedger()
         self.is_voting = False
-        self.is_blind = self.is_taken = self.stays = False
+        self.is_blind = self.is_taken = False
+        self.kept = 0
         self.voted: Tag | None = None
         self.deadline: float | None = None
         self.awaited_since: float | None = None
@@ -103,14 +104,6 @@ class StepUnderWay:
         """The step's tag, if its operations are complete, enough contribute, and it is not void."""
         has_results = self.operations.issued > 0 and self.operations.complete and self.is_enough
         return self.commits_as if has_results and self.fate is not Fate.VOID else None
-
-    @property
-    def had_results(self) -> Tag | None:
-        """The tag of its results, also if its script has issued more since an interrupt."""
-        is_kept = self.fate is Fate.INTERRUPTED_COMPLETE or (
-            self.fate is Fate.REPAIR and self.stays
-        )
-        return self.commits_as if is_kept else self.results
 
     @property
     def decisive(self) -> Tag | None:
@@ -147,10 +140,10 @@ class StepUnderWay:
         """The results are complete, and peers rely on them."""
         self._become(Fate.STANDS)
 
-    def repair(self, *, stays: bool) -> None:
-        """The operations go out again as soon as the next process group is built."""
+    def repair(self, kept: int) -> None:
+        """Operations go out again, but these, as soon as the next process group is built."""
         self._become(Fate.REPAIR)
-        self.stays = stays
+        self.kept = kept
 
     @property
     def is_awaited(self) -> bool:
@@ -185,16 +178,13 @@ class StepUnderWay:
         return 0.0 if self.awaited_since is None else now - self.awaited_since
 
     def go_out_again(self, quorum: Quorum, deadline: float) -> None:
-        """The next process group is built: the operations go out again, under ``quorum``."""
+        """The next process group is built: operations go out again, under ``quorum``."""
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.commits_as = quorum.repaired_tag or self.tag
         self.repeats = False
         self._become(Fate.OPEN)
-        if self.stays:
-            self.comparison.goes_on(quorum)
-        else:
-            self.comparison.begin_again(quorum)
-            self.operations.start_again()
+        self.comparison.goes_on(quorum, self.kept)
+        self.operations.start_again(self.kept)
         self.deadline = deadline if self.is_awaited else None
 
     def went_out(self, attempt: Attempt) -> None:

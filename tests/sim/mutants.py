@@ -707,7 +707,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a successor compares again": Mutant(Comparison, "meets_nobody", _does_nothing, "S1", _MENDS),
     "results stand that only some have": Mutant(
-        forming, "standing", _stands_where_one_has_it, "L1", _MENDS
+        forming, "standing", _stands_where_one_has_it, "C7", _MENDS
     ),
     "puts inputs back in place of results that stand": Mutant(
         StepMachine, "_repair_under", _puts_all_inputs_back, "S7", _MENDS

@@ -102,7 +102,7 @@ class Assignment:
             self.send_slots(heir)
             return
         self._free(replica_id)
-        # Its agent plans a restart, perhaps; or it is to start it again later, and knows of a drain.
+        # Its agent plans a restart, perhaps; or it is to start it again, and knows of a drain.
         if slot.is_withdrawn and self.is_shared_out:
             self._state.reassigned.add(owner.agent_id)
         elif not self.is_shared_out:

@@ -42,7 +42,25 @@ ROOT = Path(__file__).parents[2]
 FAST_SCHEDULES = 300
 SLOW_SCHEDULES = 19_000
 MUTANT_SCHEDULES = 400
-ALARMS = ("power_off", "false_alarm", "kill_worker", "kill_agent", "pause_agent", "cut")
+FOCUS: dict[str, tuple[str, ...]] = {
+    "a lighthouse is cut off, and more": (
+        "cut_off_lighthouse", "kill_worker", "kill_agent", "silence_host", "cut",
+    ),
+    "nodes that are noticed as one leave at one boundary": ("drain_two",),
+    # who has no power is lost within a second, and nobody who answers is (N1)
+    "no power": ("power_off",),
+    "a false alarm": ("false_alarm",),
+    "one peer alone hears it": ("hears_one",),
+    "alarms": ("power_off", "false_alarm", "kill_worker", "kill_agent", "pause_agent", "cut"),
+    "the first node is lost": ("lose_first_node",),
+    "the first node is lost, and more": (
+        "lose_first_node", "kill_lighthouse", "false_alarm", "kill_worker", "cut",
+    ),
+    "agents come again under the name of the dead": (
+        KEPT_AGENTS, "kill_agent", "kill_agent_between", "kill_worker", "half_open", "drain",
+    ),
+}  # fmt: skip
+"""Kinds of faults that are drawn alone, by what they are about."""
 KINDS = (REFUSALS, LATENESS)
 """What a script may do besides: alone, nothing else goes wrong."""
 
@@ -187,11 +205,16 @@ def test_schedules_of_one_kind(begin: int, end: int) -> None:
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
-def test_schedules_in_batches() -> None:
+@pytest.mark.parametrize(
+    "schedules",
+    [range(9000, 9060), pytest.param(range(9060, 9150), marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
+def test_schedules_in_batches(schedules: range) -> None:
     """As in the lighthouse's shell: all messages piled up on a stream are one event."""
-    outcomes = [outcome_of(seed, batches=True) for seed in range(9000, 9150)]
+    outcomes = [outcome_of(seed, batches=True) for seed in schedules]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-    assert outcomes[:30] != [outcome_of(seed) for seed in range(9000, 9030)]
+    assert outcomes[:5] != [outcome_of(seed) for seed in schedules[:5]]
 
 
 def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
@@ -219,48 +242,30 @@ def test_a_lighthouse_that_is_cut_off_loses_nobody() -> None:
     assert (lost, again > 5) == (0, True)
 
 
-def test_a_lighthouse_that_is_cut_off_among_other_faults() -> None:
-    focus = ("cut_off_lighthouse", "kill_worker", "kill_agent", "silence_host", "cut")
-    outcomes = [outcome_of(seed, focus=focus) for seed in range(3000, 3060)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_nodes_that_are_noticed_as_one_leave_at_one_boundary() -> None:
-    outcomes = [outcome_of(seed, focus=("drain_two",)) for seed in range(60)]
+@pytest.mark.parametrize(
+    "schedules",
+    [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
+@pytest.mark.parametrize("about", FOCUS)
+def test_schedules_of_some_faults_alone(about: str, schedules: range) -> None:
+    outcomes = [outcome_of(seed, focus=FOCUS[about]) for seed in schedules]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
 @pytest.mark.parametrize(
-    "focus",
-    [
-        ("power_off",),
-        ("false_alarm",),
-        ("hears_one",),
-        ALARMS,
-        ("lose_first_node",),
-        ("lose_first_node", "kill_lighthouse", "false_alarm", "kill_worker", "cut"),
-    ],
+    "schedules",
+    [range(1000, 1030), pytest.param(range(1030, 1080), marks=pytest.mark.slow)],
+    ids=["few", "many"],
 )
-def test_what_peers_see_of_a_node(focus: tuple[str, ...]) -> None:
-    """Who has no power is lost within a second, and nobody who answers is (N1)."""
-    outcomes = [outcome_of(seed, focus=focus) for seed in range(40)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_agents_that_come_again_under_the_name_of_the_dead() -> None:
-    focus = (KEPT_AGENTS, "kill_agent", "kill_agent_between", "kill_worker", "half_open", "drain")
-    outcomes = [outcome_of(seed, focus=focus) for seed in range(60)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
 @pytest.mark.parametrize("focus", [(MEND,), (MEND, MEND, "kill_worker", "cut")])
-def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...]) -> None:
+def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...], schedules: range) -> None:
     """To the others a successor is a survivor that answers late."""
-    worlds = [World(seed, focus=focus) for seed in range(1000, 1080)]
+    worlds = [World(seed, focus=focus) for seed in schedules]
     for world in worlds:
         world.run()
     notes = [kind for world in worlds for _, _, kind, _ in world.trace]
-    assert notes.count("is replaced in place") > 40
+    assert notes.count("is replaced in place") > len(schedules) / 2
 
 
 @pytest.mark.slow

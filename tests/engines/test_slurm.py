@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.engines.job import AGENT, DDP, FTRUN, LIGHTHOUSE, TRAIN, SlurmJob
@@ -118,7 +119,7 @@ def test_a_node_that_is_lost_costs_the_others_nothing_and_gets_work_when_it_is_b
         (log,) = tmp_path.glob(f"ftrun-logs/*/n{lost}.log")
         job.expect("joined at step", 2)
         assert f"begins on n{lost}" in log.read_text()
-        job.train_to_the_end(3)
+        job.train_to_the_end(2)  # what has come back prints elsewhere
         assert job.end() == ("COMPLETED", "0:0")
 
 
@@ -127,20 +128,20 @@ def test_two_jobs_share_their_nodes_and_a_second_task_of_a_node_has_nothing_to_d
 ) -> None:
     script = tmp_path / "once.py"
     script.write_text("print('ran once')\n")
-    line = f"srun {FTRUN} --replicas 2 {script}"
-    options = ("--nodelist=n0,n1", "--ntasks-per-node=2", "--job-name=twice")
-    places = [tmp_path / name for name in ("one", "two")]
-    for place in places:
-        place.mkdir()
-    with (
-        SlurmJob(slurm, places[0], options, line) as one,
-        SlurmJob(slurm, places[1], options, line) as two,
-    ):
-        for job in (one, two):
+    sizes, options = (2, 1), ("--ntasks-per-node=2", "--job-name=twice")
+    with ExitStack() as stack:
+        jobs = []
+        for size, nodes in zip(sizes, ("n0,n1", "n0"), strict=True):
+            place = tmp_path / nodes
+            place.mkdir()
+            line = f"srun {FTRUN} --replicas {size} {script}"
+            job = SlurmJob(slurm, place, (f"--nodelist={nodes}", *options), line)
+            jobs.append(stack.enter_context(job))
+        for size, job in zip(sizes, jobs, strict=True):
             assert job.end() == ("COMPLETED", "0:0")
             needless = re.findall(r"task 1 of (n\d) beside task 0", job.output)
-            assert sorted(needless) == ["n0", "n1"]
-            assert len(re.findall("ran once", job.output)) == 2
+            assert sorted(needless) == ["n0", "n1"][:size]
+            assert len(re.findall("ran once", job.output)) == size
             assert job.left() == ""
 
 

@@ -39,8 +39,8 @@ from tests.sim.shapes import Shapes
 from tests.sim.world import KEPT_AGENTS, Job, World
 
 ROOT = Path(__file__).parents[2]
-FAST_SCHEDULES = 300
-SLOW_SCHEDULES = 19_000
+FAST_SCHEDULES = 200
+SLOW_SCHEDULES = 19_100
 MUTANT_SCHEDULES = 400
 FOCUS: dict[str, tuple[str, ...]] = {
     "a lighthouse is cut off, and more": (

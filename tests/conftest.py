@@ -76,9 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Called by pytest: the long files first, all others as they were found; marks long
     tests, and slow ones."""
     seconds = read_files()
-    files = {item.path for item in items}
-    first = {x: -seconds.get(x, math.inf if has_jobs(x) else 0.0) for x in files}
-    items.sort(key=lambda item: first[item.path])
+    items.sort(key=lambda item: -seconds.get(item.path, math.inf if has_jobs(item.path) else 0.0))
     for item in items:
         if is_long(item.path, item.name):
             item.add_marker(pytest.mark.long)

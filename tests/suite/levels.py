@@ -14,7 +14,6 @@ one of a new mechanism is added to ``KEPT``. Only a run of the whole gate leaves
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -251,26 +250,25 @@ other parameters: ``scripts/test -m slow`` runs them, and none else does."""
 
 def has_jobs(file: Path) -> bool:
     """Whether it is a file of the rooms whose tests start jobs."""
-    return _place(file).partition("/")[0] in ROOMS_OF_JOBS
+    return file.is_relative_to(TESTS) and file.relative_to(TESTS).parts[0] in ROOMS_OF_JOBS
 
 
 def is_long(file: Path, name: str) -> bool:
     """Whether the test of that file (with its parameters' id in brackets) is not in the gate."""
+    if not file.is_relative_to(TESTS):
+        return False
+    path = file.relative_to(TESTS).as_posix()
     names = {name, name.partition("[")[0]}
     if has_jobs(file):
-        return not names & set(KEPT.get(_place(file), ()))
-    return bool(names & set(LONG.get(_place(file), ())))
+        return not names & set(KEPT.get(path, ()))
+    return bool(names & set(LONG.get(path, ())))
 
 
 def is_slow(file: Path, name: str) -> bool:
     """Whether the test is a variant that no level has."""
-    return name in SLOW.get(_place(file), ())
-
-
-@cache
-def _place(file: Path) -> str:
-    """Below our tests; "": it is elsewhere. There are twenty times as many tests as files."""
-    return file.relative_to(TESTS).as_posix() if file.is_relative_to(TESTS) else ""
+    if not file.is_relative_to(TESTS):
+        return False
+    return name in SLOW.get(file.relative_to(TESTS).as_posix(), ())
 
 
 def missing(ran: Collection[str]) -> list[str]:

@@ -96,7 +96,7 @@ SOON = {
     "contributes after it has declined": 123,
     "a latecomer waits for replicas that wait for it": 73,
     "a successor sends while it repeats": 193,
-    "results stand that only some have": 123,
+    "results stand that only some have": 38,
     "results are handed out before they are logged": 199,
     "commits after its lease": 2251,
     "chooses a state by its step alone": 1748,

@@ -146,7 +146,7 @@ SOON = {
     "a late member skips refused tries": 10,
     "waits for ever for a reduction": 6,
     "a successor commits under the attempt that it began with": 15,
-    "a successor compares again": 6,
+    "a successor compares again": 15,
     "loses samples of dead replicas": 5,
     "slices samples by quorum rank": 5,
 }

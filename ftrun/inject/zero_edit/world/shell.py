@@ -152,7 +152,6 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         for number, call in self.calls.items():
             call.number = number
 
-    @compiling.never
     def _collective(self, name: str, *arguments: Any) -> Any:
         """Begin a call; returns its Work. The script waits at once if its options say so."""
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
@@ -281,7 +280,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
 for _name in [name for name in vars(Collectives) if not name.startswith("__")]:
     # A compiler that looks into one refuses what a process group has beyond torch's own names.
-    setattr(Shell, _name, compiling.only_inside(getattr(Shell, _name)))
+    setattr(Shell, _name, compiling.never(getattr(Shell, _name)))
 
 
 def tag_of(known: Call | Gift) -> list[int]:

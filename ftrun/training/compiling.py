@@ -44,7 +44,7 @@ def never(function: F) -> F:
 def _marked(function: F, strategy: Any, *, recursive: bool) -> F:
     if _set_strategy is None:
         return torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-any-return,no-untyped-call]
-    plain = getattr(function, "__func__", function)  # of a bound method
+    plain: Any = getattr(function, "__func__", function)  # of a bound method
     _set_strategy(plain.__code__, strategy)
     # torch's own mark: a compiled caller ends its graph before it calls.
     plain._torchdynamo_disable = True

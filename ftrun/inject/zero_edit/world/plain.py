@@ -23,6 +23,8 @@ from ftrun.inject.zero_edit.world.calls import (
     THROUGH,
     Call,
     Record,
+    modes,
+    profiles,
 )
 from ftrun.inject.zero_edit.world.kinds import KINDS, There, is_of_parts
 from ftrun.training.exchanged_tensors import memory_at
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 _KIND = KINDS["allreduce"]
 _waited = attrgetter("waited")
-_profiles: Any = torch._C._autograd._profiler_enabled
-_modes: Any = torch._C._len_torch_dispatch_stack
 
 
 class PlainCall:
@@ -46,7 +46,7 @@ class PlainCall:
         call: what it has become; None: nothing has happened.
     """
 
-    __slots__ = ("shell", "given", "number", "there", "native", "kept", "record", "call")
+    __slots__ = ("call", "given", "kept", "native", "number", "record", "shell", "there")
 
     def __init__(
         self, shell: Shell, given: tuple[Any, Any], there: There, kept: bytes, record: Record
@@ -106,15 +106,15 @@ def reduced(world: World, shell: Shell, tensor: torch.Tensor, opts: Any) -> Plai
             or world.on_live is not None
             or type(tensor) is not _Tensor
             or (memory := memory_at(tensor, KEPT_BYTES_MAX)) is None
-            or _profiles()
-            or _modes()
+            or profiles()
+            or modes()
             or (noted and not all(map(_waited, noted.values())))
         ):
             return None
         size, given = tensor.nbytes, ([tensor], opts)
         record: Record = [world.count, shell.key, None]
         plain = PlainCall(shell, given, there, memory[:size], record)
-        plain.native = native = there.native.allreduce(*given)
+        plain.native = native = there.built.native.allreduce(*given)  # type: ignore[union-attr]
         shell.under_way = plain
         shell.next += 1
         world.count += 1
@@ -130,7 +130,8 @@ def reduced(world: World, shell: Shell, tensor: torch.Tensor, opts: Any) -> Plai
         if plain.call is None and has_ended:
             # All have come to it, and have waited for what was before it, as this rank has.
             record[-1] = [memory[:size]]
-            shell.under_way, shell.latest = None, plain
+            plain.native = shell.under_way = None
+            shell.latest = plain
             if noted:
                 noted.clear()
             return plain

@@ -50,9 +50,9 @@ class Quorum:
     ``state`` heals. In a quorum that comes by a switch both are None until the switch is confirmed;
     then ``step`` is the step of the switch. ``newcomers`` are the members that heal.
     ``recomputes``: groups of several workers that compute the step under way again, because not all
-    of their workers can repair it. ``standing``: workers of these ranks have all results of the
-    step under way, in each group, and have used them: these stand. The other ranks repair theirs,
-    and all commit the step under the attempt ``stands_as``, of the same members.
+    of their workers can repair it. ``standing``: by rank, so many operations of the step under way
+    are complete in each group, and scripts have their results: these stand. What follows goes out
+    again, and all commit the step under the attempt ``stands_as``, of the same members.
 
     ``base`` and ``left`` are set only between an agent and the lighthouse, where a quorum is sent
     as a difference (protocol/quorums.py). No other code receives such a record.
@@ -80,6 +80,10 @@ class Quorum:
     def repaired_tag(self) -> Tag | None:
         """The tag under which all commit the step that some ranks repair; None: under its own."""
         return None if self.stands_as is None else Tag(self.stands_as, self.first_step)
+
+    def kept_by(self, rank: int) -> int:
+        """So many operations of the step under way stand at this rank."""
+        return self.standing[rank] if self.stands_as is not None else 0
 
     @property
     def donors(self) -> tuple[str, ...]:

@@ -239,7 +239,7 @@ class PendingQuorum(_message.Message):
     def __init__(self, quorum: _Optional[_Union[Quorum, _Mapping]] = ..., promise: _Optional[_Union[SwitchPromise, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min", "refused", "refused_tries")
+    __slots__ = ("state", "endpoint", "interrupted", "in_force", "pending", "reduced", "voted", "healing", "local_step_index", "repairable", "torn", "freezes_membership", "too_few", "contributors_min", "refused", "refused_tries", "under", "handed", "done")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTED_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +256,9 @@ class Report(_message.Message):
     CONTRIBUTORS_MIN_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_TRIES_FIELD_NUMBER: _ClassVar[int]
+    UNDER_FIELD_NUMBER: _ClassVar[int]
+    HANDED_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
     state: StateId
     endpoint: Endpoint
     interrupted: Attempt
@@ -272,7 +275,10 @@ class Report(_message.Message):
     contributors_min: int
     refused: str
     refused_tries: int
-    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ..., refused: _Optional[str] = ..., refused_tries: _Optional[int] = ...) -> None: ...
+    under: Tag
+    handed: int
+    done: int
+    def __init__(self, state: _Optional[_Union[StateId, _Mapping]] = ..., endpoint: _Optional[_Union[Endpoint, _Mapping]] = ..., interrupted: _Optional[_Union[Attempt, _Mapping]] = ..., in_force: _Optional[_Union[Quorum, _Mapping]] = ..., pending: _Optional[_Union[PendingQuorum, _Mapping]] = ..., reduced: _Optional[_Union[Tag, _Mapping]] = ..., voted: _Optional[_Union[Tag, _Mapping]] = ..., healing: bool = ..., local_step_index: _Optional[int] = ..., repairable: bool = ..., torn: bool = ..., freezes_membership: bool = ..., too_few: bool = ..., contributors_min: _Optional[int] = ..., refused: _Optional[str] = ..., refused_tries: _Optional[int] = ..., under: _Optional[_Union[Tag, _Mapping]] = ..., handed: _Optional[int] = ..., done: _Optional[int] = ...) -> None: ...
 
 class Built(_message.Message):
     __slots__ = ("attempt",)

@@ -300,7 +300,7 @@ class Engine:
                 self._groups.drop(instruction.attempt)
             case e.Reissue():
                 self._take_stock()
-                self.in_flight.restore_inputs()
+                self.in_flight.restore_inputs(instruction.first)
             case e.FailOperations():
                 self._fail_operations(instruction)
             case e.FailScript():

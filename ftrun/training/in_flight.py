@@ -127,12 +127,13 @@ class InFlight:
             is_awaited = self.issues_awaited and index == len(self.reductions) - 1
             self._launch(index, self.reductions[index], is_awaited)
 
-    def restore_inputs(self) -> None:
-        """Put all local inputs back, divided by the number of contributors; launches follow."""
+    def restore_inputs(self, first: int) -> None:
+        """Put local inputs back, divided by the number of contributors, of the reductions from
+        ``first`` on; launches follow."""
         self._wait_for_writers()
         self._batch = []
         self._refusal = None
-        for reduction in self.reductions:
+        for reduction in self.reductions[first:]:
             reduction.restore(self.divisor)
 
     def hand_out(self, indices: tuple[int, ...]) -> None:

@@ -118,6 +118,12 @@ class CommitRules:
         self._outcomes: dict[_Ballot, tuple[bool, WorkerKey]] = {}
         self._against: dict[_Ballot, WorkerKey] = {}
         self._done: set[tuple[WorkerKey, StateId]] = set()
+        self._stand: dict[Attempt, Attempt] = {}
+
+    def in_force(self, quorum: Quorum) -> None:
+        """Note whose results stand in it: its own count beside these."""
+        if quorum.stands_as is not None:
+            self._stand[quorum.attempt] = quorum.stands_as
 
     def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
         """Remember the votes against it, and those for it."""
@@ -163,22 +169,22 @@ class CommitRules:
         results: Sequence[tuple[Sum, int] | None],
         divisor: int,
         content: int,
-        out: Tag,
     ) -> None:
         """C3, C4: contributions of this tag only, divided by the number of contributors.
 
-        Those of a rank that has repaired the step, for others that have had their results, are of
-        the tag ``out``.
+        Or of a quorum of the same members in which results of this tag stand, and others are
+        repaired or issued.
         """
+        attempt = tag.attempt
         for index, result in enumerate(results):
             if result is None:
                 raise Violation(
                     "C3", f"{key} commits {tag} without the result of operation {index}"
                 )
             total, used = result
-            tag = out if total.attempt == out.attempt else tag
-            if total.attempt != tag.attempt:
+            if attempt not in (total.attempt, self._stand.get(total.attempt)):
                 raise Violation("C3", f"{key}: {total.attempt} counts in {tag}")
+            tag = Tag(total.attempt, tag.step)
             counting = 0
             for part in total.parts:
                 if part.tag != tag or part.index != index:

@@ -202,6 +202,7 @@ class Invariants:
     def in_force(self, quorum: Quorum) -> None:
         """A worker trains under ``quorum`` now."""
         self.lineages.in_force(quorum)
+        self.commits.in_force(quorum)
 
     def voted(self, key: WorkerKey, tag: Tag | None, flag: bool) -> None:
         """A rank votes within its group."""
@@ -220,15 +221,11 @@ class Invariants:
         results: Sequence[tuple[Sum, int] | None],
         divisor: int,
         content: int,
-        out: Tag | None = None,
     ) -> None:
-        """A rank has committed a step; ``content`` is its state before the step.
-
-        ``out``: the tag of its operations, if other ranks have had their results before.
-        """
+        """A rank has committed a step; ``content`` is its state before the step."""
         self.holds(key, before, content)
         self.commits.committed(key, tag, before, after)
-        self.commits.check_results(key, tag, results, divisor, content, out or tag)
+        self.commits.check_results(key, tag, results, divisor, content)
         self.promises.committed(key, tag)
         self.lineages.committed(key, tag, before, after)
 

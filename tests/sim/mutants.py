@@ -24,7 +24,7 @@ from ftrun.core.books.uses import Use
 from ftrun.core.data.plan import DataPlan, DataPosition
 from ftrun.core.lighthouse import forming, membership, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
-from ftrun.core.lighthouse.choice import Choice
+from ftrun.core.lighthouse.choice import Choice, Standing, standing
 from ftrun.core.lighthouse.departed import DepartedMembers
 from ftrun.core.lighthouse.divergence import Divergence
 from ftrun.core.lighthouse.events import JournalState
@@ -141,11 +141,16 @@ def _repairs_half(self: OperationLedger) -> None:
     pass
 
 
-def _stands_where_one_has_it(groups: Any, state: ids.StateId) -> Any:
-    reports = [(rank, r) for group in groups for rank, r in group.items() if r.state == state]
-    ranks = {rank for rank, r in reports if r.reduced is not None and not r.repairable}
-    tags = {r.reduced for rank, r in reports if rank in ranks and r.reduced is not None}
-    return (tags.pop().attempt, tuple(sorted(ranks))) if len(tags) == 1 else None
+def _stands_where_one_has_it(groups: Any) -> Standing | None:
+    groups = [
+        {rank: replace(report, done=report.handed) for rank, report in group.items()}
+        for group in groups
+    ]
+    for rank in groups[0]:
+        most = max(group[rank].handed for group in groups)
+        for group in groups:
+            group[rank] = replace(group[rank], done=most)
+    return standing(groups)
 
 
 def _counts_spares(
@@ -473,6 +478,14 @@ _SERVING = ("cannot_serve", "nobody_can_serve", "kill_worker", "kill_two_workers
 # ---------------------------------------------------------------- a successor's bugs
 
 
+_repair_under = StepMachine._repair_under
+
+
+def _puts_all_inputs_back(self: StepMachine, step: StepUnderWay, quorum: Quorum) -> None:
+    _repair_under(self, step, quorum)
+    self._out = [e.Reissue(0) if isinstance(x, e.Reissue) else x for x in self._out]
+
+
 def _sends_while_it_repeats(self: StepMachine, message: m.FromWorker) -> None:
     self.has_reported = True
     self._out.append(e.Send(message))
@@ -694,7 +707,10 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a successor compares again": Mutant(Comparison, "meets_nobody", _does_nothing, "S1", _MENDS),
     "results stand that only some have": Mutant(
-        forming, "standing", _stands_where_one_has_it, "L1", _MENDS
+        forming, "standing", _stands_where_one_has_it, "C7", _MENDS
+    ),
+    "puts inputs back in place of results that stand": Mutant(
+        StepMachine, "_repair_under", _puts_all_inputs_back, "S7", _MENDS
     ),
     "a successor does not answer": Mutant(mending, "answers", _does_nothing, "Q2", _MENDS),
     "results are handed out before they are logged": Mutant(

@@ -364,7 +364,7 @@ class Script:
             assert tag is not None, "a commit without a tag"
             finals = [(x.final[0], x.final[1]) if x.final else None for x in results]
             world.invariants.committed(
-                worker.key, tag, before, machine.state, finals, divisor, worker.content, out
+                worker.key, tag, before, machine.state, finals, divisor, worker.content
             )
             parts = results[0].final[0].parts if results and results[0].final else ()
             world.samples.committed(worker.key, before, machine.state, parts)

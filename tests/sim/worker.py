@@ -306,10 +306,10 @@ class Worker(Actor):
                     self._dropped.append(end)
             case e.UseGroup(quorum):
                 self._use(quorum)
-            case e.Reissue():
+            case e.Reissue(first):
                 self.world.refusal_rules.repairs(self)
                 self.take_stock()
-                for index, reduction in enumerate(self.reductions):
+                for index, reduction in enumerate(self.reductions[first:], first):
                     self._hands_out(index, again=reduction.final is not None)
                     reduction.buffer = None
             case e.Launch(first, stop):

@@ -132,6 +132,13 @@ class Job:
             return self
         return replace(self, min_size=rng.randint(1, self.replicas))
 
+    def that_mends(self, rng: random.Random) -> Job:
+        """In every second job groups have two workers, and the script issues a step's operations
+        one by one: most of these deaths are between two of them."""
+        if rng.random() < 0.5:
+            return self
+        return replace(self, workers=2, operations=3, batched=False, waits_each=True)
+
     def that_exchanges(self, rng: random.Random) -> Job:
         """A job whose script exchanges: its steps are repaired, because a replica that computed one
         again while another one does not would exchange more often."""
@@ -184,6 +191,8 @@ class World:
         goes_well = focus in ((REFUSALS,), (LATENESS,))
         self.keeps_agents = KEPT_AGENTS in focus
         self.mends, self.mend_rng = MEND in focus, random.Random(f"{seed}/mend")
+        if self.mends:
+            self.job = self.job.that_mends(random.Random(f"{seed}/mending"))
         others = (EXCHANGES, REFUSALS, LATENESS, KEPT_AGENTS)
         focus = tuple(kind for kind in focus if kind not in others)
         if self.exchanges_at_all:

@@ -21,6 +21,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     A says gives up 3: reason (the job) | A says gives-up 0a [elsewhere] [trained] 3: reason
     0a 1a: report 5/x [interrupted=1.1#1 in=1.1#1 pending=1.2#1 promised=7 confirmed healing torn
                        reduced=1.1#1@5 voted=1.1#1@5 local_step_index=2 cannot_repair needs=2
+                       under=1.1#1@5 handed=1 done=2 (as reduced, if that is given)
                        refused=why tries=2]
     0a: built 1.1#1 | buildfailed 1.1#1: reason | promised 1.2#1@7 | refused 1.2#1@7 current=8
     0a: inforce 1.1#1@0 | errored 1.1#1@5: reason | healed 1.1#1@5 from 0,2 | progress 5
@@ -293,6 +294,7 @@ class Replay:
     def _report(self, key: WorkerKey, words: list[str]) -> m.Report:
         options = _options(words[1:])
         promise = options.get("promised")
+        under = options.get("under", options.get("reduced"))
         return m.Report(
             state=_state(words[0]),
             endpoint=Endpoint(f"host-{key.replica_id}", f"heal-{key.replica_id}:1"),
@@ -307,6 +309,9 @@ class Replay:
             if "pending" in options
             else None,
             reduced=Tag(*_tagged(options["reduced"])) if "reduced" in options else None,
+            under=Tag(*_tagged(under)) if under else None,
+            handed=int(options.get("handed", "reduced" in options)),
+            done=int(options.get("done", "reduced" in options)),
             voted=Tag(*_tagged(options["voted"])) if "voted" in options else None,
             healing="healing" in options,
             torn="torn" in options,

@@ -100,13 +100,13 @@ class Assignment:
             self._state.slots.give(replica_id, heir.agent_id)
             self.send_slots(owner)
             self.send_slots(heir)
-        else:
-            self._free(replica_id)
-        if slot.is_withdrawn:  # its agent plans a restart, perhaps, or is to start it again later
-            if self.is_shared_out:
-                self._state.reassigned.add(owner.agent_id)
-            else:
-                self.send_slots(owner)
+            return
+        self._free(replica_id)
+        # Its agent plans a restart, perhaps; or it is to start it again, and knows of a drain.
+        if slot.is_withdrawn and self.is_shared_out:
+            self._state.reassigned.add(owner.agent_id)
+        elif not self.is_shared_out:
+            self.send_slots(owner)
 
     def agent_gone(self, agent: Agent) -> None:
         """The agent will not come back: its slots are free."""

@@ -69,37 +69,47 @@ def can_repair(reports: Collection[Report]) -> bool:
     return all(r.repairable for r in reports) and len({r.local_step_index for r in reports}) == 1
 
 
-def standing(
-    groups: Collection[Mapping[int, Report]], state: StateId
-) -> tuple[Attempt, tuple[int, ...]] | None:
-    """The ranks that have all results of the step that ``state`` begins, and under which attempt.
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands of the step that ``state`` begins: by rank, its first ``kept`` operations.
 
-    A death strikes the reductions of one rank, and those of another may be over. If that one has
-    them in all groups, they stand, and the step need not be computed again: the others repair it.
+    ``attempt``: under which it is committed.
+    """
+
+    state: StateId
+    attempt: Attempt
+    kept: tuple[int, ...]
+
+
+def standing(groups: Collection[Mapping[int, Report]]) -> Standing | None:
+    """What stands of the step under way in the next quorum of the same members.
+
+    A death strikes some reductions of a step. The results of others are there, scripts have used
+    them, and may issue more. What all groups have at a rank stands; what no script there has seen
+    goes out again.
 
     Args:
         groups: of all members, by rank: nobody is lost or new.
 
     Returns:
-        None: there are none, or another rank cannot repair the step.
+        None: no script has seen anything; or one has seen what another lacks; or the step is over,
+        because all workers of a group have voted.
     """
     reports = [report for group in groups for report in group.values()]
-    if any(report.state != state or report.healing or report.torn for report in reports):
+    state, tag = reports[0].state, reports[0].under
+    if len({(r.state, r.under, r.refused_tries) for r in reports}) > 1 or tag is None:
         return None
     if any(len({r.local_step_index for r in group.values()}) > 1 for group in groups):
         return None
-    used = {report.reduced for report in reports if not report.repairable}
-    tag = used.pop() if len(used) == 1 else None
-    if tag is None or tag.step != state.step:
+    if any(all(report.voted for report in group.values()) for group in groups):
         return None
-    ranks = []
+    kept = []
     for rank in sorted(next(iter(groups))):
         column = [group[rank] for group in groups]
-        if all(report.reduced == tag for report in column):
-            ranks.append(rank)
-        elif not all(report.repairable for report in column):
+        kept.append(max(report.handed for report in column))
+        if kept[-1] > min(report.done for report in column):
             return None
-    return tag.attempt, tuple(ranks)
+    return Standing(state, tag.attempt, tuple(kept)) if any(kept) else None
 
 
 def _reach(report: Report) -> set[StateId]:

@@ -35,12 +35,15 @@ class Report:
     for good (by an Interrupt or an error of its own); NO_ATTEMPT if it never was in a quorum.
     ``in_force`` / ``pending``: the quorums it trains in and prepares, as whole records, so that a
     lighthouse without a journal can rebuild. ``reduced``: the tag under which all operations of its
-    current step are complete (its results stand). ``voted``: the tag of a vote within the group
-    whose outcome it does not know yet. ``local_step_index``: the step, counted from its start, that
-    it works on or begins next. ``repairable``: under a next quorum it can go on with that step and
-    lose nothing. ``torn``: a heal left ``state`` half written over, so it holds none.
-    ``freezes_membership``: at its step the script lets nobody join. ``too_few``: it repeats its
-    step because too few contributed, so every ready replica is needed. ``contributors_min``: its
+    current step are complete (its results stand). ``under``: the tag under which it would commit
+    that step, if what it has of it can stand in a next quorum of the same members: results of its
+    first ``done`` operations, of which its script has been given the first ``handed``. ``voted``:
+    the tag of a vote within the group whose outcome it does not know yet. ``local_step_index``: the
+    step, counted from its start, that it works on or begins next. ``repairable``: under a next
+    quorum it can go on with that step and lose nothing. ``torn``: a heal left ``state`` half
+    written over, so it holds none. ``freezes_membership``: at its step the script lets
+    nobody join. ``too_few``: it repeats its step because too few contributed, so every ready
+    replica is needed. ``contributors_min``: its
     script commits no step with fewer (``min_replica_size``); 0: not reported. ``refused``: why an
     operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
     ``refused_tries``: how often it has tried the step after ``state`` in vain for such a reason,
@@ -53,6 +56,9 @@ class Report:
     in_force: Quorum | None = None
     pending: PendingQuorum | None = None
     reduced: Tag | None = None
+    under: Tag | None = None
+    handed: int = 0
+    done: int = 0
     voted: Tag | None = None
     healing: bool = False
     local_step_index: int = 0

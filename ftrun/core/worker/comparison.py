@@ -174,17 +174,14 @@ class Comparison:
         """Answer nothing about this step any more: an operation of it was refused."""
         self.repeat = -1
 
-    def goes_on(self, quorum: Quorum) -> None:
-        """The step goes on in the next quorum, which may have other members."""
+    def goes_on(self, quorum: Quorum, kept: int) -> None:
+        """The operations go out in the next quorum, but those that are kept."""
         self.tag, self.repeat = Tag(quorum.attempt, self.tag.step), 0
         self._asked = -1
         self._open.clear()
         self._meet(quorum)
-
-    def begin_again(self, quorum: Quorum) -> None:
-        """The same operations go out in the next quorum."""
-        self.goes_on(quorum)
-        self.cleared = 0
+        if kept < len(self.shapes):
+            self.cleared = kept
 
     def entry(self, index: int) -> Entry | None:
         """The step's operation or end at ``index``; None if it is not known yet."""

@@ -344,7 +344,10 @@ class FailScript:
 
 @dataclass(frozen=True, slots=True)
 class Reissue:
-    """In-step repair: restore the inputs of all operations; a Launch of each follows."""
+    """In-step repair: restore the inputs of all operations from ``first`` on; a Launch of each
+    follows."""
+
+    first: int
 
 
 @dataclass(frozen=True, slots=True)

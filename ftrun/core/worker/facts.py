@@ -366,6 +366,10 @@ class StepFacts:
         it reports its own, so that it becomes a newcomer again, which adds zeros (C4).
         """
         reduced, step, pending = self.reduced, self._step, self.pending
+        under, handed, done = None, 0, 0
+        if step is not None and self._goes_on(step):
+            under, operations = step.commits_as, step.operations
+            handed, done = operations.handed, operations.done_until
         can_repair = step is None or (step.fate.is_interrupted and self._is_whole(step))
         stands = (
             self.heal.loaded if reduced is not None and self.heal.loaded is not None else self.state
@@ -377,6 +381,9 @@ class StepFacts:
             in_force=self.in_force,
             pending=pending.reported() if pending is not None else None,
             reduced=reduced,
+            under=under,
+            handed=handed,
+            done=done,
             voted=step.voted if step is not None else None,
             healing=self.healing and reduced is None,
             torn=self.heal.torn and reduced is None,
@@ -413,6 +420,11 @@ class StepFacts:
     def _awaits_state(self, tag: Tag) -> bool:
         return self.heal.must_load and self.fate is Fate.OPEN and tag == self.tag
 
+    def _goes_on(self, step: StepUnderWay) -> bool:
+        """What it has of the step can stand under the next quorum, before its group has voted."""
+        may_stand = step.fate.is_interrupted and step.is_enough and not self.healing
+        return self._workers > 1 and may_stand and (self._repair or step.operations.complete)
+
     def _is_whole(self, step: StepUnderWay) -> bool:
         """Repair is on, no result was handed to the script, and no vote has begun."""
         return self._repair and step.operations.untouched and not step.is_voting
@@ -424,8 +436,11 @@ class StepFacts:
         """
         if quorum.step != step.tag.step:
             return False
-        if self.key.group_rank in quorum.standing:
-            return quorum.state == self.state and self.reduced == quorum.repaired_tag
+        if quorum.stands_as is not None:
+            kept, operations = quorum.kept_by(self.key.group_rank), step.operations
+            can = self._goes_on(step) and step.commits_as == quorum.repaired_tag
+            has_these = operations.handed <= kept <= operations.done_until
+            return can and has_these and quorum.state == self.state
         if not self._is_whole(step):
             return False
         if self.key.replica_id in quorum.recomputes:
@@ -435,16 +450,6 @@ class StepFacts:
         if self.healing:
             return self.quorums.is_newcomer(quorum) and not self.heals_first
         return quorum.state == self.state
-
-    def _stays(self, step: StepUnderWay, quorum: Quorum | None = None) -> bool:
-        """Whether the results of this rank stand, while other ranks repair theirs.
-
-        ``quorum``: that of the repair; None: the pending one.
-        """
-        if quorum is None and self.pending is not None:
-            quorum = self.pending.quorum
-        is_repair = quorum is not None and step.fate is Fate.REPAIR
-        return is_repair and quorum is not None and self.key.group_rank in quorum.standing
 
     def _missing(self, event: m.NewQuorum) -> int:
         """How many tries of the step that the quorum begins with this worker is to make in vain."""

@@ -323,7 +323,7 @@ class StepMachine(Showing):
             self.pace.works()
         else:
             self.pace.waits(self._now)
-        if step.fate is Fate.STANDS or self._stays(step):
+        if step.fate is Fate.STANDS:
             self._void(
                 step, "an operation was issued after an interrupt at which all were complete"
             )
@@ -516,7 +516,7 @@ class StepMachine(Showing):
         elif self._missing(event) > 0:
             self._void_refused(step, event.refused)
         elif self._repairable(step, quorum):
-            step.repair()
+            step.repair(quorum.kept_by(self.key.group_rank))
             self.heal.keep_loaded_if(quorum.state)
         else:
             fate = f"is left out: it goes on from {quorum.state}"
@@ -618,16 +618,14 @@ class StepMachine(Showing):
         self._advance()
 
     def _repair_under(self, step: StepUnderWay, quorum: Quorum) -> None:
-        stays = self._stays(step, quorum)
-        step.go_out_again(quorum, self._now + self._operation_timeout_s, stays=stays)
+        step.go_out_again(quorum, self._now + self._operation_timeout_s)
         step.touched_at = self._now
         step.note_wait(self._now)
         self.quorums.begin(step.tag)
         step.is_enough = self.is_enough
         self._announce(quorum, step.tag)
-        if not stays:
-            self._out.append(e.Reissue())
-            self._let_out(step)
+        self._out.append(e.Reissue(step.kept))
+        self._let_out(step)
 
     def _on_group_failed(self, event: e.GroupFailed) -> None:
         if self.quorums.awaits(event.attempt) is not None:

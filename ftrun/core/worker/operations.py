@@ -69,7 +69,17 @@ class OperationLedger:
         self._handed |= ready
         return tuple(sorted(ready))
 
-    def start_again(self) -> None:
-        """In-step repair: the same operations, none of them done."""
-        assert self.untouched, "S7: what was handed out is never changed"
-        self._done.clear()
+    @property
+    def handed(self) -> int:
+        """No operation from this one on was handed out."""
+        return max(self._handed, default=-1) + 1
+
+    @property
+    def done_until(self) -> int:
+        """All operations before this one are done."""
+        return next(index for index in range(self.issued + 1) if index not in self._done)
+
+    def start_again(self, first: int) -> None:
+        """In-step repair: the same operations, and none is done from ``first`` on."""
+        assert self.handed <= first <= self.done_until, "S7: what was handed out is never changed"
+        self._done = set(range(first))

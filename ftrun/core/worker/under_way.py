@@ -74,6 +74,7 @@ class StepUnderWay:
     out again bring nothing new. ``is_blind``: it was under way in isolation, so others may have
     gone on without it; only a quorum can decide whether its results stand (Q3). ``is_taken``: peers
     have committed it with this replica's gradients, and it has not: it heals, and no work is lost.
+    ``kept``: in REPAIR: so many of its operations stand, as at the same rank of all groups.
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
@@ -86,6 +87,7 @@ class StepUnderWay:
         self.operations = OperationLedger()
         self.is_voting = False
         self.is_blind = self.is_taken = False
+        self.kept = 0
         self.voted: Tag | None = None
         self.deadline: float | None = None
         self.awaited_since: float | None = None
@@ -138,9 +140,10 @@ class StepUnderWay:
         """The results are complete, and peers rely on them."""
         self._become(Fate.STANDS)
 
-    def repair(self) -> None:
-        """The operations go out again as soon as the next process group is built."""
+    def repair(self, kept: int) -> None:
+        """Operations go out again, but these, as soon as the next process group is built."""
         self._become(Fate.REPAIR)
+        self.kept = kept
 
     @property
     def is_awaited(self) -> bool:
@@ -174,20 +177,14 @@ class StepUnderWay:
     def awaited_s(self, now: float) -> float:
         return 0.0 if self.awaited_since is None else now - self.awaited_since
 
-    def go_out_again(self, quorum: Quorum, deadline: float, *, stays: bool) -> None:
-        """The next process group is built: the operations go out again, under ``quorum``.
-
-        ``stays``: the results that this rank has are kept, as at the same rank of all groups.
-        """
+    def go_out_again(self, quorum: Quorum, deadline: float) -> None:
+        """The next process group is built: operations go out again, under ``quorum``."""
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.commits_as = quorum.repaired_tag or self.tag
         self.repeats = False
         self._become(Fate.OPEN)
-        if stays:
-            self.comparison.goes_on(quorum)
-        else:
-            self.comparison.begin_again(quorum)
-            self.operations.start_again()
+        self.comparison.goes_on(quorum, self.kept)
+        self.operations.start_again(self.kept)
         self.deadline = deadline if self.is_awaited else None
 
     def went_out(self, attempt: Attempt) -> None:

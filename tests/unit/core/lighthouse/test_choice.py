@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.ids import Attempt, StateId, Tag
-from ftrun.core.lighthouse.choice import Choice, can_repair, choose, group_state, standing
+from ftrun.core.lighthouse.choice import (
+    Choice,
+    Standing,
+    can_repair,
+    choose,
+    standing,
+)
 from ftrun.core.messages import Report
 from ftrun.core.quorum import Endpoint
 from tests.suite.properties import examples
@@ -91,117 +100,39 @@ def test_there_is_no_choice_without_a_whole_state() -> None:
 
 # ---------------------------------------------------------------- standing
 
-
-def test_one_worker_stands_where_its_results_will_take_it() -> None:
-    assert group_state([report(STATE)]) == STATE
-    assert group_state([report(STATE, reduced=TAG)]) == STATE.committed(TAG)
-
-
-def test_a_vote_whose_outcome_nobody_knows_is_no_commit() -> None:
-    assert group_state([report(STATE, voted=TAG), report(STATE, voted=TAG)]) == STATE
-
-
-def test_all_workers_must_have_their_results() -> None:
-    assert group_state([report(STATE, reduced=TAG), report(STATE, reduced=TAG)]) == (
-        STATE.committed(TAG)
-    )
-    assert group_state([report(STATE, reduced=TAG), report(STATE)]) == STATE
-
-
-def test_results_of_unlike_attempts_are_no_common_state() -> None:
-    assert group_state([report(STATE, reduced=TAG), report(STATE, reduced=OTHER_TAG)]) == STATE
-
-
-def test_one_has_committed_and_the_other_has_voted() -> None:
-    after = STATE.committed(TAG)
-    assert group_state([report(after), report(STATE, voted=TAG)]) == after
-    assert group_state([report(after), report(STATE, reduced=TAG, voted=TAG)]) == after
-
-
-def test_half_a_heal_is_no_state() -> None:
-    assert group_state([report(StateId(9, "x")), report(StateId(0, "fresh"))]) is None
-
-
-def test_a_torn_state_is_no_state() -> None:
-    torn = Report(StateId(9, "x"), Endpoint("h", "h:1"), torn=True)
-    assert group_state([torn]) is None
-    assert group_state([report(STATE), torn]) is None
-    assert choose({"0": group_state([torn]), "1": STATE}) == Choice(STATE, ("1",), ("0",))
-
-
-def test_results_of_a_former_step_say_nothing() -> None:
-    assert group_state([report(StateId(6, "x"), reduced=TAG)]) == StateId(6, "x")
-
-
-tags = st.builds(Tag, st.builds(Attempt, st.just(1), st.integers(1, 2)), st.integers(0, 3))
-reports = st.builds(report, states, st.none() | tags, st.none() | tags)
-
-
-@given(st.lists(reports, min_size=1, max_size=3))
-def test_a_standing_is_certain_for_every_worker(group: list[Report]) -> None:
-    """Each worker holds it, or has results or a vote that lead to it; and one can prove it."""
-    found = group_state(group)
-    if found is None:
-        return
-    for one in group:
-        leads = [t for t in (one.reduced, one.voted) if t is not None and t.step == one.state.step]
-        assert found == one.state or found in [one.state.committed(tag) for tag in leads]
-    held = any(one.state == found for one in group)
-    assert held or all(one.reduced is not None for one in group)
-
-
-@given(reports, st.permutations(range(3)))
-def test_the_order_of_the_workers_does_not_matter(one: Report, order: list[int]) -> None:
-    group = [one, report(STATE, reduced=TAG), report(STATE)]
-    assert group_state([group[i] for i in order]) == group_state(group)
-
-
-# ---------------------------------------------------------------- standing
-
 BEFORE = StateId(5, "x")
 
 
-def in_step(
-    reduced: Tag | None = None, *, repairable: bool = False, healing: bool = False
-) -> Report:
-    here, index = Endpoint("h", "h:1"), 6
-    return Report(
-        BEFORE,
-        here,
-        reduced=reduced,
-        repairable=repairable,
-        healing=healing,
-        local_step_index=index,
+def in_step(handed: int, done: int, under: Tag | None = TAG, **more: Any) -> Report:
+    here = Endpoint("h", "h:1")
+    return replace(
+        Report(BEFORE, here, under=under, handed=handed, done=done, local_step_index=6), **more
     )
 
 
-HAS_IT, CAN, CANNOT = in_step(TAG), in_step(repairable=True), in_step()
-HAS_AND_CAN = in_step(TAG, repairable=True)
+NONE, ONE, TWO = in_step(0, 0), in_step(1, 1), in_step(2, 2)
+SEEN, UNSEEN = in_step(1, 2), in_step(0, 2)
+VOTED = in_step(2, 2, reduced=TAG, voted=TAG)
 
 
 @pytest.mark.parametrize(
-    ("groups", "ranks"),
+    ("groups", "kept"),
     [
-        ([[CAN, HAS_IT], [CAN, HAS_IT]], (1,)),
-        ([[HAS_IT, CAN, HAS_IT], [HAS_AND_CAN, CAN, HAS_IT]], (0, 2)),
-        ([[HAS_AND_CAN, HAS_IT], [CAN, HAS_IT]], (1,)),  # rank 0 repairs what only one has
-        ([[CAN, HAS_IT], [CANNOT, HAS_IT]], None),
-        ([[CAN, HAS_IT], [CAN, CAN]], None),
-        ([[CAN, CAN], [CAN, CAN]], None),
-        ([[CAN, CANNOT], [CAN, CANNOT]], None),
-        ([[CAN, HAS_IT], [CAN, in_step(OTHER_TAG)]], None),
-        ([[CAN, HAS_IT], [in_step(repairable=True, healing=True), HAS_IT]], None),
-        ([[CAN, in_step(Tag(Attempt(1, 1), 4))], [CAN, in_step(Tag(Attempt(1, 1), 4))]], None),
+        ([[NONE, TWO], [NONE, TWO]], (0, 2)),
+        ([[TWO, ONE], [TWO, SEEN]], (2, 1)),
+        ([[UNSEEN, TWO], [SEEN, TWO]], (1, 2)),
+        ([[ONE], [UNSEEN]], (1,)),
+        ([[UNSEEN], [NONE]], None),  # nobody has seen any: all of it goes out again
+        ([[ONE, TWO], [NONE, TWO]], None),
+        ([[VOTED, TWO], [TWO, VOTED]], (2, 2)),
+        ([[VOTED, VOTED], [TWO, TWO]], None),  # it is over: this group may commit it
+        ([[ONE, TWO], [ONE, in_step(2, 2, OTHER_TAG)]], None),
+        ([[ONE, TWO], [ONE, in_step(0, 0, None)]], None),
+        ([[ONE, TWO], [ONE, in_step(2, 2, refused_tries=1)]], None),
+        ([[ONE, TWO], [ONE, in_step(2, 2, local_step_index=7)]], None),
+        ([[ONE, TWO], [ONE, in_step(2, 2, state=BEFORE.committed(TAG))]], None),
     ],
 )
-def test_results_stand_that_all_groups_have_at_one_rank(
-    groups: list[list[Report]], ranks: tuple[int, ...] | None
-) -> None:
-    found = standing([dict(enumerate(group)) for group in groups], BEFORE)
-    assert found == (None if ranks is None else (TAG.attempt, ranks))
-
-
-def test_no_results_stand_of_groups_that_are_in_different_steps() -> None:
-    later = Report(BEFORE, Endpoint("h", "h:1"), repairable=True, local_step_index=7)
-    assert standing([{0: later, 1: HAS_IT}, {0: CAN, 1: HAS_IT}], BEFORE) is None
-    assert standing([{0: CAN, 1: HAS_IT}, {0: CAN, 1: HAS_IT}], StateId(5, "y")) is None
+def test_what_stands_of_a_step(groups: list[list[Report]], kept: tuple[int, ...] | None) -> None:
+    found = standing([dict(enumerate(group)) for group in groups])
+    assert found == (None if kept is None else Standing(BEFORE, TAG.attempt, kept))

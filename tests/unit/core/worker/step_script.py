@@ -268,7 +268,9 @@ def _report(report: m.Report, name: Names) -> str:
         promise = report.pending.promise
         if promise is not None:
             words.append(f"{'confirmed' if promise.confirmed else 'promised'} {promise.step}")
-    for word, tag in (("reduced", report.reduced), ("voted", report.voted)):
+    of_step = f"has {report.done}, and gave {report.handed}, of"
+    under = report.under if report.under != report.reduced else None
+    for word, tag in (("reduced", report.reduced), (of_step, under), ("voted", report.voted)):
         if tag is not None:
             words.append(f"{word} {tag}")
     if report.healing:

@@ -158,9 +158,23 @@ def test_in_the_next_quorum_all_is_compared_again() -> None:
     step.question()
     answer(step, 0, 0, told(TEN))
     assert step.advance() == range(1)
-    step.begin_again(quorum_of("1.6#1", None, "1 2"))
+    step.goes_on(quorum_of("1.6#1", None, "1 2"), 0)
     assert step.cleared == 0
     assert asked(step) == (0, ["2"], False), "it is the reference now"
+
+
+def test_what_stands_is_not_compared_again() -> None:
+    step = comparison(1, None)
+    step.add(TEN)
+    step.add(TEN)
+    for index in range(2):
+        step.question()
+        answer(step, index, 0, told(TEN))
+        step.advance()
+    step.goes_on(quorum_of("1.6#1", None, "1 2"), 1)
+    assert step.cleared == 1
+    step.goes_on(quorum_of("1.7#1", None, "1 2"), 2)
+    assert step.cleared == 1, "it was to go out again, and has not"
 
 
 # ---------------------------------------------------------------- the machine

@@ -80,7 +80,7 @@ def test_what_is_done_is_done_once() -> None:
 def test_a_repair_begins_from_nothing() -> None:
     ledger = issued("batched", "batched")
     ledger.finish(0)
-    ledger.start_again()
+    ledger.start_again(0)
     assert ledger.outstanding and ledger.issued == 2
     assert ledger.finish(0), "it must be done again"
     ledger.issue(batched=True, closes=True)
@@ -92,7 +92,20 @@ def test_what_was_handed_out_cannot_be_repaired() -> None:
     ledger.finish(0)
     ledger.take_ready()
     with pytest.raises(AssertionError, match="S7"):
-        ledger.start_again()
+        ledger.start_again(0)
+    with pytest.raises(AssertionError, match="S7"):
+        ledger.start_again(2)
+    ledger.start_again(1)
+    assert ledger.completed == 1 and ledger.outstanding
+
+
+def test_what_stands_and_what_is_done_again() -> None:
+    ledger = issued("plain", "plain", "plain", "plain")
+    for index in (0, 1, 3):
+        ledger.finish(index)
+    assert (ledger.handed, ledger.done_until) == (0, 2)
+    ledger.take_ready()
+    assert (ledger.handed, ledger.done_until) == (4, 2)
 
 
 MOVES = st.lists(

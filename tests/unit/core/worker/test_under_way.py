@@ -76,9 +76,9 @@ def test_it_goes_out_again_under_another_attempt() -> None:
     step = step_of(TAG, repeats=True)
     step.operations.issue(batched=True, closes=True)
     step.interrupt(60.0, stands=False)
-    step.repair()
+    step.repair(0)
     assert step.fate is Fate.REPAIR
-    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0, stays=False)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     assert step.fate is Fate.OPEN and step.tag == tag_of("1.2#1@5") and not step.repeats
     assert step.deadline == 9.0 and step.operations.outstanding
 
@@ -86,8 +86,8 @@ def test_it_goes_out_again_under_another_attempt() -> None:
 def test_there_is_no_deadline_for_nothing() -> None:
     step = step_of(TAG)
     step.interrupt(60.0, stands=False)
-    step.repair()
-    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0, stays=False)
+    step.repair(0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     assert step.deadline is None
 
 
@@ -114,8 +114,8 @@ def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() ->
     assert step.fate is Fate.INTERRUPTED and step.voted is None
     step = step_of(TAG)
     step.interrupt(60.0, stands=False)
-    step.repair()
-    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0, stays=False)
+    step.repair(0)
+    step.go_out_again(quorum_of("1.2#1", None, "0 1"), deadline=9.0)
     step.vote()
     assert step.voted == step.tag
 
@@ -123,7 +123,7 @@ def test_what_an_interrupt_found_standing_may_be_voted_for_and_nothing_else() ->
 @pytest.mark.parametrize("fate", list(Fate))
 def test_only_what_the_table_allows_may_follow(fate: Fate) -> None:
     allowed = TRANSITIONS[fate]
-    moves = {Fate.STANDS: StepUnderWay.stand, Fate.REPAIR: StepUnderWay.repair}
+    moves = {Fate.STANDS: StepUnderWay.stand, Fate.REPAIR: lambda step: step.repair(0)}
     for after, move in moves.items():
         step = step_of(TAG)
         step.fate = fate

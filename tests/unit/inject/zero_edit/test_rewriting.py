@@ -418,9 +418,9 @@ def test_what_a_newcomer_has_made_it_removes(
     tmp_path: Path, joining: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Seen: each replacement left a file of a multiprocessing.Value in /dev/shm."""
-    made = Rewriting(joining)
+    script: Any = joining
     patches = Patches()
-    made.install(patches)
+    Rewriting(script).install(patches)
     try:
         descriptor, name = tempfile.mkstemp(dir=tmp_path)
         os.close(descriptor)

@@ -421,7 +421,7 @@ def test_what_a_function_has_of_the_one_that_made_it() -> None:
 
 
 def test_what_a_function_closes_over_counts_where_it_is_a_variable() -> None:
-    """Seen: a script defines a function in each turn of its loop. Its replacement has its variables,
+    """Seen: a script defines a function in each turn of its loop. Its replacement has variables,
     but not the function so far, and told that it was without them."""
     batch, count, walk = [torch.zeros(2)], 0, Walk()
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
-from ftrun.core.lighthouse.waits import NOTICE_AFTER_S, Wait
+from ftrun.core.lighthouse.waits import NOTICE_AFTER_S
 from ftrun.core.lighthouse.words import replicas, sentence
 from tests.transcripts.replay import Replay
 

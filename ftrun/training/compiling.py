@@ -7,8 +7,6 @@ to be compiled, and ftrun's own functions around it must run each time as they a
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,12 +16,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 try:
     _frames: Any = torch._C._dynamo.eval_frame
-    _AS_IT_IS = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT)
+    _skip, _default = _frames._FrameAction.SKIP, _frames._FrameAction.DEFAULT
+    _ITSELF = _frames._FrameExecStrategy(_skip, _default)
+    _WITH_ALL = _frames._FrameExecStrategy(_skip, _skip)
     _set_strategy: Any = _frames.set_code_exec_strategy
 except AttributeError:
-    _set_strategy = None
-_compiles: Any = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
-"""Gives this thread's compiler; None: nothing that runs in it now is compiled."""
+    _ITSELF = _WITH_ALL = _set_strategy = None
 
 
 def only_inside(function: F) -> F:
@@ -32,28 +30,22 @@ def only_inside(function: F) -> F:
     Names private to torch mark it for the compiler. Without them the public ones do, which import
     the compiler (1 s) and let it break its graph at each function of ftrun's that this one calls.
     """
-    if _set_strategy is None:
-        return torch.compiler.disable(function, recursive=False)  # type: ignore[no-any-return,no-untyped-call]
-    _set_strategy(function.__code__, _AS_IT_IS)
-    # torch's own mark: a compiled caller ends its graph before it calls.
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return function
+    return _marked(function, _ITSELF, recursive=False)
 
 
 def never(function: F) -> F:
     """A function that runs as it is, with all that it calls.
 
-    torch's own wrapper takes several microseconds, so it is used where something is compiled only:
-    it is torch's name that tells so, and without that it is used at each call.
+    It is marked too, because a wrapper of torch's own takes several microseconds at each call.
     """
-    plain: list[Callable[..., Any]] = []
+    return _marked(function, _WITH_ALL, recursive=True)
 
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if (_compiles is not None and _compiles() is None) or "torch._dynamo" not in sys.modules:
-            return function(*args, **kwargs)
-        if not plain:
-            plain.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
-        return plain[0](*args, **kwargs)
 
-    return only_inside(run)  # type: ignore[return-value]
+def _marked(function: F, strategy: Any, *, recursive: bool) -> F:
+    if _set_strategy is None:
+        return torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-any-return,no-untyped-call]
+    plain: Any = getattr(function, "__func__", function)  # of a bound method
+    _set_strategy(plain.__code__, strategy)
+    # torch's own mark: a compiled caller ends its graph before it calls.
+    plain._torchdynamo_disable = True
+    return function

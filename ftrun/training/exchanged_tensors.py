@@ -43,6 +43,13 @@ def small_bytes(tensors: Sequence[torch.Tensor], limit: int) -> list[bytes] | No
     return found
 
 
+def memory_at(tensor: torch.Tensor, limit: int) -> Any:
+    """The memory from a small tensor's first element on: ``[:nbytes]`` copies it, as long as the
+    tensor has it. None: it is not on the host, not in one piece, or has more than ``limit``."""
+    is_here = tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous()
+    return _memory(tensor.data_ptr()) if is_here and tensor.nbytes <= limit else None
+
+
 _STRIDED = torch.strided
 _memory: Callable[[int], Any] = (ctypes.c_char * (1 << 40)).from_address
 """Gives all memory from an address on; a part of it is copied without a foreign call."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import ftrun
 from ftrun.base.errors import UserError
 from tests.jobs import THIS_TREE, Command
+from tests.jobs.forks import Popen
 
 HEAD = """
 import asyncio, os, signal, sys, threading, time
@@ -303,10 +305,18 @@ def ranks(word: str) -> tuple[str, str]:
     return word, os.environ["RANK"]
 
 
+@pytest.fixture
+def forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process launches is a fork, too."""
+    for name, value in (*THIS_TREE.items(), ("XDG_STATE_HOME", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+
+
+@pytest.mark.usefixtures("forked")
 def test_output_arrives_where_the_program_has_put_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     values = ftrun.launch(ranks, ["héllo"], workers_per_replica=2, device="cpu", log_dir=tmp_path)
     assert values == {0: ("héllo", "0"), 1: ("héllo", "1")}
     out, err = capsys.readouterr()
@@ -318,8 +328,8 @@ def test_output_arrives_where_the_program_has_put_its_own(
         ftrun.launch(ranks, ["x"], max_restarts="many", log_dir=tmp_path)
 
 
-def test_a_lambda_travels_with_cloudpickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("forked")
+def test_a_lambda_travels_with_cloudpickle(tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     here = "closed over"
     assert ftrun.launch(lambda: here, device="cpu", log_dir=tmp_path) == {0: here}

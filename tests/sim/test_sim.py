@@ -39,10 +39,28 @@ from tests.sim.shapes import Shapes
 from tests.sim.world import KEPT_AGENTS, Job, World
 
 ROOT = Path(__file__).parents[2]
-FAST_SCHEDULES = 300
-SLOW_SCHEDULES = 19_000
+FAST_SCHEDULES = 200
+SLOW_SCHEDULES = 19_100
 MUTANT_SCHEDULES = 400
-ALARMS = ("power_off", "false_alarm", "kill_worker", "kill_agent", "pause_agent", "cut")
+FOCUS: dict[str, tuple[str, ...]] = {
+    "a lighthouse is cut off, and more": (
+        "cut_off_lighthouse", "kill_worker", "kill_agent", "silence_host", "cut",
+    ),
+    "nodes that are noticed as one leave at one boundary": ("drain_two",),
+    # who has no power is lost within a second, and nobody who answers is (N1)
+    "no power": ("power_off",),
+    "a false alarm": ("false_alarm",),
+    "one peer alone hears it": ("hears_one",),
+    "alarms": ("power_off", "false_alarm", "kill_worker", "kill_agent", "pause_agent", "cut"),
+    "the first node is lost": ("lose_first_node",),
+    "the first node is lost, and more": (
+        "lose_first_node", "kill_lighthouse", "false_alarm", "kill_worker", "cut",
+    ),
+    "agents come again under the name of the dead": (
+        KEPT_AGENTS, "kill_agent", "kill_agent_between", "kill_worker", "half_open", "drain",
+    ),
+}  # fmt: skip
+"""Kinds of faults that are drawn alone, by what they are about."""
 KINDS = (REFUSALS, LATENESS)
 """What a script may do besides: alone, nothing else goes wrong."""
 
@@ -55,40 +73,85 @@ def _seeds(name: str) -> list[int]:
 SEEDS = _seeds("seeds.txt")
 OPEN_SEEDS = _seeds("open_seeds.txt")
 SOON = {
-    "accepts messages of any attempt": 115,
-    "accepts a late Interrupt": 100,
-    "commits while isolated": 105,
-    "a repair keeps results of the old group": 95,
-    "sends before the journal is on disk": 290,
-    "issues attempts below those of the last life": 115,
-    "does not compare the end of a step": 290,
-    "reports a failure twice": 55,
-    "keeps answers of an earlier round": 720,
-    "names the exchanges of a retry differently": 65,
-    "takes an unreachable mate for gone": 35,
-    "lets nobody join at the script's end": 20,
-    "waits for ever for more replicas": 20,
-    "counts refusals as failures of the step": 190,
-    "serves a kept state to members only": 35,
-    "catches up with a later state": 1_000_660,
-    "expects no newcomers in an unknown quorum": 240,
-    "a takeover waits for lost nodes": 75,
-    "a takeover loses agents before they can attach": 105,
-    "waits for unreachable members": 90,
-    "contributes after it has declined": 120,
-    "a latecomer waits for replicas that wait for it": 70,
-    "a successor sends while it repeats": 190,
-    "results stand that only some have": 120,
-    "results are handed out before they are logged": 110,
-    "commits after its lease": 2245,
-    "chooses a state by its step alone": 1745,
-    "answers comparisons before its step is certain": 1270,
-    "chooses the lowest step": 80,
-    "chooses a state without the results that stand": 1005,
-    "prefers the majority's state to the newest": 5285,
+    "accepts messages of any attempt": 123,
+    "accepts a late Interrupt": 104,
+    "commits while isolated": 111,
+    "a repair keeps results of the old group": 130,
+    "sends before the journal is on disk": 298,
+    "issues attempts below those of the last life": 119,
+    "does not compare the end of a step": 298,
+    "reports a failure twice": 61,
+    "keeps answers of an earlier round": 723,
+    "names the exchanges of a retry differently": 71,
+    "takes an unreachable mate for gone": 38,
+    "lets nobody join at the script's end": 26,
+    "waits for ever for more replicas": 26,
+    "counts refusals as failures of the step": 197,
+    "serves a kept state to members only": 43,
+    "catches up with a later state": 1_000_678,
+    "expects no newcomers in an unknown quorum": 243,
+    "a takeover waits for lost nodes": 81,
+    "a takeover loses agents before they can attach": 112,
+    "waits for unreachable members": 156,
+    "contributes after it has declined": 123,
+    "a latecomer waits for replicas that wait for it": 73,
+    "a successor sends while it repeats": 193,
+    "results stand that only some have": 38,
+    "results are handed out before they are logged": 199,
+    "commits after its lease": 2251,
+    "chooses a state by its step alone": 1748,
+    "answers comparisons before its step is certain": 1273,
+    "chooses the lowest step": 84,
+    "chooses a state without the results that stand": 1011,
+    "prefers the majority's state to the newest": 5289,
+    "promises a step that has begun": 7,
+    "divides by healing replicas too": 4,
+    "commits without the group's vote": 25,
+    "compares states of different steps": 13,
+    "journals no epoch": 4,
+    "journals nothing": 45,
+    "counts newcomers as survivors": 27,
+    "loses a node although its agent answers": 14,
+    "ignores reports of unreachable peers": 6,
+    "starts without waiting for isolated workers": 4,
+    "a takeover ends before its grace": 4,
+    "switches before all have promised": 7,
+    "forms a quorum of the first reporter": 23,
+    "commits if any rank votes for it": 25,
+    "serves a state after it has changed": 4,
+    "a newcomer trains without healing": 10,
+    "counts spares as contributors": 7,
+    "repairs results that were handed out": 13,
+    "has no heartbeat timeout": 8,
+    "never replaces a silent worker": 5,
+    "replaces workers that answer": 5,
+    "never replaces a worker that stands still": 8,
+    "replaces slow workers": 9,
+    "keeps a member that gave the quorum up": 5,
+    "lets replicas join at a barred step": 10,
+    "lets a held-off replica join at once": 35,
+    "compares no operations": 6,
+    "issues operations that differ": 10,
+    "forgets an operator's request": 5,
+    "exchanges about a void step": 8,
+    "heals without the donors' place": 4,
+    "leaves at the script's end before all are compared": 26,
+    "counts an early end as success": 11,
+    "serves a kept state to nobody": 10,
+    "compares operations with an ended peer for ever": 11,
+    "fails where a donor cannot serve its state": 5,
+    "ignores min_replica_size": 22,
+    "heals again from donors that refuse": 5,
+    "never takes an unclear failure for a refusal": 10,
+    "a late member skips refused tries": 10,
+    "waits for ever for a reduction": 6,
+    "a successor commits under the attempt that it began with": 15,
+    "a successor compares again": 15,
+    "loses samples of dead replicas": 5,
+    "slices samples by quorum rank": 5,
 }
-"""The seeds to begin with, which are near one that finds the bug: at most seconds for each.
-``simulate.py --mutants`` begins with the first one."""
+"""The seeds to begin with: as written down last, the ones that find the bug at little cost. After a
+change of the cores another may, a little later. ``simulate.py --mutants`` begins with the first."""
 
 
 def _explore(seeds: Iterable[int]) -> tuple[list[str], Coverage]:
@@ -142,11 +205,16 @@ def test_schedules_of_one_kind(begin: int, end: int) -> None:
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
-def test_schedules_in_batches() -> None:
+@pytest.mark.parametrize(
+    "schedules",
+    [range(9000, 9060), pytest.param(range(9060, 9150), marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
+def test_schedules_in_batches(schedules: range) -> None:
     """As in the lighthouse's shell: all messages piled up on a stream are one event."""
-    outcomes = [outcome_of(seed, batches=True) for seed in range(9000, 9150)]
+    outcomes = [outcome_of(seed, batches=True) for seed in schedules]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-    assert outcomes[:30] != [outcome_of(seed) for seed in range(9000, 9030)]
+    assert outcomes[:5] != [outcome_of(seed) for seed in schedules[:5]]
 
 
 def test_who_hangs_is_found_where_no_other_waits_for_it() -> None:
@@ -174,48 +242,30 @@ def test_a_lighthouse_that_is_cut_off_loses_nobody() -> None:
     assert (lost, again > 5) == (0, True)
 
 
-def test_a_lighthouse_that_is_cut_off_among_other_faults() -> None:
-    focus = ("cut_off_lighthouse", "kill_worker", "kill_agent", "silence_host", "cut")
-    outcomes = [outcome_of(seed, focus=focus) for seed in range(3000, 3060)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_nodes_that_are_noticed_as_one_leave_at_one_boundary() -> None:
-    outcomes = [outcome_of(seed, focus=("drain_two",)) for seed in range(60)]
+@pytest.mark.parametrize(
+    "schedules",
+    [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)],
+    ids=["few", "many"],
+)
+@pytest.mark.parametrize("about", FOCUS)
+def test_schedules_of_some_faults_alone(about: str, schedules: range) -> None:
+    outcomes = [outcome_of(seed, focus=FOCUS[about]) for seed in schedules]
     assert [str(outcome) for outcome in outcomes if outcome.failure] == []
 
 
 @pytest.mark.parametrize(
-    "focus",
-    [
-        ("power_off",),
-        ("false_alarm",),
-        ("hears_one",),
-        ALARMS,
-        ("lose_first_node",),
-        ("lose_first_node", "kill_lighthouse", "false_alarm", "kill_worker", "cut"),
-    ],
+    "schedules",
+    [range(1000, 1030), pytest.param(range(1030, 1080), marks=pytest.mark.slow)],
+    ids=["few", "many"],
 )
-def test_what_peers_see_of_a_node(focus: tuple[str, ...]) -> None:
-    """Who has no power is lost within a second, and nobody who answers is (N1)."""
-    outcomes = [outcome_of(seed, focus=focus) for seed in range(40)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
-def test_agents_that_come_again_under_the_name_of_the_dead() -> None:
-    focus = (KEPT_AGENTS, "kill_agent", "kill_agent_between", "kill_worker", "half_open", "drain")
-    outcomes = [outcome_of(seed, focus=focus) for seed in range(60)]
-    assert [str(outcome) for outcome in outcomes if outcome.failure] == []
-
-
 @pytest.mark.parametrize("focus", [(MEND,), (MEND, MEND, "kill_worker", "cut")])
-def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...]) -> None:
+def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...], schedules: range) -> None:
     """To the others a successor is a survivor that answers late."""
-    worlds = [World(seed, focus=focus) for seed in range(1000, 1080)]
+    worlds = [World(seed, focus=focus) for seed in schedules]
     for world in worlds:
         world.run()
     notes = [kind for world in worlds for _, _, kind, _ in world.trace]
-    assert notes.count("is replaced in place") > 40
+    assert notes.count("is replaced in place") > len(schedules) / 2
 
 
 @pytest.mark.slow

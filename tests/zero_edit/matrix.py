@@ -197,13 +197,13 @@ QUICK = (
     Case("held.py", "", "1@train 2 1,0@train 3 4"),
     Case("phases.py", "stages", "0@train middle 1 3"),
     Case("beside.py", "", "1@train 1 3,0@the end"),
-    Case("compiled.py", "step", "1@train 1 3"),
+    Case("compiled.py", "step", "1@train 1 3", replicas=2),
     Case("loops.py", "again", "1@train 20"),
     Case("loops.py", "stream", "0@train 14"),
     Case("loops.py", "two", "0@the end,2@the end", late="2"),
-    Case("loops.py", "fast", "1@fast 451"),
+    Case("loops.py", "fast", "1@fast 451", replicas=2),
     Case("full.py", "", "3@train 1 2", workers=2),
-    Case("sharded.py", "--prefetch", "0@train 1 3", workers=2),
+    Case("sharded.py", "--prefetch", "0@train 1 3", replicas=2, workers=2),
 )
 """A part of the matrix for every change."""
 CASES: tuple[Case, ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,75 +27,79 @@ DEATHS = [
 ]
 
 
+OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
+_UNDISTURBED: dict[str, list[str]] = {}
+
+
+def run(
+    directory: Path,
+    kind: str,
+    deaths: Sequence[tuple[Any, ...]],
+    *more: str,
+    options: tuple[str, ...] = (),
+    memory: str = "auto",
+) -> tuple[list[str], str]:
+    """What the workers have printed at their ends, and all output."""
+    directory.mkdir()
+    given = (*OPTIONS, *options, "--memory-snapshots", memory)
+    args = (kind, json.dumps(deaths), *more)
+    with Job(directory, SCRIPTS / "replayed.py", *given, args=args) as job:
+        assert job.end() == 0
+        found = sorted(re.findall(r"^\[0\.\d\] end \d \w+$", job.output, re.MULTILINE))
+        return found, job.output
+
+
+def undisturbed(directory: Path, kind: str) -> list[str]:
+    """The ends of a job that nobody disturbs, which runs once."""
+    if kind not in _UNDISTURBED:
+        _UNDISTURBED[kind], _ = run(directory / "off", kind, [], memory="off")
+    assert len(_UNDISTURBED[kind]) == 3
+    return _UNDISTURBED[kind]
+
+
 SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("ddp", "static")]
 
 
 @pytest.mark.parametrize("kind", [*SLOW, "fsdp"])
 def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
-    options = ("--workers-per-replica", "3", "--device", "cpu")
-    found, texts = [], []
     planned = [
         (*who, place, number // 2 if kind != "fsdp" and place != "in a copy" else number)
         for *who, place, number in DEATHS  # of DDP there are half as many calls in a step
     ]
-    runs: list[tuple[str, list[tuple[Any, ...]], tuple[str, ...]]] = [
-        ("off", [], ()),
-        ("auto", planned, ()),
-        ("full", [(1, 1, "before", 70)], ("2",)),
-    ]
-    for name, deaths, more in runs:
-        (tmp_path / name).mkdir()
-        given = (*options, "--memory-snapshots", "off" if name == "off" else "auto")
-        args = (kind, json.dumps(deaths), *more)
-        with Job(tmp_path / name, SCRIPTS / "replayed.py", *given, args=args) as job:
-            assert job.end() == 0
-            found.append(sorted(re.findall(r"^\[0\.\d\] end \d \w+$", job.output, re.MULTILINE)))
-            texts.append(job.output)
-    assert len(found[0]) == 3
-    assert found[0] == found[1] == found[2]
+    found, text = run(tmp_path / "auto", kind, planned)
+    of_full, text_of_full = run(tmp_path / "full", kind, [(1, 1, "before", 70)], "2")
+    assert undisturbed(tmp_path, kind) == found == of_full
     died = Counter((tmp_path / "auto/died").read_text().splitlines())
     # A replacement that begins after a call that its predecessor has logged does not replay it.
     assert {f"{x[0]} {x[2]}" for x in DEATHS} - died.keys() <= {"2 logged"}
     starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert sum(starts) == 3 + died.total(), "nobody is started but for one that has died"
-    restarts = re.search(r"finished, 30 steps, (\d+) restarts", texts[1])
+    restarts = re.search(r"finished, 30 steps, (\d+) restarts", text)
     assert restarts is not None and int(restarts[1]) <= died.total(), "some deaths may be one"
-    assert "cannot be replaced alone" not in texts[1]
-    assert "Worker 1 cannot be replaced alone, so all begin again" in texts[2]
-    assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", texts[2])
+    assert "cannot be replaced alone" not in text
+    assert "Worker 1 cannot be replaced alone, so all begin again" in text_of_full
+    assert re.search(
+        r"All went on from step [1-9]\d*, the last that each had in memory", text_of_full
+    )
     starts = [(tmp_path / "full" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [2, 2, 2], "from memory"
 
 
 def test_who_began_again_and_gets_another_input_does_not_go_on(tmp_path: Path) -> None:
     """All begin again from memory, because a log was full. Then what they get is not the same."""
-    options = "--workers-per-replica", "3", "--device", "cpu", "--memory-snapshots", "auto"
-    args = ("fsdp", json.dumps([(1, 1, "before", 70)]), "2", "other")
-    with Job(tmp_path, SCRIPTS / "replayed.py", *options, args=args) as job:
-        assert job.end() == 0
-        text = job.output
+    _, text = run(tmp_path / "other", "fsdp", [(1, 1, "before", 70)], "2", "other")
     assert "it would go on without the same input of its model as before, at replayed.py" in text
     assert "All went on" not in text
-    starts = [(tmp_path / f"started-{rank}").stat().st_size for rank in range(3)]
+    starts = [(tmp_path / f"other/started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [3, 3, 3], "first from memory, and then from the beginning"
 
 
 def test_after_a_mend_from_which_nobody_goes_on_all_begin_again(tmp_path: Path) -> None:
     """A replacement with a bug makes a call more than its peers. Then no call ever ends."""
-    found = []
-    for name, deaths, more in (
-        ("off", [], ()),
-        ("auto", [(2, 1, "in an object", 150)], ("twice",)),
-    ):
-        (tmp_path / name).mkdir()
-        options = "--workers-per-replica", "3", "--device", "cpu", "--hang-timeout", "5"
-        args = ("fsdp", json.dumps(deaths), *more)
-        given = (*options, "--memory-snapshots", name)
-        with Job(tmp_path / name, SCRIPTS / "replayed.py", *given, args=args) as job:
-            assert job.end() == 0
-            found.append(sorted(re.findall(r"^\[0\.\d\] end \d \w+$", job.output, re.MULTILINE)))
-            text = job.output
-    assert len(found[0]) == 3 and found[0] == found[1]
+    options = ("--hang-timeout", "5")
+    deaths = [(2, 1, "in an object", 150)]
+    found, text = run(tmp_path / "auto", "fsdp", deaths, "twice", options=options)
+    assert undisturbed(tmp_path, "fsdp") == found
     assert "the workers of a group wait in calls that cannot meet (worker" in text
     assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", text)
     starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]

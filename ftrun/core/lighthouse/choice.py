@@ -61,12 +61,18 @@ def group_state(reports: Collection[Report]) -> StateId | None:
     return max(certain, key=lambda s: (s.step, s.lineage), default=None)
 
 
-def can_repair(reports: Collection[Report]) -> bool:
+def can_repair(reports: Collection[Report], state: StateId) -> bool:
     """Whether all workers of one replica can go on with the step that they were interrupted in.
 
-    They must be in the same step: a worker that has ended it would begin the next one.
+    They must be in the same step, which ``state`` begins: a worker that has ended it would begin
+    the next one. One whose results are in ``state`` ends the step before, and begins this one.
     """
-    return all(r.repairable for r in reports) and len({r.local_step_index for r in reports}) == 1
+    steps, can = set[int](), True
+    for report in reports:
+        stands = _stands(report, state)
+        can = can and (report.repairable or stands)
+        steps.add(report.local_step_index + stands)
+    return can and len(steps) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,11 @@ def standing(groups: Collection[Mapping[int, Report]]) -> Standing | None:
         because all workers of a group have voted.
     """
     reports = [report for group in groups for report in group.values()]
-    state, tag = reports[0].state, reports[0].under
-    if len({(r.state, r.under, r.refused_tries) for r in reports}) > 1 or tag is None:
+    seen = {report.under for report in reports if report.handed}
+    tag = seen.pop() if len(seen) == 1 else None
+    if tag is None or len({(r.state, r.refused_tries) for r in reports}) > 1:
+        return None
+    if any(report.under is None for report in reports):
         return None
     if any(len({r.local_step_index for r in group.values()}) > 1 for group in groups):
         return None
@@ -107,9 +116,10 @@ def standing(groups: Collection[Mapping[int, Report]]) -> Standing | None:
     for rank in sorted(next(iter(groups))):
         column = [group[rank] for group in groups]
         kept.append(max(report.handed for report in column))
-        if kept[-1] > min(report.done for report in column):
+        # A replacement may not know of the last attempt: what it has of another one does not count.
+        if kept[-1] > min(report.done if report.under == tag else 0 for report in column):
             return None
-    return Standing(state, tag.attempt, tuple(kept)) if any(kept) else None
+    return Standing(reports[0].state, tag.attempt, tuple(kept))
 
 
 def _reach(report: Report) -> set[StateId]:

@@ -273,7 +273,8 @@ class Forming:
         if self._blame is not None:
             host = self._blame.meets_at([state.replicas[name] for name in names])
         groups = names if state.workers > 1 and stands is None else ()  # one decides for itself
-        cannot_repair = [n for n in groups if not can_repair(state.replicas[n].reports.values())]
+        reports = {name: state.replicas[name].reports.values() for name in groups}
+        cannot_repair = [n for n, of in reports.items() if not can_repair(of, choice.state)]
         return Quorum(
             attempt=state.attempts.issue(members),
             members=members,

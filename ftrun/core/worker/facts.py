@@ -438,9 +438,9 @@ class StepFacts:
             return False
         if quorum.stands_as is not None:
             kept, operations = quorum.kept_by(self.key.group_rank), step.operations
-            can = self._goes_on(step) and step.commits_as == quorum.repaired_tag
             has_these = operations.handed <= kept <= operations.done_until
-            return can and has_these and quorum.state == self.state
+            is_of_it = kept == 0 or step.commits_as == quorum.repaired_tag
+            return self._goes_on(step) and has_these and is_of_it and quorum.state == self.state
         if not self._is_whole(step):
             return False
         if self.key.replica_id in quorum.recomputes:

@@ -334,7 +334,7 @@ class LoaderIterator:
             if OPEN.keeps_seeds:
                 self.begun, self._seeds = (*self.begun[:1], _random(self._own())), None
         try:
-            batch = self._draw()
+            batch = self._draw() if self._given or OPEN.keeps_seeds else self.take()
             if OPEN.on_batch is not None:
                 batch = OPEN.on_batch(self, batch)
         except StopIteration:

@@ -40,7 +40,7 @@ from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
-from ftrun.inject.zero_edit.states import Course, Event, State
+from ftrun.inject.zero_edit.states import BETWEEN, STEPPING, Course, Event, State
 from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Loop:
             return
         if script.trial is not None and not iterator.entry:
             script.trial.loader_begins()
-        if self._course.now is not State.BETWEEN:  # mostly it is
+        if self._course.now is not BETWEEN:  # mostly it is
             script.ending.goes_on(draws=True)
             if not self._course.now.has_stepped and script.joins_at():
                 self._draws_on_its_way(iterator)
@@ -122,7 +122,7 @@ class Loop:
 
     @ours
     def loader_ended(self, iterator: LoaderIterator) -> None:
-        if iterator.is_training and self._course.now is State.BETWEEN:
+        if iterator.is_training and self._course.now is BETWEEN:
             has_lost = not (self._outcome or self.script.exactly_once.is_on)
             self.script.loader_ended(has_lost=has_lost)
             self._outcome = self._outcome or has_lost
@@ -134,7 +134,7 @@ class Loop:
         script = self.script
         is_main = threading.current_thread() is threading.main_thread()
         is_around = script.steps >= began + TURNS_MIN
-        if is_around and self._course.now is State.BETWEEN and is_main:
+        if is_around and self._course.now is BETWEEN and is_main:
             script.marking.loop_ended()
 
     def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:
@@ -144,16 +144,16 @@ class Loop:
 
     @ours
     def _before_load(self, module: Module) -> None:
-        if self._course.now is State.BETWEEN:
+        if self._course.now is BETWEEN:
             self.script.marking.before_load(module)
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""
-        if self._course.now in (State.SET_UP, State.BETWEEN):
+        if self._course.now in (State.SET_UP, BETWEEN):
             if not iterator.is_over:
                 iterator.cursor.begin()
                 self._begin([iterator])
-        elif self._course.now is State.STEPPING and iterator.is_fresh:
+        elif self._course.now is STEPPING and iterator.is_fresh:
             iterator.refuse_several()
 
     # ------------------------------------------------------------ steps
@@ -166,7 +166,7 @@ class Loop:
             False if the pass does not count: the peers have finished, or are in another loop.
         """
         script = self.script
-        is_next = self._course.now is State.BETWEEN  # mostly so
+        is_next = self._course.now is BETWEEN  # mostly so
         if is_next and script.noting.idle and stack() in script.noting.idle:
             return True
         draws = script.noting.training()
@@ -174,7 +174,7 @@ class Loop:
             self._moving.step_begins()
         if not is_next and self._is_alone(Event.PASS):
             return False
-        if self._course.now is State.STEPPING:
+        if self._course.now is STEPPING:
             script.noting.passes_again(draws)
             return True
         if script.exactly_once.is_on:
@@ -193,7 +193,7 @@ class Loop:
         A loop may take several steps after one forward pass. The second one begins here; nobody
         joins in it, because a newcomer cannot begin in the middle of a pass.
         """
-        if self._course.now is State.STEPPING or self._may_reduce():
+        if self._course.now is STEPPING or self._may_reduce():
             self.script.noting.begun_at, self.script.marking.is_reduced = (), True
             return True
         return False
@@ -202,7 +202,7 @@ class Loop:
     def _may_reduce(self) -> bool:
         if self._is_alone(Event.REDUCE):
             return False
-        if self._course.now is State.BETWEEN:
+        if self._course.now is BETWEEN:
             self._begin(self.script.noting.training(), is_late=True)
         return True
 
@@ -216,7 +216,7 @@ class Loop:
                 assert manager is not None
                 self._outcome = manager.should_commit()
                 script.marking.ended = None
-                self._course.goes(Event.STEP, State.BETWEEN)
+                self._course.goes(Event.STEP, BETWEEN)
                 if script.predecessor is not None:
                     script.predecessor.step_ended()
                 script.steps += 1
@@ -309,7 +309,7 @@ class Loop:
         has_passed, who = script.passing.is_on, f"replica {script.here.replica_id}"
         self._course.goes(event, State.JOINING)
         if (loaded := script.peers.elsewhere) is not None:
-            self._course.goes(Event.BEGUN, State.STEPPING)
+            self._course.goes(Event.BEGUN, STEPPING)
             script.peers.elsewhere, RANGES.tells_all = None, False
             script.ending.load_later()
         else:
@@ -338,7 +338,7 @@ class Loop:
             self._moving.go_to(loaded, iterator, is_drawn=False)
         is_own = script.memory is not None or script.is_in_place
         is_at_draw = iterator is not None or (event is Event.DRAW and is_own)
-        if self._course.now is State.STEPPING and is_at_draw:
+        if self._course.now is STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()
         script.show_place(manager)

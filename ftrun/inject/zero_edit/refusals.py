@@ -109,7 +109,7 @@ def ours(handler: F) -> F:
     @functools.wraps(handler)
     def handled(*args: Any) -> Any:  # by their places only: it runs several times in each step
         try:
-            return handler(*args)
+            return handler(args[0]) if len(args) == 1 else handler(*args)  # to pack them costs more
         except Exception as error:
             refuse_own(error, must_be=True)
             raise

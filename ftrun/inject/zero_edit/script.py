@@ -35,7 +35,7 @@ from ftrun.inject.zero_edit.refusals import ours, refuse
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import SHARE, Sparing
 from ftrun.inject.zero_edit.standing import Standing
-from ftrun.inject.zero_edit.states import Course, Event, State
+from ftrun.inject.zero_edit.states import STEPPING, Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.inject.zero_edit.values import tensors
@@ -236,7 +236,7 @@ class Script:
             if not self.mates.any(lacks and manager.current_step() > 0):
                 break
             manager.should_commit()
-        self.course.goes(Event.BEGUN, State.STEPPING)
+        self.course.goes(Event.BEGUN, STEPPING)
         RANGES.tells_all = False
         self.tensors.let_go()
         return place

@@ -138,6 +138,9 @@ state does not have cannot happen there."""
 
 _MOVES = {(x, event, to) for x in TABLE for event, after in TABLE[x].items() for to in after}
 
+BETWEEN, STEPPING = State.BETWEEN, State.STEPPING
+"""Asked for several times in each step: to ask the class takes longer than the rest of a line."""
+
 for _state in State:  # asked in each step
     _state.has_stepped = _state not in (_S.SET_UP, _S.PASSING, _S.GHOST, _S.JOINING)
     _state.is_in_step = _state in (_S.GHOST, _S.STEPPING, _S.REPLAYING)

@@ -45,7 +45,7 @@ def arm(rank, deaths):
         place = "" if world.is_apart else places.get(world.count)
         if place == "before":
             die(place)
-        if world._unit and not world.is_apart and any(x <= world.count for x in in_object):
+        if world.unit and not world.is_apart and any(x <= world.count for x in in_object):
             die(IN_AN_OBJECT)
         begin(world, shell, call)
         if place == "issued":

@@ -6,6 +6,7 @@
 | shell.py | one group, as torch and the script see it |
 | kinds.py | each collective: what it gives and gets, and what it is while ranks are away |
 | calls.py | the life of one call |
+| plain.py | a call to which nothing happens, as most are |
 | world.py | all groups of a process: calls that meet no peer, waits |
 | replayed.py | the world of one replica group: calls are logged, and replayed |
 | quorums.py | the groups when ranks die and come |

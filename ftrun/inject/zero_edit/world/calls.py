@@ -60,8 +60,8 @@ class State(Enum):
 
 
 HELD, ISSUED, SECOND, FAILED, THROUGH = State  # to ask the class costs more at each call
-_profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
-_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+profiles: Callable[[], bool] = torch._C._autograd._profiler_enabled
+modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _now = clock.now
 
 
@@ -232,7 +232,7 @@ class Call:
             self.restore()
         self.there, self.tag, self.has_result, kind = there, there.since, False, self.kind
         if there.is_full and not kind.is_ours:
-            is_watched = _profiles() or _modes()  # else a call spares torch's dispatcher
+            is_watched = profiles() or modes()  # else a call spares torch's dispatcher
             backend = there.torchs() if is_watched else there.built.native  # type: ignore[union-attr]
             issued = None if kind.quicker is None else kind.quicker(self, backend)
             self.native, self.after = issued or (getattr(backend, kind.name)(*self.args), None)

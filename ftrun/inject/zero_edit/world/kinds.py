@@ -156,10 +156,12 @@ def may_share_out(call: Call) -> bool:
     """Whether each rank may give another part of one whole by it. Then no deputy has the part of a
     rank that is away. A single number, and the largest of all, are no such parts."""
     given = call.outputs if call.kind.is_in_place else call.kind.inputs(call) or call.outputs
-    return (
-        sum(map(_numel, given)) > 1
-        and operation(call.args[-1]) not in _OF_ALIKE  # to compare these takes microseconds
-    )
+    return sum(map(_numel, given)) > 1 and is_of_parts(call.args[-1])
+
+
+def is_of_parts(opts: Any) -> bool:
+    """Whether it adds up: to compare operations takes microseconds."""
+    return operation(opts) not in _OF_ALIKE
 
 
 _OF_ALIKE = (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.BAND, ReduceOp.BOR)

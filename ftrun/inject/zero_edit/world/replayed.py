@@ -100,6 +100,7 @@ class ReplayedWorld(World):
 
     def __init__(self, here: WorkerContext, rank: int, memory: GroupMemory) -> None:
         super().__init__(here, rank, lambda reason: self.falls(Fall.SCRIPT, reason))
+        self.has_plain = False  # what they give is logged
         self.memory, self.board, self.area = memory, memory.board, memory.area(rank)
         self.is_newcomer = self.board.read(rank, Word.STARTS) > 1
         self.done = sum(self.board.all_done()[rank].values())  # of all groups
@@ -236,8 +237,8 @@ class ReplayedWorld(World):
         if self.in_set_up and not self.is_ours:
             call.site = call.site or near_site()
         call.takes_deputy = self.is_ours
-        if self._unit is not None:
-            self._unit.append(call)
+        if self.unit is not None:
+            self.unit.append(call)
             call.is_part = True
         line = self._lines.get(shell.key)
         if line is not None:

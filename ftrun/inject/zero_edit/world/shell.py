@@ -25,6 +25,7 @@ from ftrun.core.worker.settling import Position
 from ftrun.inject.zero_edit.frames import near_site
 from ftrun.inject.zero_edit.world.calls import Call, CallWork, State
 from ftrun.inject.zero_edit.world.kinds import KINDS, There
+from ftrun.inject.zero_edit.world.plain import PlainCall, reduced
 from ftrun.process_groups.built import BuiltGroup, JoinedWork
 from ftrun.process_groups.collectives import Collectives
 from ftrun.training import compiling
@@ -85,7 +86,9 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         self.round: Attempt = NO_ATTEMPT  # since which the calls are counted
         self.base: int | None = None  # what call 0 was before; None: nothing was
         self.there: There | None = None
-        self.calls: dict[int, Call] = {}
+        self.noted: dict[int, Call] = {}  # those that are no plain ones
+        self.under_way: PlainCall | None = None  # later than all others
+        self.latest: PlainCall | None = None  # is through, and earlier than that
         self.next = 0
         self.gifts: dict[int, Gift] = {}
         self.replays: list[list[bytes] | None] = []
@@ -97,6 +100,19 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         return f"<{plain.__module__}.{plain.__qualname__} object at {id(self):#x}>"
 
     # ------------------------------------------------------------ the calls of this group
+
+    @property
+    def calls(self) -> dict[int, Call]:
+        """By number. Under the world's lock."""
+        for plain in (self.latest, self.under_way):
+            if plain is not None:
+                self.noted[plain.number] = plain.becomes()
+        self.latest = self.under_way = None
+        return self.noted
+
+    @calls.setter
+    def calls(self, calls: dict[int, Call]) -> None:
+        self.noted, self.latest, self.under_way = calls, None, None
 
     def position(self) -> Position:
         """How far this rank is. Under the world's lock."""
@@ -122,7 +138,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
     def awaiting(self) -> list[Call]:
         """The calls that wait for a rank that is away. Under the world's lock."""
-        return [call for call in self.calls.values() if call.awaits]
+        return [call for call in self.noted.values() if call.awaits]
 
     def forget(self) -> None:
         """Keep no results: a death in one of these calls cannot be settled. Under the lock."""
@@ -152,7 +168,13 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         for number, call in self.calls.items():
             call.number = number
 
-    @compiling.never
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:  # type: ignore[override]
+        if type(opts) is dist.AllreduceOptions and not opts.asyncOp and len(tensors) == 1:
+            found = reduced(self.world, self, tensors[0], opts) if self.world.has_plain else None
+            if found is not None:
+                return _work_of(found) if isinstance(found, Call) else found
+        return Collectives.allreduce(self, tensors, opts)
+
     def _collective(self, name: str, *arguments: Any) -> Any:
         """Begin a call; returns its Work. The script waits at once if its options say so."""
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
@@ -166,8 +188,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
             world.begin(self, call)
         if world.ready:
             world.complete_futures()
-        work = CallWork()
-        work.call = call
+        work = _work_of(call)
         if not is_sync:
             call.handle = weakref.ref(work)
         return work
@@ -281,7 +302,13 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
 for _name in [name for name in vars(Collectives) if not name.startswith("__")]:
     # A compiler that looks into one refuses what a process group has beyond torch's own names.
-    setattr(Shell, _name, compiling.only_inside(getattr(Shell, _name)))
+    setattr(Shell, _name, compiling.never(getattr(Shell, _name)))
+
+
+def _work_of(call: Call) -> CallWork:
+    work = CallWork()
+    work.call = call
+    return work
 
 
 def tag_of(known: Call | Gift) -> list[int]:

@@ -116,6 +116,9 @@ class World:
         optimizer: of a model, whose step is under way; "": none is.
         has_shared: the script has called what may average gradients since the last step.
         keeper: of this worker; None: nobody could take its place.
+        has_plain: its calls may be plain ones (plain.py).
+        unit: the calls of one of the script's that are several; None: there is no such.
+        records: of what the latest calls have given, for newcomers.
         waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
 
@@ -140,7 +143,7 @@ class World:
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
         self.keeper: Keeping | None = None
-        self.in_set_up = True
+        self.in_set_up = self.has_plain = True
         self.optimizer, self.has_shared = "", False
         self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
         self.kept: Kept | None = None
@@ -154,10 +157,10 @@ class World:
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
         self.fatal: Exception | None = None
-        self._unit: list[Call] | None = None
+        self.unit: list[Call] | None = None
         self.count = 0  # of the script's calls
         self._boundary_count = 0
-        self._records: deque[Record] = deque(maxlen=RECORDS_MAX)
+        self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
         self._loaded: dict[int, list[Any]] = {}  # what a peer was given, by its number
 
     @property
@@ -210,12 +213,12 @@ class World:
             if not self.has_shared:
                 self.has_shared = may_share_out(call)
             call.record = [self.count, shell.key, None]
-            self._records.append(call.record)
+            self.records.append(call.record)
             self.count += 1
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()
-        if self._unit is not None:
-            self._unit.append(call)
+        if self.unit is not None:
+            self.unit.append(call)
             call.is_part = True
         if kind.is_unsettled and self.keeper is not None:
             self.keeper.cannot(call)
@@ -297,7 +300,7 @@ class World:
         call.waited = True
         if (shell.replays or self.is_following) and not self.is_ours:
             call.record = [self.count, shell.key, None]
-            self._records.append(call.record)
+            self.records.append(call.record)
             self.count += 1
             bodies = shell.replays.pop(0) if shell.replays else None
             if bodies is not None and not _unlike(call, bodies):
@@ -347,11 +350,11 @@ class World:
     def one_unit(self) -> Iterator[list[Call]]:
         """Several calls that belong together; yields them."""
         found: list[Call] = []
-        self._unit = found
+        self.unit = found
         try:
             yield found
         finally:
-            self._unit = None
+            self.unit = None
 
     # ------------------------------------------------------------ waits
 
@@ -511,8 +514,7 @@ class World:
         self.in_set_up = False
         self._boundary_count = self.count
         for shell in self.shells.values():
-            if shell.calls:
-                self._boundary_count -= len(shell.awaiting())
+            self._boundary_count -= len(shell.awaiting())
             shell.replays.clear()
 
     # ------------------------------------------------------------ for newcomers
@@ -523,7 +525,7 @@ class World:
         with self.changed:
             stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
             known = dict(self._loaded)
-            for number, group, result in self._records:
+            for number, group, result in self.records:
                 texts = None if result is None else texts_of(as_bytes(result), SENT_BYTES_MAX)
                 known[number] = [group, texts]
             return [known[index] for index in range(first, stop) if index in known]
@@ -532,7 +534,7 @@ class World:
         """This rank has healed to a place at call ``first``; a peer was given these since."""
         with self.changed:
             self.count = first
-            self._records.clear()
+            self.records.clear()
             self._loaded = {first + at: list(x) for at, x in enumerate(given)}
             self._boundary_count = first + len(given)
             for shell in self.shells.values():

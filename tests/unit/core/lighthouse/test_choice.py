@@ -39,9 +39,14 @@ def test_a_group_repairs_if_all_its_workers_can_and_are_in_the_same_step() -> No
             STATE, Endpoint("h", "h:1"), local_step_index=local_step_index, repairable=repairable
         )
 
-    assert can_repair([mate(7), mate(7)])
-    assert not can_repair([mate(7), mate(7, repairable=False)])
-    assert not can_repair([mate(7), mate(8)])
+    assert can_repair([mate(7), mate(7)], STATE)
+    assert not can_repair([mate(7), mate(7, repairable=False)], STATE)
+    assert not can_repair([mate(7), mate(8)], STATE)
+    before = StateId(4, "y")
+    ends = replace(mate(6, repairable=False), state=before, reduced=Tag(TAG.attempt, 4))
+    assert can_repair([mate(7), ends], before.committed(Tag(TAG.attempt, 4)))
+    assert not can_repair([mate(7), ends], STATE)
+    assert not can_repair([mate(8), ends], before.committed(Tag(TAG.attempt, 4)))
 
 
 # ---------------------------------------------------------------- choose
@@ -127,6 +132,8 @@ VOTED = in_step(2, 2, reduced=TAG, voted=TAG)
         ([[VOTED, TWO], [TWO, VOTED]], (2, 2)),
         ([[VOTED, VOTED], [TWO, TWO]], None),  # it is over: this group may commit it
         ([[ONE, TWO], [ONE, in_step(2, 2, OTHER_TAG)]], None),
+        ([[ONE, NONE], [ONE, in_step(0, 1, OTHER_TAG)]], (1, 0)),  # nobody has seen that
+        ([[ONE, TWO], [in_step(0, 1, OTHER_TAG), TWO]], None),
         ([[ONE, TWO], [ONE, in_step(0, 0, None)]], None),
         ([[ONE, TWO], [ONE, in_step(2, 2, refused_tries=1)]], None),
         ([[ONE, TWO], [ONE, in_step(2, 2, local_step_index=7)]], None),

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import settings
 
 from ftrun.core.replay import afterwards, mending
 from ftrun.core.replay.afterwards import STEPS, Afterwards, Apart, Stand, Waits
 from ftrun.core.replay.mending import Decree, Mended, Mending
 from ftrun.core.replay.settling import Board, Generation
 
-SCHEDULES, LIMIT_S, TICK_S = 300, 20.0, 0.5
+SCHEDULES, LIMIT_S, TICK_S = 100, 20.0, 0.5
 SAYS_S, APART_S = 3.0, mending.APART_S
 """It is said and looked at so late at most."""
 KINDS = ("allreduce", "barrier", "broadcast")
@@ -163,7 +164,7 @@ def play(seed: int) -> None:
 
 
 def test_no_schedule_is_judged_wrongly() -> None:
-    for seed in range(SCHEDULES):
+    for seed in range(settings().max_examples):
         play(seed)
 
 
@@ -190,11 +191,11 @@ def test_planted_bugs_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_calls_that_cannot_meet_are_given_up_in_most_schedules() -> None:
     """In the others a rank of another group waits, which is told."""
-    apart = 0
-    for seed in range(SCHEDULES):
+    apart, schedules = 0, settings().max_examples
+    for seed in range(schedules):
         world = World(random.Random(seed), 1)
         apart += any(isinstance(x, Apart) for x in world.play())
-    assert apart > SCHEDULES / 2
+    assert apart > schedules / 2
 
 
 def test_some_members_are_not_enough() -> None:

@@ -184,13 +184,50 @@ print("end", [x.to_local().sum().item() for x in model.parameters()], flush=True
 """
 
 
-def test_gradients_that_add_up_from_step_to_step(tmp_path: Path) -> None:
+TAKES_TURNS = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+    def forward(self, x, which):
+        return self.parts[which](x)
+
+model = DistributedDataParallel(Both(), find_unused_parameters=True)
+optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model.module.parts]
+for step in range(16):
+    torch.manual_seed(step + rank)
+    for which, optimizer in enumerate(optimizers):
+        loss = model(torch.randn(4, 8), which).square().mean()
+        optimizer.zero_grad()  # and the other one's gradients are sent along
+        loss.backward()
+        if step in (0, 5, 11) and rank == step % 2 and not os.path.exists(f"died {step}"):
+            while not os.path.exists("go"):  # until there is a whole snapshot
+                time.sleep(0.01)
+            if which:
+                open(f"died {step}", "w").close()
+                os.kill(os.getpid(), 9)
+        optimizer.step()
+print("end", [x.sum().item() for x in model.parameters()], flush=True)
+"""
+
+
+@pytest.mark.parametrize("script", [ADDS_UP, TAKES_TURNS], ids=["add up", "take turns"])
+def test_gradients_that_are_kept_from_step_to_step(tmp_path: Path, script: str) -> None:
     found = []
     for name in ("off", "auto"):
         (tmp_path / name).mkdir()
         for step in (0, 5, 11) if name == "off" else ():
             (tmp_path / name / f"died {step}").touch()
-        with Job(tmp_path / name, ADDS_UP, *ON, name) as job:
+        with Job(tmp_path / name, script, *ON, name) as job:
             if name == "auto":
                 job.expect("Memory snapshots: on this node")
                 (tmp_path / name / "go").touch()

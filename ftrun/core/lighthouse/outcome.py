@@ -8,13 +8,14 @@ Not here: when a job is over (leaving.py, forming.py), a job that fails.
 from __future__ import annotations
 
 from ftrun.base.errors import ExitCode
-from ftrun.core.lighthouse.slots import IDLE
+from ftrun.core.lighthouse.slots import GIVEN_UP, IDLE
 from ftrun.core.lighthouse.state import MembershipState
 
 ABSENT_SHOWN = 8
 ALL = "all replicas have finished"
 NOBODY_HOLDS_IT = "some replicas have finished and nobody who is left holds their work"
 NOBODY_IS_LEFT = "some replicas have finished and nobody is left who could"
+RANK_0 = "what rank 0 alone does at the end was not done, and files of its may be missing or old"
 
 
 def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, str]:
@@ -33,6 +34,8 @@ def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, 
     words = [x.words() for x in absent[:ABSENT_SHOWN]]
     if len(absent) > ABSENT_SHOWN:
         words.append(f"and {len(absent) - ABSENT_SHOWN} more")
+    if any(x.replica_id == "0" and x.how == GIVEN_UP for x in absent):
+        words.append(RANK_0)
     text = f"{done} of {done + len(absent)} replicas {verb} finished"
     if spec.accepts_fewer and done >= spec.min_replicas:
         allowed = f", which --min-replicas {spec.min_replicas} allows"

@@ -207,9 +207,10 @@ class Waits:
         ended = {name for name in state.live if _has_ended(state.replicas[name])}
         if ended:
             late = wanted - ended
+            whom = f"for {replicas(late)}" if late else "for each other"
             words = (
                 f"{replicas(ended)} {'has' if len(ended) == 1 else 'have'} come to the end of the "
-                f"script, and {_wait(ended)} for {replicas(late) if late else 'each other'}"
+                f"script, and {_wait(ended)} {whom if late or len(ended) > 1 else 'to leave'}"
             )
             return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
         late = wanted - state.live

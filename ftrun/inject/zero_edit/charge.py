@@ -157,7 +157,7 @@ def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:
     scalers = [x for x in stepping.scalers.all() if x.is_enabled()]
     carried = [
         _names("DistributedDataParallel of", in_whole, lambda x: sites[id(x)]),
-        _names("FSDP2's", sharded, lambda x: sites[id(x)]),
+        _names("sharded", sharded, lambda x: sites[id(x)]),
         _names("other modules", [*models.beside().values()]),
         _names("optimizers", managed, stepping.optimizers.site_of),
         _names("schedulers", stepping.schedulers.all(), stepping.schedulers.site_of),

@@ -245,15 +245,13 @@ class Ending:
 
 
 def part(manager: Manager, mates: Mates, replica_id: str) -> None:
-    """At the end of the script: wait for the others, and tell who is missing."""
+    """At the end of the script: wait for the others, and tell if some are missing."""
     mates.any(False)  # they come together: one of them may still write a file
     is_together = manager.linger(LINGER)
     if manager.session.ends_early:
         told.left_early(replica_id, manager.current_step())
     elif not is_together:
         told.say(f"replica {replica_id} ends although others have not come to the end")
-    if mates.is_lead and not manager.session.ends_early:
-        told.rank_0_missing(replica_id, manager.session.exchanges.members())
 
 
 def _is_small(state: tuple[State, State]) -> bool:

@@ -227,6 +227,16 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
     that stays is neither replaced nor removed."""
     plain_remove = os.remove
 
+    def make(
+        plain: Callable[..., int], path: Any, flags: int, mode: int = 0o777, **kwargs: Any
+    ) -> int:
+        is_made = flags & os.O_CREAT and not kwargs and not drafts.has_begun()
+        is_made = is_made and not os.path.lexists(path)
+        opened = plain(path, flags, mode, **kwargs)
+        if is_made:
+            drafts.made(path)
+        return opened
+
     def rename(plain: Callable[..., None], src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
         if drafts.is_dropped(src):
             drafts.tell_dropped(Path(dst))
@@ -254,6 +264,7 @@ def _patch_names(patches: Patches, drafts: Drafts) -> None:
             drafts.has_named = True
             drafts.remove(plain, path, **kwargs)
 
+    patches.around(os, "open", make)
     patches.around(shutil, "rmtree", rmtree)
     for name in ("replace", "rename"):
         patches.around(os, name, rename)

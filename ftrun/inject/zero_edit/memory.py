@@ -31,6 +31,7 @@ from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, versions_of
@@ -85,8 +86,8 @@ class Memory:
         self._pace, self._worked_s = Pace(), time.process_time()
         self._began_at = self._took_s = 0.0
         self._copying: threading.Thread | None = None
-        self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
-        self._zeroed_before, self._keeps_gradients = 0, False
+        self._misses = Misses()
+        self.gradients = Gradients(lambda: self.script.stepping.optimizers.all(), self.lacks)
         self._gradients: list[Any] = []  # of the predecessor
         self._is_passing, self._pass_mark = False, 0
         self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
@@ -152,8 +153,7 @@ class Memory:
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
-        self._keeps_gradients = self._zeroed == self._zeroed_before  # in the last step
-        self._zeroed_before = self._zeroed
+        self.gradients.step_begins()
         if self.board.room < 0:
             self._gives_up("memory has become scarce on this node")
         self._announce()
@@ -167,9 +167,6 @@ class Memory:
         self.world.given_mark = hash((0, self._pass_mark)) if self._is_passing else 0
 
     def should_commit(self) -> bool:
-        if self._has_gradients == self._zeroed:
-            self.lacks(["the gradients that it keeps from step to step"])
-        self._has_gradients = -1
         self.counts()
         return True
 
@@ -263,8 +260,11 @@ class Memory:
         number = self._number + 1
         world.is_made(self._step)
         tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
-        if self._keeps_gradients:
-            tree[GRADIENTS] = [x.grad for x in self._parameters()]
+        if self.gradients.are_kept:
+            tree[GRADIENTS] = [x.grad for x in self.gradients.all()]
+            self.gradients.are_given()
+        else:
+            self.gradients.are_left_out()
         given = pack(tree)
         noting = self.script.noting
         names, random = self.script.randomness.encoded()
@@ -280,8 +280,6 @@ class Memory:
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
         }
-        lacks_them = self._any_gradient() and not self._keeps_gradients
-        self._has_gradients = self._zeroed if lacks_them else -1
         text = packed(head, random)
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
@@ -329,13 +327,6 @@ class Memory:
                     self._chunks[leaf.spec.mesh] = chunk_of(leaf.value)
         return self._chunks
 
-    def _parameters(self) -> list[Any]:
-        groups = [g for x in self.script.stepping.optimizers.all() for g in x.param_groups]
-        return [parameter for group in groups for parameter in group["params"]]
-
-    def _any_gradient(self) -> bool:
-        return any(x.grad is not None for x in self._parameters())
-
     def passes(self, inputs: tuple[Any, ...] | None) -> None:
         """A pass in training begins; None: the loop has been told of it."""
         self._is_passing = inputs is not None
@@ -354,14 +345,9 @@ class Memory:
     def _give_gradients(self) -> None:
         if self._gradients:
             given, self._gradients = self._gradients, []
-            for parameter, gradient in zip(self._parameters(), given, strict=False):
+            for parameter, gradient in zip(self.gradients.all(), given, strict=False):
                 # No view, which a script could not detach in place.
                 parameter.grad = None if gradient is None else gradient.clone()
-
-    def zeroes(self, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        """The script drops gradients: a generation has them only where it does not."""
-        self._zeroed += 1
-        return plain(*args, **kwargs)
 
     def _stepped(self) -> set[int]:
         """The memory of what only optimizers change, so that a copy of it may take its time until

@@ -71,8 +71,7 @@ def install(here: WorkerContext) -> Loop | None:
     models = _Models(loop, memory)
     models.install(patches)
     memory.batches.install(patches)
-    for owner in (torch.nn.Module, torch.optim.Optimizer):
-        patches.around(owner, "zero_grad", memory.zeroes)
+    memory.gradients.install(patches)
     register_optimizer_step_post_hook(compiling.never(trained_by_hand(script.models, memory.world)))
     for module, name, reason in FRAMEWORKS:
         patches.when_imported(module, partial(_watch, patches, memory.world, name, reason))

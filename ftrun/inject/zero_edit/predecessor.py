@@ -10,13 +10,10 @@ Not here: the memory and the Manager's part (in_place.py), joining (loop.py), th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ftrun.checkpoint.leaves import local_of
 from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
@@ -24,6 +21,7 @@ from ftrun.core.replay.log_rules import Misses
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.world import succeeding
@@ -49,15 +47,15 @@ class Predecessor:
         self.has_come = keeper.world.is_proven = not keeper.is_repeating
         self._is_at_place = self._is_passing = False
         self.batches = Batches(self.is_due, self.differs)
-        self._zeroed, self._has_gradients, self._misses = 0, -1, Misses()
+        self._misses = Misses()
+        self._gradients = Gradients(lambda: script.stepping.optimizers.all(), self.lacks)
         self._groups: dict[str, Any] = {}
         self._bodies: Sequence[bytes] = ()
 
     def install(self, patches: Patches) -> None:
         self.batches.install(patches)
         self._script.models.on_inputs = self._passes
-        for owner in (torch.nn.Module, torch.optim.Optimizer):
-            patches.around(owner, "zero_grad", self._zeroes)
+        self._gradients.install(patches)
 
     def keep(self) -> None:
         """The script's Manager is about to be made."""
@@ -107,14 +105,7 @@ class Predecessor:
 
     def step_ended(self) -> None:
         """A step is taken."""
-        if self._has_gradients == self._zeroed:
-            self.lacks(["the gradients that it keeps from step to step"])
-        self._has_gradients = -1
         self.batches.step_ended()
-
-    def _zeroes(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._zeroed += 1
-        return plain(*args, **kwargs)
 
     # ------------------------------------------------------------ a generation
 
@@ -161,11 +152,7 @@ class Predecessor:
         """A generation of ``step`` is made."""
         if self._script.noting.appended is not None:
             self._script.noting.appended.takes(step)
-        optimizers = self._script.stepping.optimizers.all()
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        given = [x.grad for group in groups for x in group["params"] if x.grad is not None]
-        if any(bool(local_of(x).any()) for x in given):
-            self._has_gradients = self._zeroed
+        self._gradients.are_left_out()
 
     # ------------------------------------------------------------ a replacement
 

@@ -132,6 +132,8 @@ class Rewriting(ModuleType):
                 if purpose == "a" and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
+        if purpose == "x" and not self._has_begun():
+            self._drafts.made(file)
         is_kept = purpose == "a" or (purpose == "w" and not self._has_begun())
         if is_kept and self.appended is not None and self._is_ours(file, opener):
             self.appended.opened(file, found)

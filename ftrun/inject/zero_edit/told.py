@@ -6,7 +6,6 @@ Not here: the notices of the lighthouse and the agent.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
 BEGIN = "ftrun: "
 LINES_MAX = 256
@@ -37,18 +36,6 @@ def made_late(site: str, what: str, steps: int) -> None:
         "torchrun would run it (on several nodes the others go on without that replica). Make it "
         "before the first step, or between loops"
     )
-
-
-def rank_0_missing(replica_id: str, members: Sequence[str]) -> None:
-    """Warn if replica 0 is gone, because rank 0 may have duties of its own.
-
-    The lowest of ``members`` prints it.
-    """
-    if members and "0" not in members and replica_id == min(members, key=int):
-        say(
-            "replica 0 has not come to the end of the script: what rank 0 alone does there is not "
-            "done, and files that it writes may be missing or old"
-        )
 
 
 def left_early(replica_id: str, step: int) -> None:

@@ -175,7 +175,9 @@ class Trial:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _note_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if module.training and len(self._inputs) < STEPS_MAX:
+        # Not what a teacher gets: the pass before which a step begins is one with gradients.
+        is_trained = module.training and torch.is_grad_enabled()
+        if is_trained and len(self._inputs) < STEPS_MAX:
             hashed = hashlib.blake2b(digest_size=8)
             _add(hashed, (args, kwargs), DEEP)
             self._inputs.setdefault(self._step, []).append(hashed.hexdigest())

@@ -37,7 +37,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from types import FrameType, GeneratorType
+from types import CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any, cast
 
 import torch
@@ -51,6 +51,7 @@ from ftrun.inject.zero_edit.frames import (
     is_loop_package,
     is_script,
     module_frames,
+    of_code,
     script_frames,
     spot_of,
     variables_of,
@@ -101,6 +102,13 @@ _Node = tuple[str, Any, int, int, int, int]
 """Path, object, kind, depth, the number of dicts right above it, and what counts below."""
 
 
+@of_code
+def _within(code: CodeType) -> list[int]:
+    """The ids of the code of all functions in a function that close over variables."""
+    inner = [x for x in getattr(code, "co_consts", ()) if type(x) is CodeType and x.co_freevars]
+    return [number for x in inner for number in (id(x), *_within(x))]
+
+
 @dataclass(slots=True)
 class Reached:
     """The objects that one frame's variables reach, by path. ``function``: as a Spot names it;
@@ -145,6 +153,7 @@ class Walk:
         self._of_tensors: dict[int, tuple[int, bool]] = {}
         self._before: dict[int, tuple[int, bool]] = {}
         self._made: dict[str, set[str]] = {}  # by each module, before the first step
+        self._around: dict[int, Mapping[str, Any]] = {}  # by the id of the code of a function
 
     def begin(self) -> None:
         """The first step begins: what is there now, was there before it."""
@@ -194,7 +203,12 @@ class Walk:
         self._before = self._of_tensors if self._looks % READ_ANEW else {}
         self._of_tensors = {}
         known = [variables_of(x) for x in frames] if variables is None else variables
-        return [self._of_frame(frame, own) for frame, own in zip(frames, known, strict=True)]
+        pairs = [*zip(frames, known, strict=True)]
+        if self.reaches_all:
+            self._around = {at: own for x, own in reversed(pairs) for at in _within(x.f_code)}
+        found = [self._of_frame(frame, own) for frame, own in pairs]
+        self._around = {}  # a batch lives no longer
+        return found
 
     def _of_frame(self, frame: FrameType, variables: Mapping[str, Any]) -> Reached:
         to = Reached(spot_of(frame).name)
@@ -247,6 +261,12 @@ class Walk:
         if not self._has_begun or function not in self._made:
             self._made[function] = made
         return not made <= self._made[function]
+
+    def around(self, holder: Any) -> Mapping[str, Any]:
+        """Of a function that one on the stack has made: the variables of that one, among which what
+        it closes over counts already. A newcomer has them before it makes the function."""
+        code = holder.__code__ if type(holder) is FunctionType else None
+        return self._around.get(id(code), {})
 
     def stays(self, function: str, name: str, value: Any) -> bool:
         """Whether the objects in a collection that a variable names count, or a package's object:
@@ -382,9 +402,10 @@ class _Search:
         values = self._to.values
         known = attributes_of(holder) or {}
         torchs = _OPTIMIZERS if issubclass(type(holder), Optimizer) else ()
+        around = self._walk.around(holder)
         for name, item in list(known.items()):
             inner = KINDS[type(item)]
-            if LEFT_OUT[name] or name in torchs:
+            if LEFT_OUT[name] or name in torchs or around.get(name, around) is item:
                 continue
             if inner is Kind.NOTHING:
                 if self._walk.reaches_all or PACKAGES[type(item)]:

@@ -14,7 +14,7 @@ from ftrun.core.lighthouse.events import (
 )
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.next_job import refusal
-from ftrun.core.lighthouse.outcome import outcome
+from ftrun.core.lighthouse.outcome import RANK_0, outcome
 from ftrun.core.lighthouse.slots import Absence
 from tests.transcripts.replay import Replay
 
@@ -38,6 +38,18 @@ def test_very_many_that_are_missing_are_counted() -> None:
         "1 of 12 replicas has finished: replica 1 was given up at step 7 (it f"
     )
     assert reason.endswith("; replica 8 was given up at step 7 (it fails); and 3 more")
+
+
+def test_what_rank_0_does_alone_is_missing_if_it_was_given_up() -> None:
+    """Seen: a worker of replica 1 told it, which was replaced after replica 0 had finished."""
+    state = started("replicas=2").state
+    state.slots.go_without(Absence("0", 7, "it fails"))
+    state.slots.finish("1")
+    assert outcome(state)[1].endswith("(it fails); " + RANK_0)
+    state = started("replicas=2").state
+    state.slots.finish("0")
+    state.slots.go_without(Absence("1", 7, "it fails"))
+    assert outcome(state)[1].endswith("(it fails)")
 
 
 @pytest.mark.parametrize(("least", "code"), [(1, 0), (2, ExitCode.DEGRADED)])

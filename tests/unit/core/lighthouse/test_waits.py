@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftrun.core.activity import FOR_PEERS, REACHES_NO_LATER, Activity
-from ftrun.core.lighthouse.waits import NOTICE_AFTER_S, Wait
+from ftrun.core.lighthouse.waits import NOTICE_AFTER_S
 from ftrun.core.lighthouse.words import replicas, sentence
 from tests.transcripts.replay import Replay
 
@@ -98,25 +97,13 @@ def test_those_that_have_come_to_the_end_wait_for_the_others() -> None:
     assert picture["for"].endswith("wait for each other") and picture["whom"] == []
 
 
-def test_nodes_are_no_replicas() -> None:
-    replay = Replay()
-    for line in ("job replicas=2 nodes=2", "start", "A attached", "+6"):
-        replay.line(line)
+def test_one_that_comes_to_the_end_after_the_others_waits_for_nobody() -> None:
+    """Seen: a worker was replaced inside its replica after the others had finished."""
+    replay = formed()
     assert replay.lighthouse is not None
-    picture: Any = replay.lighthouse.snapshot(replay.now)["waiting"]
-    assert picture["for"] == "1 of 2 nodes is here, and the job waits for the rest"
-    assert picture["whom"] == []
-    assert 0 < picture["since_s"] <= 6.0
-    assert picture["at_most_s"] > 50
-
-
-@pytest.mark.parametrize(
-    ("until", "now", "text"),
-    [
-        (None, 14.6, "Replica 1 heals, since 5 s."),
-        (20.0, 14.6, "Replica 1 heals, since 5 s, for 5 s at most."),
-        (12.0, 14.6, "Replica 1 heals, since 5 s, for 0 s at most."),
-    ],
-)
-def test_a_wait_in_words(until: float | None, now: float, text: str) -> None:
-    assert Wait("peers", ("1",), "replica 1 heals", 10.0, until).text(now) == text
+    for line in ("0a 2a: leaving finished", "A says finished 0a", "A says finished 2a"):
+        replay.line(line)
+    for line in ("report 5/shared interrupted=1.1#1", "built 1.2#1", "progress 5 at its end"):
+        replay.line(f"1a: {line}")
+    picture: Any = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
+    assert picture["for"] == "replica 1 has come to the end of the script, and waits to leave"

@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -411,6 +412,34 @@ def test_nothing_that_a_newcomer_saves_replaces_what_was_there(
     torch.save(4, best)
     moved.unlink()
     assert torch.load(best) == 4 and not moved.exists()
+
+
+def test_what_a_newcomer_has_made_it_removes(
+    tmp_path: Path, joining: Worker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: each replacement left a file of a multiprocessing.Value in /dev/shm."""
+    script: Any = joining
+    patches = Patches()
+    Rewriting(script).install(patches)
+    try:
+        descriptor, name = tempfile.mkstemp(dir=tmp_path)
+        os.close(descriptor)
+        os.unlink(name)
+        lock, mark = tmp_path / "lock", tmp_path / "mark"
+        open(lock, "x").close()
+        os.remove(lock)
+        mark.touch()
+        mark.unlink()
+        theirs = tmp_path / "theirs"
+        left(theirs, b"a peer's")
+        theirs.touch()
+        with pytest.raises(FileExistsError):
+            open(theirs, "x")
+        theirs.unlink()
+    finally:
+        patches.undo()
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["theirs"]
+    assert capfd.readouterr().err.count("on its way") == 1
 
 
 @pytest.mark.parametrize("remove", ["os.remove", "Path.unlink", "shutil.rmtree"])

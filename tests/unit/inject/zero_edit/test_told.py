@@ -18,23 +18,6 @@ def said(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return found
 
 
-@pytest.mark.parametrize(
-    ("replica_id", "members", "says"),
-    [
-        ("1", ["1", "2"], True),
-        ("2", ["1", "2"], False),
-        ("10", ["10", "11"], True),
-        ("1", ["0", "1"], False),
-        ("1", [], False),
-    ],
-)
-def test_the_lowest_of_the_others_says_that_rank_0_is_gone(
-    said: io.StringIO, replica_id: str, members: list[str], says: bool
-) -> None:
-    told.rank_0_missing(replica_id, members)
-    assert ("replica 0 has not come to the end" in said.getvalue()) == says
-
-
 def test_what_is_made_late_is_told_by_line_and_the_consequence_once(said: io.StringIO) -> None:
     told.made_late("a.py:3", "makes another AdamW", 7)
     told.made_late("a.py:4", "makes another StepLR", 7)

@@ -47,6 +47,17 @@ def test_a_copy_of_a_model_is_not_looked_at() -> None:
     assert len(noted) == 1
 
 
+def test_what_a_teacher_gets_is_no_batch_of_a_step() -> None:
+    """Seen: a replacement's first step had one input less, and the check failed by "other batches":
+    a DistributedDataParallel ran in training mode before the pass with which its step began."""
+    noted: Any = SimpleNamespace(_inputs={}, _step=3)
+    model, batch = torch.nn.Linear(2, 1), (torch.ones(1, 2),)
+    trial.Trial._note_inputs(noted, model, batch, {})
+    with torch.no_grad():
+        trial.Trial._note_inputs(noted, model, batch, {})
+    assert len(noted._inputs[3]) == 1
+
+
 def test_generators_that_the_script_has_made_are_seen() -> None:
     own: list[Any] = [random.Random(3), numpy.random.default_rng(3)]
     random.random()

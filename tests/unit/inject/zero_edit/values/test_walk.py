@@ -420,6 +420,28 @@ def test_what_a_function_has_of_the_one_that_made_it() -> None:
     assert update() == 8
 
 
+def test_what_a_function_closes_over_counts_where_it_is_a_variable() -> None:
+    """Seen: a script defines a function in each turn of its loop. Its replacement has variables,
+    but not the function so far, and told that it was without them."""
+    batch, count, walk = [torch.zeros(2)], 0, Walk()
+
+    def step() -> Callable[[], Any]:
+        nonlocal count
+        count += 1
+        return lambda: (batch, count)
+
+    before, walk.reaches_all = step, True
+    inner = before()
+    found = walk.walk([sys._getframe()])[0]
+    paths = [*found.values, *found.units]
+    assert [x for x in paths if x.endswith(("batch", "count"))] == ["count", "batch"], paths
+    assert inner()[1] == 1 == found.values["count"]
+    known = variables_of(sys._getframe())
+    batch = [torch.ones(2)]
+    found = walk.walk([sys._getframe()], [known])[0]
+    assert found.units["step.batch"][0].tolist() == [1.0, 1.0], "that of another call is another"
+
+
 def test_a_packages_object_that_keeps_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     package = types.ModuleType("averages")
     package.__file__ = "/env/lib/site-packages/averages/__init__.py"

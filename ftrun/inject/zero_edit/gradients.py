@@ -1,0 +1,91 @@
+"""Which gradients a script keeps from one step to the next: a replacement needs them too.
+
+Most scripts drop them in each step, so that a generation needs none. Some do not: they sum over
+steps, or train one of several models while the others keep theirs, which
+``find_unused_parameters`` sends along. Each optimizer is looked at by itself.
+
+Not here: what a generation has (memory.py, predecessor.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ftrun.checkpoint.leaves import local_of
+from ftrun.inject.zero_edit.patches import Patches
+from ftrun.training import compiling
+
+WORDS = "the gradients that it keeps from step to step"
+
+
+class Gradients:
+    """Of the parameters that these optimizers step.
+
+    Args:
+        optimizers: gives them.
+        lacks: called with what the newest generation lacks, before the script trains with it.
+
+    Attributes:
+        are_kept: some optimizer has not dropped its gradients in the last step.
+    """
+
+    def __init__(
+        self, optimizers: Callable[[], Sequence[Any]], lacks: Callable[[Sequence[str]], None]
+    ) -> None:
+        self._optimizers, self._lacks = optimizers, lacks
+        self.are_kept = False
+        self._dropped: set[int] = set()  # the ids of optimizers, since the step has begun
+        self._lacking: set[int] = set()  # of those whose gradients the newest generation lacks
+
+    def install(self, patches: Patches) -> None:
+        """Look at what drops gradients, and at what takes them."""
+        for owner in (torch.nn.Module, torch.optim.Optimizer):
+            patches.around(owner, "zero_grad", self._zero)
+        register_optimizer_step_pre_hook(compiling.never(self._steps))
+
+    def all(self) -> list[Any]:
+        """The parameters."""
+        return [parameter for one in self._optimizers() for parameter in _parameters(one)]
+
+    def step_begins(self) -> None:
+        """A step begins, perhaps with a generation."""
+        own = self._optimizers()
+        self.are_kept = any(id(x) not in self._dropped and _has_any(x) for x in own)
+        self._dropped.clear()
+
+    def are_left_out(self) -> None:
+        """A generation is made without them."""
+        self._lacking = {id(x) for x in self._optimizers() if _has_any(x, is_set=True)}
+
+    def are_given(self) -> None:
+        """A generation is made with them."""
+        self._lacking.clear()
+
+    def _zero(self, plain: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
+        dropped = {id(owner)}
+        if isinstance(owner, torch.nn.Module):
+            known = {id(x) for x in owner.parameters()}
+            every = self._optimizers()
+            dropped = {id(x) for x in every if all(id(p) in known for p in _parameters(x))}
+        self._dropped |= dropped
+        self._lacking -= dropped
+        return plain(owner, *args, **kwargs)
+
+    def _steps(self, optimizer: Any, *_: Any) -> None:
+        if id(optimizer) in self._lacking:
+            self._lacking.clear()
+            self._lacks([WORDS])
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _has_any(optimizer: Any, *, is_set: bool = False) -> bool:
+    """Whether there are gradients. ``is_set``: others than 0."""
+    given = (x.grad for x in _parameters(optimizer) if x.grad is not None)
+    return any(not is_set or bool(local_of(x).any()) for x in given)

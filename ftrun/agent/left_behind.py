@@ -18,10 +18,10 @@ from collections.abc import Iterable
 
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.logs import WorkerLog
+from ftrun.agent.sweep import TRACKER
 from ftrun.base import linux, own_process
 
 RANK_NAME = "FTRUN_GROUP_RANK"
-_TRACKER = "from multiprocessing.resource_tracker import "
 NAMED_MAX = 4
 WORDS_MAX = 60
 READ_BYTES = 1 << 16
@@ -93,5 +93,5 @@ def _words(pid: int, ranks: dict[str, set[str]]) -> str:
         return ""
     command = linux.command_line(pid)
     # Python's own ends as soon as it finds that its users have ended, which may be in a moment.
-    is_known = own_process.__name__ in command or _TRACKER in command
+    is_known = own_process.__name__ in command or TRACKER in command
     return f"{command[:WORDS_MAX]} (pid {pid})" if command and not is_known else ""

@@ -18,6 +18,10 @@ from ftrun.base import clock, linux
 from ftrun.base.linux import ProcessRow
 
 RESCAN_S = 0.2
+TRACKER = "from multiprocessing.resource_tracker import "
+TRACKER_S = 2.0
+"""Python's resource tracker may take so long to remove the semaphores and the shared memory of the
+processes that were killed: it ends when all of them have."""
 DESCRIPTORS_HELD_BACK = 8
 """A sweep reads /proc and holds a pidfd of each process it waits for: with few, in more rounds."""
 
@@ -27,17 +31,22 @@ Selection = Callable[[], list[ProcessRow]]
 def kill_all(selection: Selection, deadline_s: float) -> list[int]:
     """SIGKILL all that ``selection`` finds, again and again, until it finds nothing.
 
-    Repeated because a process may fork between one listing and its death.
+    Repeated because a process may fork between one listing and its death. Python's resource
+    trackers end by themselves, or are killed after ``TRACKER_S``.
 
     Returns:
         The pids that are left when ``deadline_s`` has passed: stuck in the kernel.
     """
-    deadline = clock.now() + deadline_s
+    began = clock.now()
+    deadline = began + deadline_s
     while True:
         rows = [row for row in selection() if not row.is_zombie]
         if not rows:
             return []
-        pidfds = [linux.send_signal(row, signal.SIGKILL) for row in rows]
+        is_early = clock.now() < began + min(TRACKER_S, deadline_s / 2)
+        spared = {row.pid for row in rows if is_early and is_tracker(row.pid)}
+        numbers = [0 if row.pid in spared else signal.SIGKILL for row in rows]
+        pidfds = [linux.send_signal(row, x) for row, x in zip(rows, numbers, strict=True)]
         _wait_gone([fd for fd in pidfds if fd is not None], deadline)
         if clock.now() >= deadline:
             return [row.pid for row in selection() if not row.is_zombie]
@@ -78,6 +87,11 @@ def owned_processes(incarnation: str) -> list[ProcessRow]:
     carriers = {row.pid for row in rows if _carries(row.pid, marker)}
     found = carriers | linux.descendants(rows, carriers)
     return [row for row in rows if row.pid in found]
+
+
+def is_tracker(pid: int) -> bool:
+    """Whether this is Python's resource tracker of ``multiprocessing``."""
+    return TRACKER in linux.command_line(pid)
 
 
 def _carries(pid: int, marker: bytes) -> bool:

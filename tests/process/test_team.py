@@ -31,10 +31,15 @@ print("sum", one.item(), flush=True)
 dist.destroy_process_group()
 """
 FAILS = """
-import os, sys, time
-print("try", os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
-if os.environ["RANK"] == "1":
+import os, pathlib, sys, time
+rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("try", rank, restart, flush=True)
+told = pathlib.Path(DIRECTORY, f"rank 0 of try {restart}")
+if rank == "1":
+    while not told.exists():
+        time.sleep(0.01)
     sys.exit(3)
+told.touch()
 time.sleep(600)
 """
 TRAINS = """
@@ -132,7 +137,8 @@ def test_an_etcd_names_the_node_where_all_meet(tmp_path: Path) -> None:
 
 def test_a_failure_on_the_second_node_is_counted_and_its_code_is_the_jobs(tmp_path: Path) -> None:
     options = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "1", "--grace", "1")
-    with nodes(tmp_path, FAILS, *options) as (lead, hand):
+    script = FAILS.replace("DIRECTORY", repr(str(tmp_path)))
+    with nodes(tmp_path, script, *options) as (lead, hand):
         assert hand.end() == 3, hand.output
         assert lead.end() == 3
         assert lead.expect(r"try 0 (\d)", 2) == ["0", "1"]

@@ -10,16 +10,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from ftrun.agent import sweep
 from ftrun.agent.env_markers import GUARD_NAME, OWNER_NAME
-from ftrun.base import linux
+from ftrun.base import clock, linux
 
 FAMILY = """
 import os, signal, subprocess
-from ftrun.base import linux
+from ftrun.base import clock, linux
 linux.become_subreaper()
 subprocess.Popen(["sleep", "1000"])
 subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -134,3 +135,31 @@ def test_a_guard_that_may_open_no_more_files_sweeps_with_those_it_has_held_back(
         for fd in (*taken, *held_back[3:]):
             os.close(fd)
     assert [row for row in select() if not row.is_zombie] == []
+
+
+TRACKED = """
+import multiprocessing, signal
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print(semaphore._semlock.name, flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="named semaphores are elsewhere here")
+def test_what_a_killed_process_has_shared_is_removed_by_pythons_own_tracker(guard_id: str) -> None:
+    environment = {**os.environ, GUARD_NAME: guard_id}
+    with subprocess.Popen(
+        [sys.executable, "-c", TRACKED], env=environment, stdout=subprocess.PIPE
+    ) as root:
+        assert root.stdout is not None
+        path = Path(f"/dev/shm/sem.{root.stdout.readline().decode().strip().lstrip('/')}")
+        assert path.exists()
+        find = partial(sweep.job_processes, guard_id, root.pid, frozenset())
+        try:
+            deadline = clock.now() + 10.0
+            while not any("resource_tracker" in linux.command_line(row.pid) for row in find()):
+                assert clock.now() < deadline, "it is being started"
+            assert sweep.kill_all(find, 10.0) == []
+        finally:
+            root.kill()
+    assert not path.exists() and not find()

@@ -337,6 +337,7 @@ class Account:
             book.lost_before = sum(spent.get(use, 0) for use in LOST)
         self.stood_at = now
         self._highest = self._step = self._picture.step
+        self.save_at = self._picture.now  # a later lighthouse would not know what came before it
 
     def _note_steps(self) -> None:
         picture = self._picture

@@ -427,12 +427,25 @@ def test_the_record_is_written_seldom_and_never_while_a_quorum_is_broken() -> No
         job.progress("0", number)
         if job.saved is not None:
             saves.append(job.now)
-    assert len(saves) == 5  # in 25 s; the first one soon, because the members have changed
+    assert len(saves) == 4  # in 25 s, after the one as the quorum stood
     job.lose("1")
     job.saved = None
     job.wait(10.0)
     job.progress("0", 100)
     assert job.core.state.phase is not Phase.STEADY and job.saved is None
+
+
+def test_the_first_steps_are_known_to_a_lighthouse_that_is_started_again() -> None:
+    job = BookedJob()
+    job.form()
+    job.restart_lighthouse(0.4)
+    for name in "01":
+        job.attach(name, m.RunningReplica(name, f"i{name}"))
+        job.report(name, 20)
+    job.build("0", "1")
+    job.progress("0", 30)
+    assert job.core.books.account.stood_at is not None
+    assert job.core.books.account.steps == 30
 
 
 def test_what_a_failure_has_cost_is_written_as_soon_as_the_quorum_stands() -> None:

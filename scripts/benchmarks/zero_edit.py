@@ -257,8 +257,8 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         notes=[
             "`ftrun` is with memory snapshots. A sample is the mean of a block of steps of both "
             "workers, and both jobs take turns block by block.",
-            "Copies of the state take a share of the steps' time and come every few steps. The mean "
-            "is that of the ratios of neighbouring blocks, without a tenth of them at each end.",
+            "Copies of the state take a share of the steps' time and come every few steps. The "
+            "mean is of the ratios of neighbouring blocks, without a tenth of them at each end.",
             "Part of FSDP2's ratio is a saving: with snapshots its large gathers go by all-to-all, "
             "which takes less of the processor than Gloo's own.",
             "First steps: what the blocks take more that do not count. Snapshots take new memory "

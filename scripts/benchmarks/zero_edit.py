@@ -166,10 +166,10 @@ CALLS = {
 """By name: what an all_reduce of the script's own reduces, and the unit of its time."""
 GROUPS = {
     "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 30, 12, 60)),
-    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 4, 10, 80)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 4, 10, 64)),
     "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 3, 3, 6)),
     "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 30, 12, 60)),
-    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 4, 10, 80)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 4, 10, 64)),
     "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 3, 3, 6)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each

@@ -202,16 +202,14 @@ class Models:
         wholes = [module for module, _ in (*alive, *(self._roots or ()))]
         inner = {id(part) for module in wholes for part in module.children()}
         covered = {id(part) for module in self.wrapped for part in module.modules()}
-        trained: set[int] | None = None  # mostly nobody asks
+        trained = {id(x) for module in self.wrapped for x in _tensors_of(module)}
         found: dict[int, tuple[nn.Module, str]] = {}
         for module, site in alive:
             parts = module.modules() if is_late else (module,)
             if id(module) in inner or any(id(part) in covered for part in parts):
                 continue
             tensors = [*_tensors_of(module)]
-            if trained is None and tensors and not is_bare:
-                trained = {id(x) for one in self.wrapped for x in _tensors_of(one)}
-            if (not tensors) if is_bare else any(id(x) not in (trained or ()) for x in tensors):
+            if (not tensors) if is_bare else any(id(x) not in trained for x in tensors):
                 found.setdefault(id(module), (module, site))
         return list(found.values())
 

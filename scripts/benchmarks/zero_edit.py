@@ -10,7 +10,7 @@ sample is one block, and a ratio that of two neighbouring ones. Blocks before th
 With memory snapshots it lasts until these take no new memory any more: what that costs is a row.
 What memory snapshots cost is less than the machine's speed changes within seconds, so there the
 blocks are short and many, and the figure is the mean of their ratios with its standard error. They
-have four steps, because copies are paid for by most steps' time: a wait for a turn is none.
+have two steps at least: a wait for a turn pays for no copies if as many steps have none.
 """
 
 from __future__ import annotations
@@ -165,12 +165,12 @@ CALLS = {
 }
 """By name: what an all_reduce of the script's own reduces, and the unit of its time."""
 GROUPS = {
-    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 30, 12, 60)),
-    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 4, 10, 64)),
-    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 3, 3, 6)),
-    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 30, 12, 60)),
-    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 4, 10, 64)),
-    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 3, 3, 6)),
+    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 20, 12, 150)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 2, 16, 180)),
+    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 2, 4, 9)),
+    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 20, 12, 150)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 2, 16, 180)),
+    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 2, 4, 9)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
 worker has half of it."""

@@ -31,7 +31,7 @@ REPEAT_S = 0.2
 """A replacement takes some tenths of a second until it can begin to repeat."""
 PAUSED, NEARER = 2.0, 1.1
 """A step that has taken so many times as long as most was paused. What most take is known by a
-number that comes nearer to each by this factor: so half of the steps are longer than that."""
+number that comes nearer to each by such factors that a quarter of the steps are shorter."""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
@@ -80,8 +80,8 @@ def fills(each: float, room: int, steps: int) -> bool:
 @dataclass
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far. ``repeats_s``: what a
-    replacement would need for the steps since the newest one was announced. ``usual_s``: what half
-    of the steps take less than; 0: there was none."""
+    replacement would need for the steps since the newest one was announced. ``usual_s``: what a
+    quarter of the steps take less than; 0: there was none."""
 
     earned_s: float = 0.0
     repeats_s: float = 0.0
@@ -94,7 +94,7 @@ class Pace:
             worked_s: the processor time of all threads since it began; ``passed_s``: the time.
         """
         usual_s = self.usual_s or passed_s
-        self.usual_s = usual_s * NEARER if passed_s > usual_s else usual_s / NEARER
+        self.usual_s = usual_s * NEARER if passed_s > usual_s else usual_s / NEARER**3
         return max(worked_s, passed_s if passed_s < PAUSED * usual_s else usual_s)
 
     def begins(

@@ -57,7 +57,7 @@ def test_none_is_made_that_spares_a_replacement_too_little(share: float, found: 
     assert run(7, COPY_S / SHARE * 0.9, full=2, repeat_s=0.0) == [4], "else the log would be full"
 
 
-@pytest.mark.parametrize("every", [3, 10])
+@pytest.mark.parametrize("every", [2, 10])
 def test_a_pause_between_two_steps_earns_nothing(every: int) -> None:
     pace, lasted = Pace(), []
     assert pace.lasted(0.1, 5.0) == 5.0, "the first step tells how long one is"
@@ -70,7 +70,7 @@ def test_a_pause_between_two_steps_earns_nothing(every: int) -> None:
 def test_steps_that_become_longer_are_no_pauses_for_long() -> None:
     pace = Pace()
     lasted = [pace.lasted(0.0, 0.1) for _ in range(50)] + [pace.lasted(0.0, 1.0) for _ in range(50)]
-    assert lasted[20:50] == [0.1] * 30
+    assert lasted[:50] == [0.1] * 50
     assert lasted[75:] == [1.0] * 25
 
 

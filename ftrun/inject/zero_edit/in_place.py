@@ -6,8 +6,9 @@ script's state functions give, and what its machine is. Results of reductions wi
 to a log of their own, before anybody can see them.
 
 A replacement loads its predecessor's generation at its first boundary, and repeats what followed:
-calls within the group, votes and reductions are answered from the logs. Where one of them is in no
-log, it is where its predecessor has come to. From there on it is a survivor that was interrupted
+calls within the group, votes and reductions are answered from the logs. A reduction that its own
+log does not have may be in that of another replica, which has met its predecessor there. Where a
+call is in no log, it is where its predecessor has come to. From there on it is a survivor that was interrupted
 and answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So
 the other replicas wait for its answer, and nobody leaves the quorum.
 
@@ -23,6 +24,7 @@ Not here: its machine (core/worker/machine.py), the agent's part (core/agent/rep
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -43,6 +45,7 @@ from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId
 from ftrun.core.messages import Interrupt, NewQuorum
 from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.log_rules import may_take
 from ftrun.core.replay.pacing import AHEAD, Pace, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.core.worker import events as e
@@ -61,7 +64,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -75,6 +78,10 @@ ACROSS, CALLS = 1, 2
 """The names of the reductions with other replicas in their log, and of the script's calls."""
 REDUCTIONS_MAX = 1 << 16
 """Of one step."""
+SEEN_SHIFT = 32
+"""The mark of a reduction: the number of the attempt under which it stands, and from this bit on
+that of the highest attempt known then."""
+NUMBER_MAX = (1 << SEEN_SHIFT) - 1
 PASSED_MAX_S = 1.0
 """A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
 as for an evaluation."""
@@ -93,10 +100,11 @@ def install(here: WorkerContext) -> None:
 def keeper_of(here: WorkerContext) -> InPlace | None:
     """What keeps this worker; None: its agent has set no memory aside."""
     try:
-        memory = GroupMemory.open(os.environ[VARIABLE])
+        own, *others = os.environ[VARIABLE].split()
+        memory = GroupMemory.open(own)
     except (KeyError, OSError, ValueError):
         return None
-    keeper = context.Process.keeper = InPlace(here, memory)
+    keeper = context.Process.keeper = InPlace(here, memory, others)
     return keeper
 
 
@@ -127,18 +135,20 @@ class InPlace:
         predecessor: of an unmodified script; None: the script has a Manager.
     """
 
-    def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
+    def __init__(self, here: WorkerContext, memory: GroupMemory, others: Sequence[str]) -> None:
+        """``others``: the places of the other replicas' memory."""
         seen = as_replicas(here)
         self.world = world = _World(seen, here.group_rank, memory)
         self.board, self.area = memory.board, world.area
         world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
         self._results = memory.results(here.group_rank)
+        self._others, self._memories = [*others], list[GroupMemory]()
         self._groups = here.replicas
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
         self.is_repeating = world.is_newcomer
-        self._seen = Attempt(0, 0)
+        self._seen = self.board.seen(world.rank)
         self._must = True  # the next generation is due whatever it costs
         self._has_loaded = False  # it begins the step of which it has a generation
         self._is_full = False
@@ -252,6 +262,8 @@ class InPlace:
             self._begin_log()
             self._results.drop_logs(self.area.oldest_log() - 1)
         self._began_at = clock.now()
+        if not self.is_repeating:
+            self.board.begins(world.rank, step, self._machine.begun)
         world.begins_step()
 
     def decided(self, *, committed: bool) -> None:
@@ -295,14 +307,19 @@ class InPlace:
             for index, reduction in known:
                 call = step * REDUCTIONS_MAX + index
                 if self._results.find(ACROSS, call) is None:
-                    self._log(ACROSS, call, at, [reduction.data.detach()])
+                    mark = at.number
+                    if self._seen.quorum_id == at.quorum_id:
+                        mark |= self._seen.number << SEEN_SHIFT
+                    self._log(ACROSS, call, at.quorum_id, [reduction.data.detach()], mark)
 
-    def _log(self, name: int, call: int, at: Attempt, data: Sequence[torch.Tensor]) -> None:
+    def _log(
+        self, name: int, call: int, kind: int, data: Sequence[torch.Tensor], mark: int
+    ) -> None:
         if self._is_full or self._number == NONE or self.world.fell is not None:
             return  # nobody could need it
         try:
             log = self._results.newest_log
-            self._results.log(log, name, call, at.quorum_id, data, at.number)
+            self._results.log(log, name, call, kind, data, mark)
         except AreaFull:
             self._is_full = True
             with self.world.changed:
@@ -311,10 +328,10 @@ class InPlace:
     def answers(self, step: int, index: int, reduction: Reduction) -> list[e.Event]:
         """See Keeper."""
         call = step * REDUCTIONS_MAX + index
-        entry = self._results.find(ACROSS, call)
+        entry = self._results.find(ACROSS, call) or self._of_others(index)
         if entry is None:
             return [self._goes_live()]
-        attempt = Attempt(entry.kind, entry.mark)
+        attempt = Attempt(entry.kind, entry.mark & NUMBER_MAX)
         if attempt.quorum_id != self._machine.tag.attempt.quorum_id:
             self.world.falls(Fall.QUORUM)
             stay()
@@ -324,6 +341,26 @@ class InPlace:
         self._left.discard(call)
         reduction.answer(entry.data[: reduction.data.nbytes])
         return [e.WentOut(attempt), e.OperationCompleted(attempt, index)]
+
+    def _of_others(self, index: int) -> Entry | None:
+        """What the same rank of another replica has logged of a reduction of this step."""
+        rank, step, at = self.world.rank, self._machine.position, self._machine.tag.attempt
+        while self._others:
+            with contextlib.suppress(OSError):  # that replica has begun anew
+                self._memories.append(GroupMemory.open(self._others.pop()))
+        for memory in self._memories:
+            begun, area = memory.board.begun(rank, step), memory.results(rank)
+            call = begun * REDUCTIONS_MAX + index
+            entry = area.find(ACROSS, call)
+            if begun == NONE or entry is None or entry.kind != at.quorum_id:
+                continue
+            found = Entry(entry.kind, entry.data.clone(), entry.mark)
+            again = area.find(ACROSS, call)  # the log may have begun anew meanwhile
+            noted = Attempt(entry.kind, entry.mark >> SEEN_SHIFT)
+            is_whole = again is not None and again.data.data_ptr() == entry.data.data_ptr()
+            if is_whole and may_take(noted, self._highest):
+                return found
+        return None
 
     def _before_call(self) -> None:
         """The script makes a call in the group."""
@@ -353,7 +390,8 @@ class InPlace:
             return  # nobody meets anybody in it, or it is there
         tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
         with self._lock:
-            self._log(CALLS, self._calls, tag, succeeding.to_log(call, is_half=is_half))
+            data = succeeding.to_log(call, is_half=is_half)
+            self._log(CALLS, self._calls, tag.quorum_id, data, tag.number)
             self._calls += 1
         call.is_logged = True
 

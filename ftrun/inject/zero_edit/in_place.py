@@ -29,7 +29,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from ftrun.checkpoint.heal import FetchedState
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId
 from ftrun.core.messages import Interrupt, NewQuorum
+from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import may_take
 from ftrun.core.replay.pacing import AHEAD, Pace, is_due
@@ -64,7 +65,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, Entry, GroupMemory, Word
+from ftrun.snapshots.area import NONE, VARIABLE, Area, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -74,8 +75,9 @@ from ftrun.training.reductions import Reduction
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.predecessor import Predecessor
 
-ACROSS, CALLS = 1, 2
-"""The names of the reductions with other replicas in their log, and of the script's calls."""
+ACROSS, CALLS, QUORUMS = 1, 2, 3
+"""The names of the reductions with other replicas in their log, of the script's calls, and of the
+quorums in which the reductions were made."""
 REDUCTIONS_MAX = 1 << 16
 """Of one step."""
 SEEN_SHIFT = 32
@@ -152,6 +154,7 @@ class InPlace:
         self._must = True  # the next generation is due whatever it costs
         self._has_loaded = False  # it begins the step of which it has a generation
         self._is_full = False
+        self._logged_under = NO_ATTEMPT
         self._quorum_id = -1
         self._number, self._pace = self.area.newest, Pace()
         self._worked_s, self._began_at, self._took_s = time.process_time(), 0.0, 0.0
@@ -211,7 +214,7 @@ class InPlace:
         """See Keeper."""
         if self._state is not None:
             self._load()
-        if self.is_repeating and not self._is_behind:
+        if self.is_repeating and not (self._is_behind or self._mates_have_begun):
             self._engine.feed(self._goes_live())
 
     @property
@@ -219,6 +222,15 @@ class InPlace:
         """Whether its predecessor has done more than this process."""
         is_on_its_way = self.predecessor is not None and not self.predecessor.has_come
         return self._has_left or self.world.is_behind or is_on_its_way
+
+    @property
+    def _mates_have_begun(self) -> bool:
+        """Whether a mate has begun the next step in the quorum that this one repeats, so that its
+        predecessor could have, too. The others may have results of it, which stand then."""
+        board, own, quorum = self.board, self.world.rank, self._machine.in_force
+        step = self._machine.position
+        known = (board.begun(rank, step) for rank in range(board.ranks) if rank != own)
+        return quorum is not None and quorum.attempt == self._highest and max(known, default=0) > 0
 
     @property
     def _has_left(self) -> bool:
@@ -262,8 +274,10 @@ class InPlace:
             self._begin_log()
             self._results.drop_logs(self.area.oldest_log() - 1)
         self._began_at = clock.now()
-        if not self.is_repeating:
+        if self._machine.begun > self.board.read(world.rank, Word.BEGUN):  # or its predecessor has
             self.board.begins(world.rank, step, self._machine.begun)
+        if self.is_repeating and not self._is_behind and self._of_others(0) is None:
+            self._engine.feed(self._goes_live())
         world.begins_step()
 
     def decided(self, *, committed: bool) -> None:
@@ -307,10 +321,20 @@ class InPlace:
             for index, reduction in known:
                 call = step * REDUCTIONS_MAX + index
                 if self._results.find(ACROSS, call) is None:
+                    self._log_quorum(at)
                     mark = at.number
                     if self._seen.quorum_id == at.quorum_id:
                         mark |= self._seen.number << SEEN_SHIFT
                     self._log(ACROSS, call, at.quorum_id, [reduction.data.detach()], mark)
+
+    def _log_quorum(self, at: Attempt) -> None:
+        """The results that this log has from here on stand under an attempt of this quorum."""
+        quorum = self._machine.in_force
+        if at != self._logged_under and quorum is not None:
+            self._logged_under = at
+            known = codec.encode(NewQuorum(replace(quorum, attempt=at)))
+            data = torch.frombuffer(bytearray(known), dtype=torch.uint8)
+            self._log(QUORUMS, at.number, at.quorum_id, [data], len(known))
 
     def _log(
         self, name: int, call: int, kind: int, data: Sequence[torch.Tensor], mark: int
@@ -328,11 +352,12 @@ class InPlace:
     def answers(self, step: int, index: int, reduction: Reduction) -> list[e.Event]:
         """See Keeper."""
         call = step * REDUCTIONS_MAX + index
-        entry = self._results.find(ACROSS, call) or self._of_others(index)
-        if entry is None:
+        own = self._results.find(ACROSS, call)
+        found = self._of_others(index) if own is None else (own, self._quorum_of(self._results, own))
+        if found is None:
             return [self._goes_live()]
-        attempt = Attempt(entry.kind, entry.mark & NUMBER_MAX)
-        if attempt.quorum_id != self._machine.tag.attempt.quorum_id:
+        entry, quorum = found
+        if quorum is None or entry.kind != self._machine.tag.attempt.quorum_id:
             self.world.falls(Fall.QUORUM)
             stay()
         if entry.data.nbytes != offsets_of([reduction.data.nbytes])[1]:
@@ -340,9 +365,20 @@ class InPlace:
             stay()
         self._left.discard(call)
         reduction.answer(entry.data[: reduction.data.nbytes])
-        return [e.WentOut(attempt), e.OperationCompleted(attempt, index)]
+        return [e.WentOut(quorum), e.OperationCompleted(quorum.attempt, index)]
 
-    def _of_others(self, index: int) -> Entry | None:
+    def _quorum_of(self, area: Area, entry: Entry) -> Quorum | None:
+        """The quorum in which a reduction was made, by the attempt under which it stands."""
+        at, quorum = Attempt(entry.kind, entry.mark & NUMBER_MAX), self._machine.in_force
+        if quorum is not None and quorum.attempt == at:
+            return quorum
+        found = area.find(QUORUMS, at.number)
+        if found is None or found.kind != at.quorum_id:
+            return None
+        decoded: Quorum = codec.decode(found.data[: found.mark].numpy().tobytes()).quorum
+        return decoded
+
+    def _of_others(self, index: int) -> tuple[Entry, Quorum | None] | None:
         """What the same rank of another replica has logged of a reduction of this step."""
         rank, step, at = self.world.rank, self._machine.position, self._machine.tag.attempt
         while self._others:
@@ -354,7 +390,7 @@ class InPlace:
             entry = area.find(ACROSS, call)
             if begun == NONE or entry is None or entry.kind != at.quorum_id:
                 continue
-            found = Entry(entry.kind, entry.data.clone(), entry.mark)
+            found = Entry(entry.kind, entry.data.clone(), entry.mark), self._quorum_of(area, entry)
             again = area.find(ACROSS, call)  # the log may have begun anew meanwhile
             noted = Attempt(entry.kind, entry.mark >> SEEN_SHIFT)
             is_whole = again is not None and again.data.data_ptr() == entry.data.data_ptr()
@@ -364,7 +400,8 @@ class InPlace:
 
     def _before_call(self) -> None:
         """The script makes a call in the group."""
-        if self.is_repeating and self._is_behind:
+        # A mate that has come further makes such a call again, and this one is told like the mate.
+        if self.is_repeating and (self._is_behind or self.world.is_left_behind):
             self.world.on_live = self._before_call
         elif self.is_repeating:
             self._engine.feed(self._goes_live())
@@ -483,7 +520,7 @@ class InPlace:
         if self.world.log > results.newest_log:
             end = max((log.end for log in results.logs()), default=0)
             results.open_log(self.world.log, end)
-            self._is_full = False
+            self._is_full, self._logged_under = False, NO_ATTEMPT
 
     def _gives_up(self, why: str) -> None:
         if self.world.fell is None:

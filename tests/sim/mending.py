@@ -2,8 +2,9 @@
 
 Its successor's machine is a new one. It begins at a step that the lost one has begun, and repeats
 what its script has done since, with the results that were handed out: these are in a log. What was
-on its way to the lost one, or from it, is lost. But what a worker of its rank in another replica has
-handed out is in that one's log. Then it answers late, like one that was interrupted. What its script holds is what the lost one has held, because it repeats that.
+on its way to the lost one, or from it, is lost; but what a worker of its rank in another replica
+has handed out is in that one's log. Then it answers late, like one that was interrupted. What its
+script holds is what the lost one has held, because it repeats that.
 
 Not here: when it strikes (faults.py), calls within the group (tests/sim/replay/).
 """
@@ -37,7 +38,7 @@ OWN = ("vote_decided", "_tick", "lost_agent", "asked_to_stop", "crash")
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A result that was handed out, the quorum in which it stands, and the highest attempt known."""
+    """A result that was handed out, its quorum, and the highest attempt that was known then."""
 
     quorum: Quorum
     seen: Attempt

@@ -7,10 +7,10 @@ to a log of their own, before anybody can see them.
 
 A replacement loads its predecessor's generation at its first boundary, and repeats what followed:
 calls within the group, votes and reductions are answered from the logs. A reduction that its own
-log does not have may be in that of another replica, which has met its predecessor there. Where a
-call is in no log, it is where its predecessor has come to. From there on it is a survivor that was interrupted
-and answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So
-the other replicas wait for its answer, and nobody leaves the quorum.
+log does not have may be in that of another replica (results.py). Where one of them is in no log, it
+is where its predecessor has come to. From there on it is a survivor that was interrupted and
+answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So the
+other replicas wait for its answer, and nobody leaves the quorum.
 
 What the log cannot give again is a fall: a step that was lost, another quorum, a heal. So each of
 those is followed by a generation.
@@ -24,19 +24,15 @@ Not here: its machine (core/worker/machine.py), the agent's part (core/agent/rep
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
@@ -46,7 +42,6 @@ from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId
 from ftrun.core.messages import Interrupt, NewQuorum
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import may_take
 from ftrun.core.replay.pacing import AHEAD, Pace, is_due
 from ftrun.core.replay.settling import begin
 from ftrun.core.worker import events as e
@@ -56,6 +51,7 @@ from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
+from ftrun.inject.zero_edit.results import Results
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.calls import Call, State
@@ -65,7 +61,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, VARIABLE, Area, AreaFull, Entry, GroupMemory, Word
+from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -75,15 +71,6 @@ from ftrun.training.reductions import Reduction
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.predecessor import Predecessor
 
-ACROSS, CALLS, QUORUMS = 1, 2, 3
-"""The names of the reductions with other replicas in their log, of the script's calls, and of the
-quorums in which the reductions were made."""
-REDUCTIONS_MAX = 1 << 16
-"""Of one step."""
-SEEN_SHIFT = 32
-"""The mark of a reduction: the number of the attempt under which it stands, and from this bit on
-that of the highest attempt known then."""
-NUMBER_MAX = (1 << SEEN_SHIFT) - 1
 PASSED_MAX_S = 1.0
 """A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
 as for an evaluation."""
@@ -143,8 +130,13 @@ class InPlace:
         self.world = world = _World(seen, here.group_rank, memory)
         self.board, self.area = memory.board, world.area
         world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
-        self._results = memory.results(here.group_rank)
-        self._others, self._memories = [*others], list[GroupMemory]()
+        self._results = Results(
+            memory.results(here.group_rank),
+            here.group_rank,
+            others,
+            lambda: self._number != NONE and world.fell is None,
+            self._fills_up,
+        )
         self._groups = here.replicas
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
@@ -153,14 +145,10 @@ class InPlace:
         self._seen = self.board.seen(world.rank)
         self._must = True  # the next generation is due whatever it costs
         self._has_loaded = False  # it begins the step of which it has a generation
-        self._is_full = False
-        self._logged_under = NO_ATTEMPT
         self._quorum_id = -1
         self._number, self._pace = self.area.newest, Pace()
         self._worked_s, self._began_at, self._took_s = time.process_time(), 0.0, 0.0
-        self._left: set[int] = set()  # the logged reductions that are to be repeated
-        self._lock = threading.Lock()  # of the log of results
-        self._calls = 0  # that are logged
+        self._left: set[tuple[int, int]] = set()  # the logged reductions that are to be repeated
         self._state: Any = None
         self.predecessor: Predecessor | None = None
         if world.is_newcomer:
@@ -195,8 +183,7 @@ class InPlace:
         """See Keeper."""
         self._session, self._engine, self._machine = session, session.engine, session.machine
         if not self.is_repeating:
-            self._results.lay_out_logs()
-            self._results.open_log(0, 0)
+            self._results.starts()
 
     def lacks(self, what: str) -> None:
         """See Keeper."""
@@ -270,13 +257,11 @@ class InPlace:
             except Exception as error:  # noqa: BLE001  # of the script's functions: it trains on
                 self.lacks(f"no snapshot of its state: {type(error).__name__}: {error}")
         world.begins(step)
-        with self._lock:
-            self._begin_log()
-            self._results.drop_logs(self.area.oldest_log() - 1)
+        self._results.begins(world.log, self.area.oldest_log())
         self._began_at = clock.now()
         if self._machine.begun > self.board.read(world.rank, Word.BEGUN):  # or its predecessor has
             self.board.begins(world.rank, step, self._machine.begun)
-        if self.is_repeating and not self._is_behind and self._of_others(0) is None:
+        if self.is_repeating and not (self._is_behind or self._of_others(0)):
             self._engine.feed(self._goes_live())
         world.begins_step()
 
@@ -317,86 +302,35 @@ class InPlace:
 
     def hands_out(self, step: int, known: Sequence[tuple[int, Reduction]], at: Attempt) -> None:
         """See Keeper."""
-        with self._lock:
-            for index, reduction in known:
-                call = step * REDUCTIONS_MAX + index
-                if self._results.find(ACROSS, call) is None:
-                    self._log_quorum(at)
-                    mark = at.number
-                    if self._seen.quorum_id == at.quorum_id:
-                        mark |= self._seen.number << SEEN_SHIFT
-                    self._log(ACROSS, call, at.quorum_id, [reduction.data.detach()], mark)
+        self._results.hands_out(step, known, at, self._machine.in_force, self._seen)
 
-    def _log_quorum(self, at: Attempt) -> None:
-        """The results that this log has from here on stand under an attempt of this quorum."""
-        quorum = self._machine.in_force
-        if at != self._logged_under and quorum is not None:
-            self._logged_under = at
-            known = codec.encode(NewQuorum(replace(quorum, attempt=at)))
-            data = torch.frombuffer(bytearray(known), dtype=torch.uint8)
-            self._log(QUORUMS, at.number, at.quorum_id, [data], len(known))
-
-    def _log(
-        self, name: int, call: int, kind: int, data: Sequence[torch.Tensor], mark: int
-    ) -> None:
-        if self._is_full or self._number == NONE or self.world.fell is not None:
-            return  # nobody could need it
-        try:
-            log = self._results.newest_log
-            self._results.log(log, name, call, kind, data, mark)
-        except AreaFull:
-            self._is_full = True
-            with self.world.changed:
-                self.world.fills_up()
+    def _fills_up(self) -> None:
+        with self.world.changed:
+            self.world.fills_up()
 
     def answers(self, step: int, index: int, reduction: Reduction) -> list[e.Event]:
         """See Keeper."""
-        call = step * REDUCTIONS_MAX + index
-        own = self._results.find(ACROSS, call)
-        found = self._of_others(index) if own is None else (own, self._quorum_of(self._results, own))
+        in_force = self._machine.in_force
+        assert in_force is not None, "it repeats in a quorum"
+        found = self._results.of(step, index, in_force) or self._of_others(index)
         if found is None:
             return [self._goes_live()]
         entry, quorum = found
-        if quorum is None or entry.kind != self._machine.tag.attempt.quorum_id:
+        if quorum is None or entry.kind != in_force.attempt.quorum_id:
             self.world.falls(Fall.QUORUM)
             stay()
         if entry.data.nbytes != offsets_of([reduction.data.nbytes])[1]:
             self.world.falls(Fall.OTHER_CALL, "its predecessor made another reduction")
             stay()
-        self._left.discard(call)
+        self._left.discard((step, index))
         reduction.answer(entry.data[: reduction.data.nbytes])
         return [e.WentOut(quorum), e.OperationCompleted(quorum.attempt, index)]
 
-    def _quorum_of(self, area: Area, entry: Entry) -> Quorum | None:
-        """The quorum in which a reduction was made, by the attempt under which it stands."""
-        at, quorum = Attempt(entry.kind, entry.mark & NUMBER_MAX), self._machine.in_force
-        if quorum is not None and quorum.attempt == at:
-            return quorum
-        found = area.find(QUORUMS, at.number)
-        if found is None or found.kind != at.quorum_id:
-            return None
-        decoded: Quorum = codec.decode(found.data[: found.mark].numpy().tobytes()).quorum
-        return decoded
-
-    def _of_others(self, index: int) -> tuple[Entry, Quorum | None] | None:
-        """What the same rank of another replica has logged of a reduction of this step."""
-        rank, step, at = self.world.rank, self._machine.position, self._machine.tag.attempt
-        while self._others:
-            with contextlib.suppress(OSError):  # that replica has begun anew
-                self._memories.append(GroupMemory.open(self._others.pop()))
-        for memory in self._memories:
-            begun, area = memory.board.begun(rank, step), memory.results(rank)
-            call = begun * REDUCTIONS_MAX + index
-            entry = area.find(ACROSS, call)
-            if begun == NONE or entry is None or entry.kind != at.quorum_id:
-                continue
-            found = Entry(entry.kind, entry.data.clone(), entry.mark), self._quorum_of(area, entry)
-            again = area.find(ACROSS, call)  # the log may have begun anew meanwhile
-            noted = Attempt(entry.kind, entry.mark >> SEEN_SHIFT)
-            is_whole = again is not None and again.data.data_ptr() == entry.data.data_ptr()
-            if is_whole and may_take(noted, self._highest):
-                return found
-        return None
+    def _of_others(self, index: int) -> tuple[Entry, Quorum] | None:
+        """What another replica's log has of a reduction of the step that is repeated."""
+        number, in_force = self._machine.position, self._machine.in_force
+        assert in_force is not None, "it repeats in a quorum"
+        return self._results.of_others(number, index, in_force, self._highest)
 
     def _before_call(self) -> None:
         """The script makes a call in the group."""
@@ -426,10 +360,7 @@ class InPlace:
         if call.shell.calls.get(call.number) is not call or (call.is_logged and not call.is_two):
             return  # nobody meets anybody in it, or it is there
         tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
-        with self._lock:
-            data = succeeding.to_log(call, is_half=is_half)
-            self._log(CALLS, self._calls, tag.quorum_id, data, tag.number)
-            self._calls += 1
+        self._results.logs(tag, succeeding.to_log(call, is_half=is_half))
         call.is_logged = True
 
     def waits(self, call: Call) -> None:
@@ -485,7 +416,7 @@ class InPlace:
         world.is_made(step)
         head = {
             **more,
-            "calls": self._calls,
+            "calls": self._results.calls,
             "state": [seed.state.step, seed.state.lineage],
             "begun": seed.begun,
             "shapes": None if seed.shapes is None else [asdict(x) for x in seed.shapes],
@@ -513,14 +444,6 @@ class InPlace:
         if self.predecessor is not None:
             self.predecessor.is_left(step)
         self._took_s = time.thread_time() - began - self.area.touched_s
-
-    def _begin_log(self) -> None:
-        """The log of results begins where that of calls does."""
-        results = self._results
-        if self.world.log > results.newest_log:
-            end = max((log.end for log in results.logs()), default=0)
-            results.open_log(self.world.log, end)
-            self._is_full, self._logged_under = False, NO_ATTEMPT
 
     def _gives_up(self, why: str) -> None:
         if self.world.fell is None:
@@ -557,14 +480,12 @@ class InPlace:
         healing.succeed(fetched, head.get("place", ""))
         self.world.is_loading = False
         self._session.progress.batches = int(tree[OWN]["batches_committed"])
-        logged = sorted({x for x in self._results.calls(CALLS) if x >= head["calls"]})
-        self._calls = max((x + 1 for x in logged), default=head["calls"])
+        logged = self._results.calls_since(head["calls"])
         if self.predecessor is None:
             States.decode(random).set()
         else:
-            entries = [x for x in (self._results.find(CALLS, y) for y in logged) if x is not None]
-            self.predecessor.goes_on(seed.quorum, self._highest, entries)
-        self._left = {x for x in self._results.calls(ACROSS) if x // REDUCTIONS_MAX > head["begun"]}
+            self.predecessor.goes_on(seed.quorum, self._highest, logged)
+        self._left = self._results.steps_since(head["begun"])
         self._quorum_id, self._must = seed.quorum.attempt.quorum_id, False
         self._has_loaded = True
         self.world.is_walking = False

@@ -237,7 +237,7 @@ def test_memory_that_was_freed_is_not_found_under_the_number_of_another_file(
     other.close()
     # The numbers are free, and the next files get them.
     later = GroupMemory.make(3, ROOM)
-    with pytest.raises(OSError):
+    with pytest.raises(FileNotFoundError, match="the memory is gone"):
         GroupMemory.open(place)
     later.close()
 

@@ -212,8 +212,8 @@ def _takes_results(worker: Worker, highest: Attempt) -> None:
         if reduction.released or machine.tag is None:
             continue
         known = [found for x in column if (found := x.get((machine.position, index)))]
-        quorum_id = machine.tag.attempt.quorum_id
-        of_this = [x for x in known if x.quorum.attempt.quorum_id == quorum_id]
+        in_force = machine.in_force
+        of_this = [x for x in known if in_force and x.quorum.has_same_members(in_force)]
         noted = next((x for x in of_this if may_take(x.seen, highest)), None)
         if noted is None:
             return

@@ -12,7 +12,7 @@ is where its predecessor has come to. From there on it is a survivor that was in
 answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So the
 other replicas wait for its answer, and nobody leaves the quorum.
 
-What the log cannot give again is a fall: a step that was lost, another quorum, a heal. So each of
+What the log cannot give again is a fall: a step that was lost, other members, a heal. So each of
 those is followed by a generation.
 
 An unmodified script has its Manager from ftrun, and calls across replicas of its own, whose results
@@ -316,7 +316,7 @@ class InPlace:
         if found is None:
             return [self._goes_live()]
         entry, quorum = found
-        if quorum is None or entry.kind != in_force.attempt.quorum_id:
+        if quorum is None or not quorum.has_same_members(in_force):
             self.world.falls(Fall.QUORUM)
             stay()
         if entry.data.nbytes != offsets_of([reduction.data.nbytes])[1]:

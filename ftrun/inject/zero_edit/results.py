@@ -2,7 +2,7 @@
 
 In the agent's memory, from before the script can see a result. Its logs begin where those of the
 calls within the replica do, and each has the quorums in which its reductions were made: in one of
-the same members another number of them may count.
+the same members another number of them may count, and a lighthouse that begins again numbers anew.
 
 The logs of the other replicas are on this node, too. What a lost worker has not logged may be
 there, because it has died between its part in a reduction and its own note of it.
@@ -30,6 +30,8 @@ from ftrun.training.reductions import Reduction
 
 _ACROSS, _CALLS, _QUORUMS = 1, 2, 3
 """The names of the reductions, of the script's calls and of the quorums."""
+_NAME_SHIFT = 8
+"""In the name of a quorum the number of its attempt is from this bit on."""
 _REDUCTIONS_MAX = 1 << 16
 """Of one step."""
 _SEEN_SHIFT = 32
@@ -111,7 +113,8 @@ class Results:
         if at != self._under and quorum is not None:
             known = codec.encode(NewQuorum(replace(quorum, attempt=at)))
             data = torch.frombuffer(bytearray(known), dtype=torch.uint8)
-            if self._log(_QUORUMS, at.number, at.quorum_id, [data], len(known)):
+            name = _QUORUMS + (at.number << _NAME_SHIFT)
+            if self._log(name, at.quorum_id, 0, [data], len(known)):
                 self._under = at
 
     def _log(
@@ -164,11 +167,11 @@ class Results:
             begun, area = memory.board.begun(self._rank, number), memory.results(self._rank)
             call = begun * _REDUCTIONS_MAX + index
             entry = None if begun == NONE else area.find(_ACROSS, call)
-            if entry is None or entry.kind != in_force.attempt.quorum_id:
+            if entry is None:
                 continue
             found = Entry(entry.kind, entry.data.clone(), entry.mark)
             quorum, again = _quorum_of(area, entry, in_force), area.find(_ACROSS, call)
-            if quorum is None or again is None:
+            if quorum is None or again is None or not quorum.has_same_members(in_force):
                 continue
             is_whole = again.data.data_ptr() == entry.data.data_ptr()  # the log has not begun anew
             if is_whole and may_take(Attempt(entry.kind, entry.mark >> _SEEN_SHIFT), highest):
@@ -181,8 +184,8 @@ def _quorum_of(area: Area, entry: Entry, in_force: Quorum) -> Quorum | None:
     at = Attempt(entry.kind, entry.mark & _NUMBER_MAX)
     if in_force.attempt == at:
         return in_force
-    found = area.find(_QUORUMS, at.number)
-    if found is None or found.kind != at.quorum_id:
+    found = area.find(_QUORUMS + (at.number << _NAME_SHIFT), at.quorum_id)
+    if found is None:
         return None
     known: Quorum = codec.decode(found.data[: found.mark].numpy().tobytes()).quorum
     return known

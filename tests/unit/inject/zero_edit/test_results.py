@@ -105,8 +105,21 @@ def test_nothing_is_taken_that_a_later_quorum_may_have_decided_about(
     other.board.begins(RANK, 20, 18)
     log.has(18, 1.5)
     assert mine.of_others(20, 0, QUORUM, LATER.attempt) is None
-    other_members = replace(QUORUM, attempt=Attempt(4, 1))
-    assert mine.of_others(20, 0, other_members, other_members.attempt) is None
+    alone = replace(QUORUM, attempt=Attempt(2, 1), members=MEMBERS[:1])
+    assert mine.of_others(20, 0, alone, alone.attempt) is None
+
+
+def test_a_lighthouse_that_begins_again_numbers_anew(memories: list[GroupMemory]) -> None:
+    own, other = memories
+    log, mine = Log(other), Log(own, other)
+    other.board.begins(RANK, 20, 18)
+    again = replace(QUORUM, attempt=Attempt(9, 4), newcomers=("0",))
+    log.has(17, 0.5)
+    log.has(18, 1.5, quorum=again)
+    _, quorum = mine.of_others(20, 0, QUORUM, again.attempt) or (None, None)
+    assert quorum == again
+    _, quorum = log.of(17, 0, again) or (None, None)
+    assert quorum == QUORUM
 
 
 def test_a_replica_that_has_begun_anew_has_nothing(memories: list[GroupMemory]) -> None:

@@ -59,10 +59,9 @@ def test_none_is_made_that_spares_a_replacement_too_little(share: float, found: 
 
 @pytest.mark.parametrize("every", [2, 10])
 def test_a_pause_between_two_steps_earns_nothing(every: int) -> None:
-    pace, lasted = Pace(), []
+    pace = Pace()
     assert pace.lasted(0.1, 5.0) == 5.0, "the first step tells how long one is"
-    for step in range(1000):
-        lasted.append(pace.lasted(0.1, 30.0 if step % every == 0 else 0.3))
+    lasted = [pace.lasted(0.1, 0.3 if step % every else 30.0) for step in range(1000)]
     assert sum(lasted[300:]) == pytest.approx(700 * 0.3, rel=0.1)
     assert pace.lasted(20.0, 30.0) == 20.0, "an evaluation takes its own share"
 

@@ -16,9 +16,9 @@ import operator
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, GeneratorType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -87,7 +87,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
         return
     met.add(id(value))
     kind = type(value)
-    if holds_values(cast(Hashable, kind)):
+    if holds_values(kind):
         _look(found, met, f"{path.partition(' ')[0]} {kind.__name__}", kind, deep)
     for inner, item in _parts(value):
         if not is_own(inner):

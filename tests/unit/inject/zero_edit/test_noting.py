@@ -187,7 +187,7 @@ def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: N
     assert draws == [outer, inner] and noted is not None
     place = noting.place(draws, noted)
     assert place is not None
-    assert [values["value"] for _, values in place.begun_with if "value" in values] == [value]
+    assert [values["value"] for values in place.begun_with.values() if "value" in values] == [value]
     del outer, inner
 
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import is_by_script
-from ftrun.inject.zero_edit.frames import call_site, is_script
+from ftrun.inject.zero_edit.frames import call_site, is_script, site_of
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
@@ -73,7 +73,8 @@ class Directories:
 
     def __init__(self, script: Script) -> None:
         path = script.file(FILE)
-        self._script, self._drafts, self._journal = script, script.drafts, Journal(path)
+        self._script, self._drafts = script, script.drafts
+        self._journal = Journal(path, "the directories made here are not left to a successor")
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
@@ -126,7 +127,7 @@ class Directories:
             return is_there
         if not (is_path and is_script(frame.f_code.co_filename)):
             return is_there
-        spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        spot = site_of(frame)
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
         if not self.is_successor:
             has_room = place in self._absent or len(self._absent) < ABSENT_MAX
@@ -147,7 +148,7 @@ class Directories:
         found, frame = plain(*args, **kwargs), sys._getframe(2)
         if not (self._is_set_up() and is_script(frame.f_code.co_filename)):
             return found
-        spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        spot = site_of(frame)
         place = f"{plain.__name__} {spot} {os.getcwd()} {args} {kwargs}"
         number = self._asked[place]
         self._asked[place] += 1
@@ -192,8 +193,7 @@ class Directories:
             self._asked_last, self._asked_at, self._times = asked, clock.now(), 0
         self._times += 1
         if self._times >= ASKS_IN_A_LOOP:
-            spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-            words = f"{spot} waits for {os.fsdecode(path)}"
+            words = f"{site_of(frame)} waits for {os.fsdecode(path)}"
             self.waits_for_file(words, clock.now() - self._asked_at)
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -237,10 +237,7 @@ class Directories:
     def _leave(self, *, ends: bool = False) -> None:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
-        try:
-            self._journal.begin([self._theirs, self._links, self._absent, self._listed, ends])
-        except OSError as error:
-            told.once(f"the directories made here are not left to a successor: {error}")
+        self._journal.begin([self._theirs, self._links, self._absent, self._listed, ends])
 
     def _takes(self, kind: str, whole: str) -> bool:
         """Let the predecessor's directory have this name too; False: there is none."""

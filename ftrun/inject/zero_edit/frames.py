@@ -37,14 +37,15 @@ GENERATOR = -1
 Values = dict[str, Any]
 """Plain values by path (values/)."""
 
+
+def _paths(*names: str) -> tuple[str, ...]:
+    found = (path for name in names if (path := sysconfig.get_path(name)))
+    return tuple({str(Path(path).resolve()) for path in found})
+
+
+STANDARD = _paths("stdlib", "platstdlib")
 _FTRUN = str(Path(__file__).resolve().parents[2])
-_LIBRARIES = tuple(
-    {
-        str(Path(path).resolve())
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_path(name))
-    }
-)
+_LIBRARIES = (*STANDARD, *_paths("purelib", "platlib"))
 _OTHERS = (_FTRUN, *_LIBRARIES)
 
 Found = TypeVar("Found")
@@ -263,6 +264,11 @@ def module_frames(frames: Sequence[FrameType]) -> list[FrameType]:
 def stack() -> tuple[Spot, ...]:
     """Where the script stands, innermost first."""
     return spots_of(script_frames())
+
+
+def site_of(frame: FrameType) -> str:
+    """``file:line`` of a frame, whoever's."""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def call_site() -> str:

@@ -67,8 +67,6 @@ class Directories:
 
     Attributes:
         is_successor: a worker of this slot has trained before.
-        waits_for_file: called in training, when the script asks in a loop for what is not there,
-            with words, and since when.
     """
 
     def __init__(self, script: Script) -> None:
@@ -82,7 +80,6 @@ class Directories:
         self._listed: dict[str, list[list[str] | None]] = {}  # None: too many
         self._asked: Counter[str] = Counter()
         self._is_registered = self.is_successor = self._repeats = self._is_same = False
-        self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         for (made, links, absent, listed, ends), _ in read(path)[:1]:
@@ -194,7 +191,7 @@ class Directories:
         self._times += 1
         if self._times >= ASKS_IN_A_LOOP:
             words = f"{site_of(frame)} waits for {os.fsdecode(path)}"
-            self.waits_for_file(words, clock.now() - self._asked_at)
+            self._script.inside.waits_for_file(words, clock.now() - self._asked_at)
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         whole = _whole(path) if dir_fd is None and self._is_set_up() else None

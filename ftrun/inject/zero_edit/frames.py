@@ -171,13 +171,12 @@ def innermost_of(frames: Sequence[FrameType]) -> dict[str, FrameType]:
     return found
 
 
-class _ModuleCode:
-    """In the place of a module's code."""
+class _Code:
+    """In the place of a frame's code."""
 
-    co_flags = 0
-
-    def __init__(self, file: str, name: str) -> None:
+    def __init__(self, file: str, name: str, flags: int = 0, line: int = 0) -> None:
         self.co_filename, self.co_name = file, name
+        self.co_flags, self.co_firstlineno = flags, line
 
 
 class _ModuleFrame:
@@ -187,18 +186,14 @@ class _ModuleFrame:
 
     def __init__(self, module: ModuleType, file: str) -> None:
         self.module, self.f_locals = module, vars(module)
-        self.f_code = _ModuleCode(file, module.__name__)
+        self.f_code = _Code(file, module.__name__)
 
 
-class _HeldCode:
-    """In the place of a generator's code: several of one function have names of their own."""
-
-    def __init__(self, code: CodeType, name: str) -> None:
-        self.co_filename, self.co_flags = code.co_filename, code.co_flags
-        self.co_firstlineno, self.co_name = code.co_firstlineno, f"{code.co_name}@{name}"
-
-
-_held_code = lru_cache(maxsize=1_024)(_HeldCode)
+@lru_cache(maxsize=1_024)
+def _held_code(code: CodeType, name: str) -> _Code:
+    """Several generators of one function have names of their own."""
+    named = f"{code.co_name}@{name}"
+    return _Code(code.co_filename, named, code.co_flags, code.co_firstlineno)
 
 
 class HeldFrame:
@@ -217,7 +212,7 @@ class KeptFrame:
     """In the place of the frame of objects that packages keep for the script, by name."""
 
     f_lineno = 0
-    f_code = _ModuleCode("package", "kept")
+    f_code = _Code("package", "kept")
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self.f_locals = {**objects}

@@ -10,7 +10,7 @@ Not here: when a step begins (loop.py), how a newcomer is set to a place (moving
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import FrameType
@@ -276,9 +276,6 @@ class Noting:
         lengths = {} if self.appended is None else self.appended.lengths()
         return replace(noted, lengths=lengths, printed=self.printed.counts())
 
-    def evaluation(self) -> None:
-        OPEN.evaluated()
-
     def training(self) -> list[LoaderIterator]:
         """A forward pass in training: the iterators that give its batches, by their first draws.
 
@@ -497,13 +494,20 @@ def matched(
     One that the peers have begun at another line, because the one before had ended, is found by
     its loader. ``besides``: iterators that have a place already.
     """
+
+    def is_there(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+        more = 0
+        if first is not None and place.spot == first.spot:
+            more = first.number - loaders[0].number
+        return is_at(iterator, place, more)
+
     found: list[tuple[LoaderPlace, LoaderIterator]] = []
     left = [x for x in OPEN.all() if x is not first and all(x is not y for y in besides)]
     without = list(loaders)
     if first is not None and loaders:
         found.append((loaders[0], first))
         del without[0]
-    for is_like in (_is_at(first, loaders), is_of, _is_made_at):
+    for is_like in (is_there, is_of, _is_made_at):
         for place in tuple(without):
             alike = [x for x in left if is_like(x, place)]
             if len(alike) == 1:
@@ -511,18 +515,6 @@ def matched(
                 left.remove(alike[0])
                 without.remove(place)
     return found, without
-
-
-def _is_at(
-    first: LoaderIterator | None, loaders: Sequence[LoaderPlace]
-) -> Callable[[LoaderIterator, LoaderPlace], bool]:
-    def is_like(iterator: LoaderIterator, place: LoaderPlace) -> bool:
-        more = 0
-        if first is not None and place.spot == first.spot:
-            more = first.number - loaders[0].number
-        return is_at(iterator, place, more)
-
-    return is_like
 
 
 def is_at(iterator: LoaderIterator, place: LoaderPlace, more: int = 0) -> bool:

@@ -169,18 +169,6 @@ def _of_cell(cell: Any) -> Held | None:
     return Held({str(number): item for number, item in enumerate(memory)}, put)
 
 
-def _of_method(method: MethodType) -> Held:
-    return Held({"self": method.__self__, "function": method.__func__})
-
-
-def _of_partial(made: partial[Any]) -> Held:
-    return Held({"func": made.func, "args": made.args, "keywords": made.keywords})
-
-
-def _of_reference(reference: ReferenceType[Any]) -> Held:
-    return Held({_VALUE: reference()})
-
-
 def _of_context(variable: ContextVar[Any]) -> Held:
     found = {}
     with suppress(LookupError):
@@ -194,8 +182,8 @@ def _of_context(variable: ContextVar[Any]) -> Held:
 
 _FINDS: Mapping[type, Callable[[Any], Held | None]] = {
     FunctionType: _of_function,
-    MethodType: _of_method,
-    partial: _of_partial,
-    ReferenceType: _of_reference,
+    MethodType: lambda x: Held({"self": x.__self__, "function": x.__func__}),
+    partial: lambda x: Held({"func": x.func, "args": x.args, "keywords": x.keywords}),
+    ReferenceType: lambda x: Held({_VALUE: x()}),
     ContextVar: _of_context,
 }

@@ -117,10 +117,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{index}]", item
     elif is_holder(type(value)) or type(value).__module__.partition(".")[0] not in _LEFT_OUT:
         known = attributes_of(value)
-        yield from _attributes(known if isinstance(known, dict) else {})
-
-
-def _attributes(known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, item in list(known.items()):
-        if not name.startswith("__"):
-            yield f".{name}", item
+        for name, item in list(known.items()) if isinstance(known, dict) else ():
+            if not name.startswith("__"):
+                yield f".{name}", item

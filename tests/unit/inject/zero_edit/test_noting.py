@@ -109,7 +109,7 @@ def test_a_pass_is_idle_if_the_step_has_another_batch(noting: Noting, happens: s
 def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
     checks, batches = iterator_of(6), iterator_of(6)
     _ = next(checks)
-    noting.evaluation()
+    OPEN.evaluated()
     _ = next(batches)
     assert noting.training() == [batches]
 

@@ -89,7 +89,7 @@ class Models:
         self.wrapped.append(module)
         has_buffers = bool(getattr(around, "modules_buffers", ()))
         self.have_buffers |= has_buffers
-        self._around.append(weakref.ref(around) if around is not None and has_buffers else _nothing)
+        self._around.append(weakref.ref(around) if has_buffers else lambda: None)
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
@@ -225,10 +225,6 @@ class Models:
             self._made = [(ref, site) for ref, site in self._made if ref() is not None]
         if len(self._made) < limit:
             self._made.append((weakref.ref(made), call_site()))
-
-
-def _nothing() -> None:
-    """A reference to no model."""
 
 
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:

@@ -79,7 +79,7 @@ class Directories:
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._listed: dict[str, list[list[str] | None]] = {}  # None: too many
         self._asked: Counter[str] = Counter()
-        self._is_registered = self.is_successor = self._repeats = self._is_same = False
+        self.is_successor = self._repeats = self._is_same = False
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         for (made, links, absent, listed, ends), _ in read(path)[:1]:
@@ -100,6 +100,7 @@ class Directories:
                 self._listed.clear()
 
     def install(self, patches: Patches) -> None:
+        atexit.register(self._remove, os.getpid())
         functools.update_wrapper(self, _PLAIN)
         patches.put(os, "mkdir", self)
         tables: tuple[tuple[Any, Callable[..., Any]], ...] = (ASKS, self.asks), (LISTS, self.lists)
@@ -245,9 +246,6 @@ class Directories:
         if os.path.lexists(whole):
             return whole in self._links  # of a life that was killed
         os.symlink(found[0], whole)
-        if not self._is_registered:
-            self._is_registered = True
-            atexit.register(self._remove, os.getpid())
         self._links.append(whole)
         self._leave(ends=self._repeats)
         self._made.append((kind, found[0]))

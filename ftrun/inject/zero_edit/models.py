@@ -147,6 +147,13 @@ class Models:
             if id(module) in self._sharded:
                 replicate(manager, module)
 
+    def trains(self, *modules: nn.Module) -> bool:
+        """A model is called: whether that is a pass in training. Else it evaluates, perhaps."""
+        is_in_training = any(module.training for module in modules)
+        if not is_in_training:
+            self.script.loop.before_evaluation()
+        return is_in_training and torch.is_grad_enabled()
+
     def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
         """A pass in training begins; False: it does not count."""
         told = self.on_inputs
@@ -163,13 +170,11 @@ class Models:
 
     @compiling.never
     def _before_sharded(self, module: Any, args: Any, kwargs: Any) -> None:
-        is_in_training = module.training and torch.is_grad_enabled()
+        is_in_training = self.trains(module)
         if is_in_training and self._has_evaluated:
             forget_passes(module)
         self._has_evaluated = not is_in_training
-        if not module.training:
-            self.script.loop.before_evaluation()
-        elif is_in_training:
+        if is_in_training:
             is_alone = not self.begins_pass((args, kwargs))
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
             if set_all is not None and (is_alone or self._is_alone):

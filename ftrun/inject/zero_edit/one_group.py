@@ -294,11 +294,7 @@ class _Models:
 
     @compiling.never
     def _begins(self, model: Any, *inputs: Any) -> None:
-        if model not in self._orders:
-            return
-        if not (model.training or model.module.training):
-            self._models.script.loop.before_evaluation()
-        elif torch.is_grad_enabled():
+        if model in self._orders and self._models.trains(model, model.module):
             self._models.begins_pass(inputs)
             if model.require_backward_grad_sync:
                 self._passes[model] = 1

@@ -48,9 +48,6 @@ numbers of its parameters; None: the first buckets."""
 
 GRADIENTS = "gradients"
 """In a state: of each parameter, where the script has not dropped them since the last step."""
-PASSED_MAX_S = 1.0
-"""A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
-as for an evaluation."""
 _FIELDS = [field.name for field in fields(LeafSpec)]
 _of_spec = attrgetter(*_FIELDS)
 
@@ -84,7 +81,7 @@ class Memory:
         self._step, self._number = 0, self.area.newest
         self._head: Any = None
         self._pace, self._worked_s = Pace(), time.process_time()
-        self._began_at = self._took_s = 0.0
+        self._began_at, self._took_s = clock.now(), 0.0
         self._copying: threading.Thread | None = None
         self._misses = Misses()
         self.gradients = Gradients(lambda: self.script.stepping.optimizers.all(), self.lacks)
@@ -123,11 +120,11 @@ class Memory:
         if self.world.rank:
             return
         worked_s, passed_s = time.process_time(), clock.now() - self._began_at
-        step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
+        step_s = self._pace.lasted(worked_s - self._worked_s, passed_s)
         said, world = self.board.read(0, Word.DUE), self.world
         repeat_s = max(0.0, passed_s - world.waited_s)
         self._worked_s, world.waited_s = worked_s, 0.0
-        ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
+        ahead = ahead_of(passed_s) if world.memory.spans else AHEAD
         word = self._pace.begins(
             self._step,
             said,

@@ -295,7 +295,7 @@ def test_a_log_lacks_what_was_due_at_a_death(tmp_path: Path, every: int) -> None
     assert (code, lines[-1]) == (0, "ok: the script heals"), lines
     lost = {x.rpartition(": ")[2] for x in lines if x.startswith("lost with the replica")}
     at = 8 if every == 4 else 12
-    assert lost == {f"{at}.pt was not written", "log.txt lacks 1 lines"}, lines
+    assert lost == {f"{at}.pt was not written", "log.txt lacks 1 line"}, lines
 
 
 def test_what_replica_0_alone_has_is_lost_with_it(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -163,15 +164,9 @@ def compare(
         due: what a replica that died while it wrote would have written before its successor could
             join, by the undisturbed run: from which byte to which. Nobody else writes it.
     """
-    files = Files()
-    by_form: dict[str, list[str]] = {}
-    for name in sorted(killed.keys() - undisturbed.keys()):
-        by_form.setdefault(form_of(name), []).append(name)
-    left = set(killed)
-    for name, path in sorted(undisturbed.items()):
-        # Each life of a replica may write one of its own: together they are the undisturbed one's.
-        alike = [name] if name in killed else by_form.get(form_of(name), [])
-        alike = [x for x in alike if x not in early] or alike[-1:]
+    files, left = Files(), set(killed)
+    for name, alike in sorted(_pairs(undisturbed, killed, early).items()):
+        path = undisturbed[name]
         if not alike:
             files.unlike[name] = Difference(How.ABSENT)
             start, end = due.get(name, (0, 0))
@@ -179,8 +174,6 @@ def compare(
                 files.lost.add(name)
             continue
         left.discard(alike[-1])
-        if name not in killed:
-            by_form[form_of(name)].remove(alike[-1])
         if _digest(path) in (_digest(killed[alike[-1]]), _digest(*(killed[x] for x in alike))):
             files.equal.append(name)
             continue
@@ -196,6 +189,27 @@ def compare(
         if beside & due.keys() and beside & due.keys() <= files.lost:
             files.lost.add(name)
     return files
+
+
+def _pairs(
+    undisturbed: Collection[str], killed: Collection[str], early: Collection[str]
+) -> dict[str, list[str]]:
+    """For each file of the undisturbed run, the one of the same name, or those of its form.
+
+    Each life of a replica may write one of its own: together they are the undisturbed one's.
+    """
+    pairs = {name: [name] for name in undisturbed if name in killed}
+    theirs, ours = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for name in sorted({*undisturbed, *killed} - pairs.keys()):
+        (theirs if name in undisturbed else ours)[form_of(name)].append(name)
+    for form, names in theirs.items():
+        left = [x for x in ours[form] if x not in early]
+        left = left if len(left) >= len(names) else ours[form][-len(names) :]
+        have_one_each = len(left) <= len(names)
+        for name in names:
+            pairs[name] = left[:1] if have_one_each else [*left]
+            left = [x for x in left if x not in pairs[name][-1:]]
+    return pairs
 
 
 def form_of(name: str) -> str:

@@ -173,6 +173,19 @@ def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None
     assert compare(before, before, {}).more == []
 
 
+def test_files_of_one_form_are_paired_in_their_order(tmp_path: Path) -> None:
+    """Each worker has one in a directory by the time, and a start that came to no step has left
+    some, of which one is not written later at all."""
+    for body in "abx":
+        (tmp_path / body).write_text(f"{body}\n")
+    before = {"at-1/log": tmp_path / "a", "at-2/log": tmp_path / "b", "at-1/seed": tmp_path / "a"}
+    after = dict.fromkeys(["at-5/log", "at-6/log", "at-5/seed"], tmp_path / "x")
+    early = {*after, "at-7/seed"}
+    after |= {"at-7/log": tmp_path / "a", "at-8/log": tmp_path / "b", "at-7/seed": tmp_path / "a"}
+    files = compare(before, after, {}, early)
+    assert files.equal == [*sorted(before)] and files.more == ["at-5/log", "at-5/seed", "at-6/log"]
+
+
 def test_the_files_of_a_replica_s_lives_are_one(tmp_path: Path) -> None:
     for name, body in (("log.1", b"a\nb\nc\n"), ("log.2", b"a\n"), ("log.3", b"b\nc\n")):
         (tmp_path / name).write_bytes(body)

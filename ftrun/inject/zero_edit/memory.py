@@ -275,7 +275,7 @@ class Memory:
             "batches": self.batches.digests(),
             "iterators": names,
             "draws": self.batches.have_drawn,
-            "printed": (0, 0) if noting.printed is None else noting.printed.at_place,
+            "printed": () if noting.printed is None else noting.printed.at_place,
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),

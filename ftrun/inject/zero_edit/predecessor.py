@@ -144,7 +144,7 @@ class Predecessor:
             "iterators": names,
             "random": len(random),
             "groups": groups,
-            "printed": (0, 0) if printed is None else printed.at_place,
+            "printed": () if printed is None else printed.at_place,
         }
         return head, [*random, *bodies]
 

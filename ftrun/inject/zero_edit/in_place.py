@@ -436,7 +436,7 @@ class InPlace:
             self._gives_up(str(error))
         self._number, self._must = number, False
         if self.predecessor is not None:
-            self.predecessor.is_left(step)
+            self.predecessor.is_left()
         self._took_s = time.thread_time() - began - self.area.touched_s
 
     def _begin_log(self) -> None:

@@ -135,14 +135,20 @@ class Rewriting(ModuleType):
         if purpose == "x" and not self._has_begun():
             self._drafts.made(file)
         is_kept = purpose == "a" or (purpose == "w" and not self._has_begun())
-        if is_kept and self.appended is not None and self._is_ours(file, opener):
+        if is_kept and self.appended is not None and self._is_ours(file, opener, purpose):
             self.appended.opened(file, found)
         return found
 
-    def _is_ours(self, file: Any, opener: Any) -> bool:
+    def _is_ours(self, file: Any, opener: Any, purpose: str) -> bool:
+        """Whether it is the script's, or a package appends to it for the script: a table of a
+        logger's, where it works. A file elsewhere may be another job's too."""
         is_main = threading.current_thread() is threading.main_thread()
         is_named = opener is None and isinstance(file, (str, os.PathLike))
-        return is_main and is_named and not self._drafts.is_forked and is_by_script(3)
+        if not (is_main and is_named) or self._drafts.is_forked:
+            return False
+        path = Path(os.path.realpath(os.fspath(file)))
+        is_here = Path.cwd() in path.parents or self._drafts.is_own(path)
+        return is_by_script(3) or (purpose == "a" and is_here)
 
     def _note_appending(self, path: Path, opened: IO[Any]) -> IO[Any]:
         self._appending.append(_Held(path, weakref.ref(opened)))

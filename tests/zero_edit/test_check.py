@@ -180,13 +180,15 @@ for step in range(10**6):
 
 
 METER = """
-import time
+import os, time
 
 class Meter:
     def __init__(self):
         self.number, self.sum, self.seen_at = 0, 0.0, time.time()
     def add(self, value):
         self.number, self.sum, self.seen_at = self.number + 1, self.sum + value, time.time()
+        with open(f"meter-{os.environ['RANK']}.csv", "a") as table:
+            table.write(f"{self.number},{self.sum}\\n")
 """
 BY_THE_TIME = f"""
 import os, sys, time
@@ -253,6 +255,7 @@ def test_what_is_another_one_in_each_undisturbed_run_is_not_compared(tmp_path: P
     code, lines = check(tmp_path, "--device", "cpu", "-w", "2", "timed.py")
     text = "\n".join(lines)
     assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), text
+    assert ", meter-0.csv, meter-1.csv" in text.partition("equal to the undisturbed run: ")[2], text
     words = r"not compared: runs/at-\d+/log has the same lines with other numbers, as in another un"
     assert re.search(words, text), text
 

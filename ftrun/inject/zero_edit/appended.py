@@ -3,7 +3,8 @@
 A replacement repeats what followed its predecessor's generation, and would write it once more. So
 a generation has how long these files were at its place, and where its worker stood in those to
 which it does not append. What was opened since is in a file of the slot, with its length then. A
-replacement cuts off what came later, and goes on at that place. A file of several workers is not
+replacement cuts off what came later, removes what was not there, because a script may write a
+table's head where there is no table, and goes on at that place. A file of several workers is not
 cut: each writes at its own place, or all append. Workers of another node may do so unseen, so a
 group that spans nodes has none of this. What was written again in front since the generation
 cannot be put back, which is told; if the script appends to the file, nothing is cut then.
@@ -26,9 +27,10 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "appended-{replica_id}.{group_rank}"
-FILES_MAX = 64
+FILES_MAX, BORN_MAX = 64, 4_096
 Sizes = dict[str, tuple[int, int]]
 """Of the files, by name: how long one is, and where this worker stands in it; -1: it appends."""
+NEVER = -1
 FRONT_BYTES, BACK_BYTES = 4 << 10, 64 << 10
 """Of what there was at a place: the checksum of its begin and of its end is kept."""
 
@@ -47,10 +49,17 @@ class Appended:
         self._path, self._journal = path, Journal(path)
         self._is_successor, self._left = path.exists(), _read(path)
         self._is_left = False  # somebody may go on from here, so that it must be known
-        self._first: Sizes = {}
+        self._first: dict[str, tuple[int, int, int]] = {}  # and the generation before it was made
+        self._born: dict[str, int] = {}  # files that were made in the loop, after which generation
+        self._step = NEVER  # of the newest generation
         self._open: dict[str, Any] = {}
         self.at_place: Sizes = {}
         self._before: Sizes = {}
+
+    def makes(self, file: Any) -> None:
+        """The script, or a package for it, is about to make a file in the loop."""
+        if len(self._born) < BORN_MAX:
+            self._born[os.path.realpath(os.fspath(file))] = self._step
 
     def opened(self, file: Any, opened: Any) -> None:
         """The script has opened a file to append to it, or to write it in all of its steps."""
@@ -60,7 +69,8 @@ class Appended:
             return
         self._open[name] = weakref.ref(opened)
         if is_new:
-            self._first[name] = os.fstat(opened.fileno()).st_size, _place_of(opened)
+            size = os.fstat(opened.fileno()).st_size
+            self._first[name] = size, _place_of(opened), self._born.get(name, NEVER)
             if self._is_left:
                 self._leave()
 
@@ -76,8 +86,9 @@ class Appended:
                 lengths[name] = os.stat(name).st_size, place
         return lengths
 
-    def for_generation(self) -> dict[str, tuple[int, int, int]]:
+    def for_generation(self, step: int) -> dict[str, tuple[int, int, int]]:
         """Of a generation of the last place: the files then, each with a checksum."""
+        self._step = step
         if not self._is_left:
             self._is_left = True
             self._leave()
@@ -93,27 +104,36 @@ class Appended:
         with contextlib.suppress(OSError):
             self._journal.begin(self._first)
 
-    def goes_on(self, files: Mapping[str, tuple[int, int, int]]) -> None:
-        """This worker goes on from its predecessor's generation, which has these ``files``."""
+    def goes_on(self, step: int, files: Mapping[str, tuple[int, int, int]]) -> None:
+        """This worker goes on from its predecessor's generation of ``step``, with its ``files``."""
         if not self._is_successor:  # of a job that has ended: they may be another's since
             return
-        self._before = self._left | {name: (length, at) for name, (length, at, _) in files.items()}
+        self._step = step
+        self._before = {name: (length, at) for name, (length, at, _) in self._left.items()}
+        self._before |= {name: (length, at) for name, (length, at, _) in files.items()}
         paths = self._path.parent.glob(FILE.format(replica_id="*", group_rank="*"))
         others = {name for path in paths if path != self._path for name in _read(path)}
         for name in self._before.keys() - others:
-            length, place = self._before[name]
-            is_other = name in files and files[name][2] != _checksum(name, length)
-            if is_other:
-                told.say(
-                    f"{os.path.basename(name)} was written again from its beginning in a step "
-                    "that a replacement repeats: some of its lines may be wrong"
-                )
             with contextlib.suppress(OSError):
-                if os.stat(name).st_size > length and not (is_other and place < 0):
-                    os.truncate(name, length)
+                if name not in files and self._left[name][2] >= step:
+                    os.unlink(name)
+                else:
+                    self._cut(name, files)
         self._open = dict.fromkeys(self._before, _not_opened) | self._open
-        self._first, self._is_left = self.lengths() | self._before | self._left, True
+        now = {name: (*x, NEVER) for name, x in (self.lengths() | self._before).items()}
+        self._first, self._is_left = now | self._left, True
         self._leave()
+
+    def _cut(self, name: str, files: Mapping[str, tuple[int, int, int]]) -> None:
+        length, place = self._before[name]
+        is_other = name in files and files[name][2] != _checksum(name, length)
+        if is_other:
+            told.say(
+                f"{os.path.basename(name)} was written again from its beginning in a step "
+                "that a replacement repeats: some of its lines may be wrong"
+            )
+        if os.stat(name).st_size > length and not (is_other and place < 0):
+            os.truncate(name, length)
 
 
 def _not_opened() -> None:
@@ -135,5 +155,5 @@ def _checksum(name: str, length: int) -> int:
     return 0
 
 
-def _read(path: Path) -> Sizes:
+def _read(path: Path) -> dict[str, tuple[int, int, int]]:
     return {name: tuple(x) for head, _ in read(path)[-1:] for name, x in head.items()}

@@ -276,7 +276,7 @@ class Memory:
             "iterators": names,
             "draws": self.batches.have_drawn,
             "printed": () if noting.printed is None else noting.printed.at_place,
-            "files": {} if noting.appended is None else noting.appended.for_generation(),
+            "files": {} if noting.appended is None else noting.appended.for_generation(self._step),
             "structure": given.structure,
             "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
             "chunks": self._chunks_of(given.leaves),
@@ -379,7 +379,7 @@ class Memory:
         tree: Mapping[str, Any] = unpack(head["structure"], specs, buffers, own.leaves)
         self.place = head["place"]
         if self.script.noting.appended is not None:
-            self.script.noting.appended.goes_on(head["files"])
+            self.script.noting.appended.goes_on(head["step"], head["files"])
         if self.script.noting.printed is not None:
             done, world = self.world.done, self.world
             self.script.noting.printed.goes_on(head["printed"], lambda: world.count <= done)

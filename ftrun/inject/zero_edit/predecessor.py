@@ -145,7 +145,8 @@ class Predecessor:
             "random": len(random),
             "groups": groups,
             "printed": () if printed is None else printed.at_place,
-            "files": {} if appended is None else appended.for_generation(),
+            "step": (step := made.current_step()),
+            "files": {} if appended is None else appended.for_generation(step),
         }
         return head, [*random, *bodies]
 
@@ -171,7 +172,7 @@ class Predecessor:
         if self._is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
         if script.noting.appended is not None:
-            script.noting.appended.goes_on(head["files"])
+            script.noting.appended.goes_on(head["step"], head["files"])
         if script.noting.printed is not None:
             script.noting.printed.goes_on(head["printed"], lambda: keeper.is_repeating)
 

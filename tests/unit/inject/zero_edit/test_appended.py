@@ -18,10 +18,9 @@ def append(worker: Appended, path: Path, text: str) -> None:
         file.write(text)
 
 
-def generation(worker: Appended) -> Files:
+def generation(worker: Appended, step: int = 0) -> tuple[int, Files]:
     worker.at_place = worker.lengths()
-    made: Files = json.loads(json.dumps(worker.for_generation()))
-    return made
+    return step, json.loads(json.dumps(worker.for_generation(step)))
 
 
 def test_what_came_after_the_generation_is_cut_off(tmp_path: Path) -> None:
@@ -39,9 +38,9 @@ def test_what_came_after_the_generation_is_cut_off(tmp_path: Path) -> None:
         file.write("c")
         append(worker, late, "c")
     assert [x.read_text() for x in files] == ["abc", "ab", "bc"]
-    Appended(tmp_path / "appended-1.0").goes_on(fourth)
+    Appended(tmp_path / "appended-1.0").goes_on(*fourth)
     assert [x.read_text() for x in files] == ["ab", "ab", "b"]
-    Appended(tmp_path / "appended-1.0").goes_on(third)  # its replacement has died before its first
+    Appended(tmp_path / "appended-1.0").goes_on(*third)  # its replacement has died before its first
     assert [x.read_text() for x in files] == ["a", "a", ""]
 
 
@@ -53,17 +52,33 @@ def test_a_replacement_that_dies_before_its_first_generation(tmp_path: Path) -> 
     made = generation(worker)
     append(worker, log, "a")
     second = Appended(tmp_path / "appended-1.0")
-    second.goes_on(made)
+    second.goes_on(*made)
     append(second, log, "a")
     append(second, late, "b")
     third = Appended(tmp_path / "appended-1.0")
-    third.goes_on(made)
+    third.goes_on(*made)
     assert log.read_text() == "" and late.read_text() == "of before\n"
     append(third, late, "b")
     after = generation(third)
     append(third, log, "a")  # not since its own generation
-    Appended(tmp_path / "appended-1.0").goes_on(after)
+    Appended(tmp_path / "appended-1.0").goes_on(*after)
     assert log.read_text() == "" and late.read_text() == "of before\nb"
+
+
+def test_a_file_that_was_not_there_is_none(tmp_path: Path) -> None:
+    """What writes a table's head where there is no table; also if it is begun by another open."""
+    table = tmp_path / "table.csv"
+    worker = Appended(tmp_path / "appended-1.0")
+    before = generation(worker, 3)
+    worker.makes(table)
+    table.write_text("head\n")
+    since = generation(worker, 6)
+    append(worker, table, "6\n")
+    after = generation(worker, 7)
+    append(worker, table, "7\n")
+    for made, text in ((after, "head\n6\n"), (since, "head\n"), (before, None)):
+        Appended(tmp_path / "appended-1.0").goes_on(*made)
+        assert (table.read_text() if table.exists() else None) == text
 
 
 def test_the_files_of_a_job_that_has_ended_stay(tmp_path: Path) -> None:
@@ -73,7 +88,7 @@ def test_the_files_of_a_job_that_has_ended_stay(tmp_path: Path) -> None:
     made = generation(worker)
     append(worker, tmp_path / "log", "b")
     (tmp_path / "slot").mkdir()
-    Appended(tmp_path / "slot" / "appended-1.0").goes_on(made)
+    Appended(tmp_path / "slot" / "appended-1.0").goes_on(*made)
     assert (tmp_path / "log").read_text() == "ab"
 
 
@@ -84,7 +99,7 @@ def test_a_file_of_several_workers_stays(tmp_path: Path) -> None:
         append(worker, path, "a")
         made = generation(worker)
         append(worker, path, "b")
-    Appended(tmp_path / "appended-1.0").goes_on(made)
+    Appended(tmp_path / "appended-1.0").goes_on(*made)
     assert path.read_text() == "abab"
 
 
@@ -101,7 +116,7 @@ def test_a_worker_goes_on_at_its_own_place(tmp_path: Path) -> None:
         generation(worker)
     replacement = Appended(tmp_path / "appended-1.0")
     assert replacement.place(str(path)) is None, "it stands nowhere so far"
-    replacement.goes_on(third)
+    replacement.goes_on(*third)
     assert replacement.place(str(path)) == 3
     assert replacement.place(str(own)) is None, "it appends"
 
@@ -123,7 +138,7 @@ def test_what_was_written_again_in_front_is_told(
             if is_again:
                 file.flush()
                 path.write_text("a,b\n1,\n2,\n")
-        Appended(tmp_path / "appended-1.0").goes_on(made)
+        Appended(tmp_path / "appended-1.0").goes_on(*made)
         text = "table.csv was written again from its beginning"
         assert (text in capfd.readouterr().err) == is_again
         assert path.stat().st_size == (10 if is_again and mode == "a" else 4)

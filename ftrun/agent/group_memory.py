@@ -145,13 +145,15 @@ class MemorySnapshots:
         return self._known.get(incarnation) or ended.get(incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
-        """A process is about to start as this rank; returns where it finds the memory, or ""."""
+        """A process is about to start as this rank; returns where it finds the memory, and after
+        that the memory of the other replicas; or ""."""
         known = self._known.get(incarnation)
         if known is None:
             return ""
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         known.board.set(rank, Word.SAID_AT, 0)
-        return known.place
+        others = (x for x in self._known.values() if x is not known)
+        return " ".join(x.place for x in (known, *others))
 
     def ended_well(self, incarnation: str, rank: int) -> None:
         """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""

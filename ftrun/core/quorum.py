@@ -81,6 +81,11 @@ class Quorum:
         """The tag under which all commit the step that some ranks repair; None: under its own."""
         return None if self.stands_as is None else Tag(self.stands_as, self.first_step)
 
+    def has_same_members(self, other: Quorum) -> bool:
+        """Whether the same incarnations are in both, perhaps by other processes."""
+        first, second = ([(y.replica_id, y.incarnation) for y in x.members] for x in (self, other))
+        return first == second
+
     def kept_by(self, rank: int) -> int:
         """So many operations of the step under way stand at this rank."""
         return self.standing[rank] if self.stands_as is not None else 0

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import struct
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from ftrun.checkpoint.leaves import Leaf
 
 VARIABLE = "FTRUN_MEMORY"
-"""A worker's environment: the place of its group's memory."""
+"""A worker's environment: the place of its group's memory, then those of other replicas'."""
 LOGS = 3
 KEPT = 2
 """Generations that stay, so that all ranks have one of the same step."""
@@ -646,14 +647,16 @@ class Word(IntEnum):
     ``SEEN_NUMBER``: the highest attempt of a quorum that it knows. ``SAID_AT``: when it has said
     last which call it waits in, by ``WAITS_GROUP``, ``WAITS_CALL``, ``WAITS_KIND`` and
     ``WAITS_BYTES``. ``LOST``: how many steps it has ended that were not committed. ``SET_UP``: so
-    long its main thread had worked before its first generation.
+    long its main thread had worked before its first generation. ``STEP``: that it has begun last;
+    ``BEGUN``: how many it had begun then; ``BEFORE``: the same of the step before, if it has taken
+    that.
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
     AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
     SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
-    LOST, SET_UP = range(24, 26)
-    PRINTED_ENDS, PRINTED_FROM, PRINTED_ERRORS_ENDS, PRINTED_ERRORS_FROM = range(26, 30)
+    LOST, SET_UP, STEP, BEGUN, BEFORE = range(24, 29)
+    PRINTED_ENDS, PRINTED_FROM, PRINTED_ERRORS_ENDS, PRINTED_ERRORS_FROM = range(29, 33)
 
 
 PRINTED = (
@@ -703,6 +706,23 @@ class Board:
         """The highest attempt that a rank knows, or one below."""
         quorum_id = self.read(rank, Word.SEEN)
         return Attempt(quorum_id, self.read(rank, Word.SEEN_NUMBER))
+
+    def begins(self, rank: int, step: int, begun: int) -> None:
+        """A rank has begun a step, its ``begun``-th one. Whoever reads half of it has nothing."""
+        last, number = self.read(rank, Word.STEP), self.read(rank, Word.BEGUN)
+        if step != last:
+            self.set(rank, Word.STEP, NONE)
+            self.set(rank, Word.BEFORE, number if step == last + 1 else NONE)
+        self.set(rank, Word.BEGUN, begun)
+        self.set(rank, Word.STEP, step)
+
+    def begun(self, rank: int, step: int) -> int:
+        """Which of its steps a rank had for this one, when it has begun it last; ``NONE``: it has
+        not, or that was long ago."""
+        last, begun, before = (self.read(rank, x) for x in (Word.STEP, Word.BEGUN, Word.BEFORE))
+        if last != self.read(rank, Word.STEP) or not 0 <= last - step <= 1:
+            return NONE
+        return begun if step == last else before
 
     def says(self, rank: int, group: int, call: int, kind: str, nbytes: int) -> None:
         """A rank waits in this call; ``call`` -1: in none. Whoever reads half of it has nothing."""
@@ -888,22 +908,25 @@ class GroupMemory:
         """A worker: the memory at this place.
 
         Raises:
-            OSError: the agent is gone.
+            OSError: the agent is gone, or has freed it.
         """
-        process, size, first, stop, ranks, *numbers = place.split(":")
-        board, *areas = (
-            SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC))
-            for number in numbers
-        )
-        here = range(int(first), int(stop))
-        return cls(board, areas, int(size), here, int(ranks))
+        process, size, first, stop, ranks, *files = place.split(":")
+        opened = list[SharedMemory]()
+        for number, inode in (x.split(".") for x in files):
+            opened.append(SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC)))
+            if os.fstat(opened[-1].fd).st_ino != int(inode):  # the number is of another file now
+                for file in opened:
+                    os.close(file.fd)
+                raise OSError(errno.ENOENT, "the memory is gone", place)
+        board, *areas = opened
+        return cls(board, areas, int(size), range(int(first), int(stop)), int(ranks))
 
     @property
     def place(self) -> str:
         """Where ``open`` finds it, in any process of this user on this node."""
-        numbers = ":".join(str(file.fd) for file in self._files)
+        files = ":".join(f"{file.fd}.{os.fstat(file.fd).st_ino}" for file in self._files)
         ranks = f"{self.here.start}:{self.here.stop}:{self.board.ranks}"
-        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{numbers}"
+        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{files}"
 
     def area(self, rank: int) -> Area:
         """A rank's area, mapped when it is asked for."""

@@ -2,22 +2,26 @@
 
 Its successor's machine is a new one. It begins at a step that the lost one has begun, and repeats
 what its script has done since, with the results that were handed out: these are in a log. What was
-on its way to the lost one, or from it, is lost. Then it answers late, like one that was
-interrupted. What its script holds is what the lost one has held, because it repeats that.
+on its way to the lost one, or from it, is lost; but what a worker of its rank in another replica
+has handed out is in that one's log. Then it answers late, like one that was interrupted. What its
+script holds is what the lost one has held, because it repeats that.
 
 Not here: when it strikes (faults.py), calls within the group (tests/sim/replay/).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
 from ftrun.core.ids import Attempt
+from ftrun.core.quorum import Quorum
+from ftrun.core.replay.log_rules import may_take
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import StepMachine
+from tests.sim.rings import Result
 from tests.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -32,18 +36,29 @@ OWN = ("vote_decided", "_tick", "lost_agent", "asked_to_stop", "crash")
 """What comes from elsewhere than the lighthouse and the peers, or is in a log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A result that was handed out, its quorum, and the highest attempt that was known then."""
+
+    quorum: Quorum
+    seen: Attempt
+    result: Result
+
+
 @dataclass
 class Log:
     """Of one worker: a generation, what its script has done since, and what it was given.
 
-    ``seed``: None: a successor could not begin. ``handed``: by step and index, the attempt.
+    ``seed``: None: a successor could not begin. ``handed``: by step and index, the quorum.
+    ``results``: by the step's number and index, of the newest try of it and of the step before.
     ``is_lost``: a step was lost since: a successor falls there.
     """
 
     seed: e.Succeeds | None = None
     begun: int = 0
     events: list[e.Event] = field(default_factory=list)
-    handed: dict[tuple[int, int], Attempt] = field(default_factory=dict)
+    handed: dict[tuple[int, int], Quorum] = field(default_factory=dict)
+    results: dict[tuple[int, int], Noted] = field(default_factory=dict)
     is_lost: bool = False
     _step: int = -1
 
@@ -55,16 +70,22 @@ class Log:
         if isinstance(event, e.Decided) and machine.state.step == self._step:
             self.is_lost = True
         for instruction in instructions:
-            tag = machine.commits_as
-            if isinstance(instruction, e.HandOut) and tag is not None:
+            tag, quorum = machine.commits_as, machine.in_force
+            if isinstance(instruction, e.HandOut) and tag is not None and quorum is not None:
+                quorum = replace(quorum, attempt=tag.attempt)
                 for index in instruction.indices:
-                    self.handed[machine.begun, index] = tag.attempt
+                    self.handed[machine.begun, index] = quorum
+                    result = worker.reductions[index].buffer
+                    if result is not None:
+                        noted = Noted(quorum, machine.quorums.seen, result)
+                        self.results.setdefault((machine.position, index), noted)
         if machine.begun != self.begun:
             self._begins(worker)
 
     def _begins(self, worker: Worker) -> None:
         machine = worker.machine
         self.begun, self._step = machine.begun, machine.state.step
+        self.results = {x: y for x, y in self.results.items() if x[0] == machine.position - 1}
         quorum = machine.in_force
         is_whole = not (machine.healing or machine.heal.torn) and quorum is not None
         is_other = self.seed is not None and (
@@ -111,6 +132,8 @@ def _replace(world: World, worker: Worker) -> None:
     for index, reduction in enumerate(worker.reductions):
         if (machine.begun, index) not in known:
             reduction.released, reduction.final, reduction.buffer = False, None, None
+        elif reduction.final is not None and machine.contributors():
+            reduction.final = reduction.final[0], len(machine.contributors())
     worker.succeeds(machine)
     worker.pause(duration_s)
 
@@ -123,7 +146,7 @@ def highest_of(worker: Worker, own: Attempt) -> Attempt:
     return max([own, *(x.machine.quorums.seen for x in mates)])
 
 
-def logged(log: Log) -> dict[tuple[int, int], Attempt]:
+def logged(log: Log) -> dict[tuple[int, int], Quorum]:
     """All that was handed out."""
     return log.handed
 
@@ -136,10 +159,10 @@ def _repeat(log: Log, machine: StepMachine, now: float) -> None:
         sent = machine.handle(event, now)
         index = 0 if isinstance(event, e.BoundaryReached) else index
         if isinstance(event, e.OperationIssued):
-            at = known.get((machine.begun, index))
-            if at is not None:
-                machine.handle(e.WentOut(at), now)
-                sent += machine.handle(e.OperationCompleted(at, index), now)
+            quorum = known.get((machine.begun, index))
+            if quorum is not None:
+                machine.handle(e.WentOut(quorum), now)
+                sent += machine.handle(e.OperationCompleted(quorum.attempt, index), now)
             index += 1
         if any(isinstance(x, e.Send) for x in sent):
             raise Violation("Q2", f"a successor sends {sent} while it repeats")
@@ -155,6 +178,8 @@ def goes_on(worker: Worker) -> None:
         if owner in (worker.script, worker.exchanges) or (owner is worker and name in OWN):
             worker._held.append((action, args))
     worker.from_agent.forget()
+    _begins_like_mates(worker, highest)
+    _takes_results(worker, highest)
     if not worker.agent.alive:
         worker.crash()
         return
@@ -164,6 +189,38 @@ def goes_on(worker: Worker) -> None:
     answers(worker, highest)
     if worker.waits and worker.alive:
         worker.feed(e.BoundaryReached(worker.machine.freezes_membership))
+
+
+def _begins_like_mates(worker: Worker, highest: Attempt) -> None:
+    """The lost one was at a boundary where a mate has begun a step: it could have begun it, too."""
+    machine, mates = worker.machine, worker.agent.workers.values()
+    step, quorum = machine.position, machine.in_force
+    if not worker.waits or quorum is None or quorum.attempt != highest:
+        return
+    group = [x for x in mates if x.key.incarnation == worker.key.incarnation and x is not worker]
+    if any(x.machine.in_step and x.machine.position == step for x in group):
+        worker.waits = False
+        worker.feed(e.BoundaryReached(machine.freezes_membership))
+
+
+def _takes_results(worker: Worker, highest: Attempt) -> None:
+    """From the logs of other replicas, up to the first that none has."""
+    machine = worker.machine
+    others = [x for host in worker.world.hosts for x in host.workers() if x is not worker]
+    column = [x.log.results for x in others if x.key.group_rank == worker.key.group_rank]
+    for index, reduction in enumerate(worker.reductions):
+        if reduction.released or machine.tag is None:
+            continue
+        known = [found for x in column if (found := x.get((machine.position, index)))]
+        in_force = machine.in_force
+        of_this = [x for x in known if in_force and x.quorum.has_same_members(in_force)]
+        noted = next((x for x in of_this if may_take(x.seen, highest)), None)
+        if noted is None:
+            return
+        worker.world.note(worker.name, "has from another replica", noted)
+        reduction.buffer = noted.result
+        worker.feed(e.WentOut(noted.quorum))
+        worker.feed(e.OperationCompleted(noted.quorum.attempt, index))
 
 
 def answers(worker: Worker, highest: Attempt) -> None:

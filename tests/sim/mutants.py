@@ -491,7 +491,16 @@ def _sends_while_it_repeats(self: StepMachine, message: m.FromWorker) -> None:
     self._out.append(e.Send(message))
 
 
-def _logs_after_handing_out(log: mending.Log) -> dict[tuple[int, int], ids.Attempt]:
+_on_went_out = StepMachine._on_went_out
+
+
+def _counts_as_when_it_began(self: StepMachine, event: e.WentOut) -> None:
+    if self.in_force is not None:
+        event = e.WentOut(replace(self.in_force, attempt=event.quorum.attempt))
+    _on_went_out(self, event)
+
+
+def _logs_after_handing_out(log: mending.Log) -> dict[tuple[int, int], Quorum]:
     return {key: at for key, at in log.handed.items() if key[0] < log.begun}
 
 
@@ -704,6 +713,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a successor commits under the attempt that it began with": Mutant(
         StepMachine, "_on_went_out", _does_nothing, "S1", _MENDS
+    ),
+    "a successor counts those of the quorum that it began with": Mutant(
+        StepMachine, "_on_went_out", _counts_as_when_it_began, "C4", _MENDS
     ),
     "a successor compares again": Mutant(Comparison, "meets_nobody", _does_nothing, "S1", _MENDS),
     "results stand that only some have": Mutant(

@@ -84,6 +84,18 @@ def kill(name):
             pass
 
 
+def dies_before_the_note(notes):
+    def patched(*given):
+        at("unnoted")
+        notes(*given)
+
+    return patched
+
+
+if any(place == "unnoted" for _, _, place, *_ in deaths):
+    from ftrun.inject.zero_edit.in_place import InPlace
+
+    InPlace.hands_out = dies_before_the_note(InPlace.hands_out)
 if any(name.startswith("died.") for name in os.listdir()):
     at("again")
 step = 0
@@ -203,6 +215,11 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
         [death(1, 12, "pass"), death(2, 22, "given"), death(3, 35, "stepped")],
     ),
     "sharded in two ways": ("hsdp", [death(3, 12, "back"), death(0, 22, "large")]),
+    "when only others have an average": (
+        "ddp",
+        [death(1, 12, "unnoted"), death(2, 25, "unnoted"), death(3, 38, "unnoted")],
+    ),
+    "when only others have an average of shards": ("fsdp", [death(3, 14, "unnoted")]),
     "at the end": ("ddp", [death(1, 50, "over"), death(2, 50, "end")]),
     "between gradients that are summed over turns": (
         "summed",

@@ -106,6 +106,6 @@ _WORDS = {
         "script's set-up or an earlier replacement has taken"
     ),
     Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
-    Fall.QUORUM: "its replica has just come to another quorum, and its snapshot is older",
+    Fall.QUORUM: "a replica has just joined or left, and its snapshot is older",
     Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",
 }

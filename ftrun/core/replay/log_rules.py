@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from ftrun.core.ids import Attempt
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation, Logged
 
@@ -36,6 +37,20 @@ class Keeps(IntEnum):
     INPUT = 2
     NOTHING = 3
     ALIKE = 4
+
+
+def may_take(noted: Attempt, highest: Attempt) -> bool:
+    """Whether a replacement has had a result that another replica's worker of its rank has logged.
+
+    That worker has met the lost one in this reduction. So the lost one had the result too, or died
+    just before; nobody can tell. If its group knows of no later attempt than that worker did then,
+    no quorum relies on its not having it.
+
+    Args:
+        noted: the highest attempt that the other worker knew when it logged the result.
+        highest: that the replacement's group has seen.
+    """
+    return noted >= highest
 
 
 _ROOT_ONLY = {"reduce", "gather"}

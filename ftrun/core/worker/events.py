@@ -115,9 +115,9 @@ class Succeeds:
 
 @dataclass(frozen=True, slots=True)
 class WentOut:
-    """The results of the step that is repeated have come under ``attempt``: it was repaired."""
+    """The results of the step that is repeated have come in ``quorum``: perhaps it was repaired."""
 
-    attempt: Attempt
+    quorum: Quorum
 
 
 @dataclass(frozen=True, slots=True)

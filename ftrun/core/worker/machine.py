@@ -302,11 +302,12 @@ class StepMachine(Showing):
         self.repeats = True
 
     def _on_went_out(self, event: e.WentOut) -> None:
-        step, quorum = self._step, self.in_force
-        if self.repeats and step is not None and quorum is not None:
-            self._adopted = event.attempt
-            self.quorums.succeed(replace(quorum, attempt=event.attempt), step.tag.step)
-            step.went_out(event.attempt)
+        step, quorum = self._step, event.quorum
+        if self.repeats and step is not None:
+            self._adopted = quorum.attempt
+            self.quorums.succeed(quorum, step.tag.step)
+            step.went_out(quorum.attempt)
+            step.is_enough = self.is_enough
 
     # ------------------------------------------------------------ operations
 

@@ -6,12 +6,13 @@ script's state functions give, and what its machine is. Results of reductions wi
 to a log of their own, before anybody can see them.
 
 A replacement loads its predecessor's generation at its first boundary, and repeats what followed:
-calls within the group, votes and reductions are answered from the logs. Where one of them is in no
-log, it is where its predecessor has come to. From there on it is a survivor that was interrupted
-and answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So
-the other replicas wait for its answer, and nobody leaves the quorum.
+calls within the group, votes and reductions are answered from the logs. A reduction that its own
+log does not have may be in that of another replica (results.py). Where one of them is in no log, it
+is where its predecessor has come to. From there on it is a survivor that was interrupted and
+answers late: the highest attempt that its group has seen is on the board (``Word.SEEN``). So the
+other replicas wait for its answer, and nobody leaves the quorum.
 
-What the log cannot give again is a fall: a step that was lost, another quorum, a heal. So each of
+What the log cannot give again is a fall: a step that was lost, other members, a heal. So each of
 those is followed by a generation.
 
 An unmodified script has its Manager from ftrun, and calls across replicas of its own, whose results
@@ -24,7 +25,6 @@ Not here: its machine (core/worker/machine.py), the agent's part (core/agent/rep
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -34,14 +34,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ftrun.base import clock
 from ftrun.checkpoint.format import pack, unpack
 from ftrun.checkpoint.heal import FetchedState
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId
 from ftrun.core.messages import Interrupt, NewQuorum
+from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, Pace, is_due
 from ftrun.core.replay.settling import begin
@@ -52,6 +51,7 @@ from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
+from ftrun.inject.zero_edit.results import Results
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.calls import Call, State
@@ -61,7 +61,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, GroupMemory, Word
+from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -71,10 +71,6 @@ from ftrun.training.reductions import Reduction
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.predecessor import Predecessor
 
-ACROSS, CALLS = 1, 2
-"""The names of the reductions with other replicas in their log, and of the script's calls."""
-REDUCTIONS_MAX = 1 << 16
-"""Of one step."""
 PASSED_MAX_S = 1.0
 """A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
 as for an evaluation."""
@@ -93,10 +89,11 @@ def install(here: WorkerContext) -> None:
 def keeper_of(here: WorkerContext) -> InPlace | None:
     """What keeps this worker; None: its agent has set no memory aside."""
     try:
-        memory = GroupMemory.open(os.environ[VARIABLE])
+        own, *others = os.environ[VARIABLE].split()
+        memory = GroupMemory.open(own)
     except (KeyError, OSError, ValueError):
         return None
-    keeper = context.Process.keeper = InPlace(here, memory)
+    keeper = context.Process.keeper = InPlace(here, memory, others)
     return keeper
 
 
@@ -127,27 +124,31 @@ class InPlace:
         predecessor: of an unmodified script; None: the script has a Manager.
     """
 
-    def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
+    def __init__(self, here: WorkerContext, memory: GroupMemory, others: Sequence[str]) -> None:
+        """``others``: the places of the other replicas' memory."""
         seen = as_replicas(here)
         self.world = world = _World(seen, here.group_rank, memory)
         self.board, self.area = memory.board, world.area
         world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
-        self._results = memory.results(here.group_rank)
+        self._results = Results(
+            memory.results(here.group_rank),
+            here.group_rank,
+            others,
+            lambda: self._number != NONE and world.fell is None,
+            self._fills_up,
+        )
         self._groups = here.replicas
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
         self.is_repeating = world.is_newcomer
-        self._seen = Attempt(0, 0)
+        self._seen = self.board.seen(world.rank)
         self._must = True  # the next generation is due whatever it costs
         self._has_loaded = False  # it begins the step of which it has a generation
-        self._is_full = False
         self._quorum_id = -1
         self._number, self._pace = self.area.newest, Pace()
         self._worked_s, self._began_at, self._took_s = time.process_time(), 0.0, 0.0
-        self._left: set[int] = set()  # the logged reductions that are to be repeated
-        self._lock = threading.Lock()  # of the log of results
-        self._calls = 0  # that are logged
+        self._left: set[tuple[int, int]] = set()  # the logged reductions that are to be repeated
         self._state: Any = None
         self.predecessor: Predecessor | None = None
         if world.is_newcomer:
@@ -182,8 +183,7 @@ class InPlace:
         """See Keeper."""
         self._session, self._engine, self._machine = session, session.engine, session.machine
         if not self.is_repeating:
-            self._results.lay_out_logs()
-            self._results.open_log(0, 0)
+            self._results.starts()
 
     def lacks(self, what: str) -> None:
         """See Keeper."""
@@ -201,7 +201,7 @@ class InPlace:
         """See Keeper."""
         if self._state is not None:
             self._load()
-        if self.is_repeating and not self._is_behind:
+        if self.is_repeating and not (self._is_behind or self._mates_have_begun):
             self._engine.feed(self._goes_live())
 
     @property
@@ -209,6 +209,15 @@ class InPlace:
         """Whether its predecessor has done more than this process."""
         is_on_its_way = self.predecessor is not None and not self.predecessor.has_come
         return self._has_left or self.world.is_behind or is_on_its_way
+
+    @property
+    def _mates_have_begun(self) -> bool:
+        """Whether a mate has begun the next step in the quorum that this one repeats, so that its
+        predecessor could have, too. The others may have results of it, which stand then."""
+        board, own, quorum = self.board, self.world.rank, self._machine.in_force
+        step = self._machine.position
+        known = (board.begun(rank, step) for rank in range(board.ranks) if rank != own)
+        return quorum is not None and quorum.attempt == self._highest and max(known, default=0) > 0
 
     @property
     def _has_left(self) -> bool:
@@ -248,10 +257,12 @@ class InPlace:
             except Exception as error:  # noqa: BLE001  # of the script's functions: it trains on
                 self.lacks(f"no snapshot of its state: {type(error).__name__}: {error}")
         world.begins(step)
-        with self._lock:
-            self._begin_log()
-            self._results.drop_logs(self.area.oldest_log() - 1)
+        self._results.begins(world.log, self.area.oldest_log())
         self._began_at = clock.now()
+        if self._machine.begun > self.board.read(world.rank, Word.BEGUN):  # or its predecessor has
+            self.board.begins(world.rank, step, self._machine.begun)
+        if self.is_repeating and not (self._is_behind or self._of_others(0)):
+            self._engine.feed(self._goes_live())
         world.begins_step()
 
     def decided(self, *, committed: bool) -> None:
@@ -291,43 +302,40 @@ class InPlace:
 
     def hands_out(self, step: int, known: Sequence[tuple[int, Reduction]], at: Attempt) -> None:
         """See Keeper."""
-        with self._lock:
-            for index, reduction in known:
-                call = step * REDUCTIONS_MAX + index
-                if self._results.find(ACROSS, call) is None:
-                    self._log(ACROSS, call, at, [reduction.data.detach()])
+        self._results.hands_out(step, known, at, self._machine.in_force, self._seen)
 
-    def _log(self, name: int, call: int, at: Attempt, data: Sequence[torch.Tensor]) -> None:
-        if self._is_full or self._number == NONE or self.world.fell is not None:
-            return  # nobody could need it
-        try:
-            log = self._results.newest_log
-            self._results.log(log, name, call, at.quorum_id, data, at.number)
-        except AreaFull:
-            self._is_full = True
-            with self.world.changed:
-                self.world.fills_up()
+    def _fills_up(self) -> None:
+        with self.world.changed:
+            self.world.fills_up()
 
     def answers(self, step: int, index: int, reduction: Reduction) -> list[e.Event]:
         """See Keeper."""
-        call = step * REDUCTIONS_MAX + index
-        entry = self._results.find(ACROSS, call)
-        if entry is None:
+        in_force = self._machine.in_force
+        assert in_force is not None, "it repeats in a quorum"
+        found = self._results.of(step, index, in_force) or self._of_others(index)
+        if found is None:
             return [self._goes_live()]
-        attempt = Attempt(entry.kind, entry.mark)
-        if attempt.quorum_id != self._machine.tag.attempt.quorum_id:
+        entry, quorum = found
+        if quorum is None or not quorum.has_same_members(in_force):
             self.world.falls(Fall.QUORUM)
             stay()
         if entry.data.nbytes != offsets_of([reduction.data.nbytes])[1]:
             self.world.falls(Fall.OTHER_CALL, "its predecessor made another reduction")
             stay()
-        self._left.discard(call)
+        self._left.discard((step, index))
         reduction.answer(entry.data[: reduction.data.nbytes])
-        return [e.WentOut(attempt), e.OperationCompleted(attempt, index)]
+        return [e.WentOut(quorum), e.OperationCompleted(quorum.attempt, index)]
+
+    def _of_others(self, index: int) -> tuple[Entry, Quorum] | None:
+        """What another replica's log has of a reduction of the step that is repeated."""
+        number, in_force = self._machine.position, self._machine.in_force
+        assert in_force is not None, "it repeats in a quorum"
+        return self._results.of_others(number, index, in_force, self._highest)
 
     def _before_call(self) -> None:
         """The script makes a call in the group."""
-        if self.is_repeating and self._is_behind:
+        # A mate that has come further makes such a call again, and this one is told like the mate.
+        if self.is_repeating and (self._is_behind or self.world.is_left_behind):
             self.world.on_live = self._before_call
         elif self.is_repeating:
             self._engine.feed(self._goes_live())
@@ -352,9 +360,7 @@ class InPlace:
         if call.shell.calls.get(call.number) is not call or (call.is_logged and not call.is_two):
             return  # nobody meets anybody in it, or it is there
         tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
-        with self._lock:
-            self._log(CALLS, self._calls, tag, succeeding.to_log(call, is_half=is_half))
-            self._calls += 1
+        self._results.logs(tag, succeeding.to_log(call, is_half=is_half))
         call.is_logged = True
 
     def waits(self, call: Call) -> None:
@@ -410,7 +416,7 @@ class InPlace:
         world.is_made(step)
         head = {
             **more,
-            "calls": self._calls,
+            "calls": self._results.calls,
             "state": [seed.state.step, seed.state.lineage],
             "begun": seed.begun,
             "shapes": None if seed.shapes is None else [asdict(x) for x in seed.shapes],
@@ -438,14 +444,6 @@ class InPlace:
         if self.predecessor is not None:
             self.predecessor.is_left()
         self._took_s = time.thread_time() - began - self.area.touched_s
-
-    def _begin_log(self) -> None:
-        """The log of results begins where that of calls does."""
-        results = self._results
-        if self.world.log > results.newest_log:
-            end = max((log.end for log in results.logs()), default=0)
-            results.open_log(self.world.log, end)
-            self._is_full = False
 
     def _gives_up(self, why: str) -> None:
         if self.world.fell is None:
@@ -482,14 +480,12 @@ class InPlace:
         healing.succeed(fetched, head.get("place", ""))
         self.world.is_loading = False
         self._session.progress.batches = int(tree[OWN]["batches_committed"])
-        logged = sorted({x for x in self._results.calls(CALLS) if x >= head["calls"]})
-        self._calls = max((x + 1 for x in logged), default=head["calls"])
+        logged = self._results.calls_since(head["calls"])
         if self.predecessor is None:
             States.decode(random).set()
         else:
-            entries = [x for x in (self._results.find(CALLS, y) for y in logged) if x is not None]
-            self.predecessor.goes_on(seed.quorum, self._highest, entries)
-        self._left = {x for x in self._results.calls(ACROSS) if x // REDUCTIONS_MAX > head["begun"]}
+            self.predecessor.goes_on(seed.quorum, self._highest, logged)
+        self._left = self._results.steps_since(head["begun"])
         self._quorum_id, self._must = seed.quorum.attempt.quorum_id, False
         self._has_loaded = True
         self.world.is_walking = False

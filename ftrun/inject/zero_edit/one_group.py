@@ -56,7 +56,7 @@ FRAMEWORKS = (
 def install(here: WorkerContext) -> Loop | None:
     """Patch torch; call it once, before the script has any name of it. None: there is no memory."""
     try:
-        group = area.GroupMemory.open(os.environ[area.VARIABLE])
+        group = area.GroupMemory.open(os.environ[area.VARIABLE].split()[0])
     except (KeyError, OSError, ValueError):
         return None
     if torch_private.missing():

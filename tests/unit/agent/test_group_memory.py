@@ -137,6 +137,24 @@ def test_a_group_without_them_is_told_why_unless_nobody_expects_them(
     assert told == ([f"No memory snapshots: {why}. A death restarts all workers."] if why else [])
 
 
+def test_a_worker_finds_the_memory_of_the_other_replicas_that_are_there(tmp_path: Path) -> None:
+    async def run() -> None:
+        known = MemorySnapshots(
+            resolved(**{**ON, "replicas": 3, "workers_per_replica": 2}), tmp_path, told.append
+        )
+        for name in "abc":
+            known.make(name, name)
+        own, *others = known.starts("b", 0).split()
+        places = [memory.place for x in "bac" if (memory := known.of(x)) is not None]
+        assert [own, *others] == places
+        known.free("a")
+        assert known.starts("b", 1).split() == [places[0], places[2]]
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+
+
 def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
     told, _ = play(tmp_path, falls=Fall.SCRIPT)
     assert told[0].startswith("No memory snapshots: ftrun cannot follow this script")

@@ -32,3 +32,9 @@ def test_at_step_0_everybody_heals_before_the_forward_pass() -> None:
 )
 def test_the_rest_are_spares(step: int, at_most: int, ranks: tuple[int, ...]) -> None:
     assert contributors(QUORUM, step, at_most=at_most) == ranks
+
+
+def test_the_members_are_the_same_until_one_joins_or_leaves() -> None:
+    again = quorum_of("2.7#3", "9/A", "0 1 2 10", "2")  # another lighthouse, and 2 heals
+    assert QUORUM.has_same_members(again)
+    assert not QUORUM.has_same_members(quorum_of("1.1#2", "6/A", "0 1 2", ""))

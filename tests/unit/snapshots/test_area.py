@@ -216,6 +216,32 @@ def test_the_board_has_the_words_that_decide(memory: GroupMemory) -> None:
     assert board.died_at == 333
 
 
+def test_the_board_has_which_of_its_steps_a_rank_had_for_one(memory: GroupMemory) -> None:
+    board = memory.board
+    for step, begun in ((4, 6), (5, 7), (5, 8)):
+        board.begins(1, step, begun)
+    # The second try of step 5 counts, and step 4 was taken before it.
+    assert [board.begun(1, step) for step in (3, 4, 5, 6)] == [NONE, 6, 8, NONE]
+    board.begins(1, 9, 9)  # it has healed
+    assert [board.begun(1, step) for step in (5, 8, 9)] == [NONE, NONE, 9]
+    board.set(1, Word.STEP, NONE)  # it died while it wrote
+    assert board.begun(1, 9) == NONE
+
+
+def test_memory_that_was_freed_is_not_found_under_the_number_of_another_file(
+    memory: GroupMemory,
+) -> None:
+    other = GroupMemory.make(3, ROOM)
+    place = other.place
+    assert GroupMemory.open(place).board.ranks == 3
+    other.close()
+    # The numbers are free, and the next files get them.
+    later = GroupMemory.make(3, ROOM)
+    with pytest.raises(FileNotFoundError, match="the memory is gone"):
+        GroupMemory.open(place)
+    later.close()
+
+
 def test_the_board_has_the_call_that_each_rank_waits_in(memory: GroupMemory) -> None:
     board = memory.board
     assert board.said(1) is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ftrun.core.ids import Attempt
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import (
     CALLED,
@@ -18,6 +19,7 @@ from ftrun.core.replay.log_rules import (
     is_over,
     keeps,
     may_be_made,
+    may_take,
     needed,
     of_all,
     roomy,
@@ -136,3 +138,10 @@ def test_of_which_calls_all_members_give_as_much() -> None:
     alike = [kind for kind in CALLED if is_of_one_size(kind)]
     assert alike == ["allreduce", "allreduce_coalesced", "broadcast"]
     assert all(keeps(kind, is_root=True) for kind in CALLED[1:])
+
+
+def test_a_result_of_another_replica_is_taken_if_no_quorum_can_rely_on_its_absence() -> None:
+    in_force, later = Attempt(3, 4), Attempt(3, 5)
+    assert may_take(in_force, in_force)
+    assert may_take(later, in_force)  # the other replica knew more
+    assert not may_take(in_force, later)

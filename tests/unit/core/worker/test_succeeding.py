@@ -28,7 +28,7 @@ def repeats_a_step(machine: StepMachine, at: Attempt) -> list[e.Instruction]:
     """A step of one operation, whose result the log has, and whose vote was true."""
     sent = machine.handle(e.BoundaryReached(), 2.0)
     sent += machine.handle(e.OperationIssued(), 2.1)
-    sent += machine.handle(e.WentOut(at), 2.2)
+    sent += machine.handle(e.WentOut(replace(QUORUM, attempt=at)), 2.2)
     sent += machine.handle(e.OperationCompleted(at, 0), 2.2)
     for event in (e.OperationsEnded(), e.VoteStarted(), e.Decided(True)):
         sent += machine.handle(event, 2.3)
@@ -69,8 +69,19 @@ def test_an_interrupt_ends_it() -> None:
 
 def test_no_step_is_moved_once_it_is_over() -> None:
     machine = successor()
-    machine.handle(e.WentOut(Attempt(3, 9)), 2.0)
+    machine.handle(e.WentOut(replace(QUORUM, attempt=Attempt(3, 9))), 2.0)
     assert machine.in_force == QUORUM
+
+
+def test_who_counts_is_said_by_the_quorum_in_which_the_results_came() -> None:
+    machine = successor()
+    machine.handle(e.BoundaryReached(), 2.0)
+    machine.handle(e.OperationIssued(), 2.1)
+    assert machine.contributors() == (0, 1)
+    # The other replica has lost this step, and heals in it.
+    later = replace(QUORUM, attempt=Attempt(3, 2), step=7, state=STATE, newcomers=("1",))
+    machine.handle(e.WentOut(later), 2.2)
+    assert machine.contributors() == (0,)
 
 
 def test_a_lost_step_that_it_repeats_is_no_news() -> None:

@@ -1,0 +1,191 @@
+"""The log of what a worker's reductions with other replicas have given, and calls of its script's.
+
+In the agent's memory, from before the script can see a result. Its logs begin where those of the
+calls within the replica do, and each has the quorums in which its reductions were made: in one of
+the same members another number of them may count, and a lighthouse that begins again numbers anew.
+
+The logs of the other replicas are on this node, too. What a lost worker has not logged may be
+there, because it has died between its part in a reduction and its own note of it.
+
+Not here: what is repeated from it (in_place.py), the memory (snapshots/area.py), what a call is in
+it (world/succeeding.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.core.messages import NewQuorum
+from ftrun.core.quorum import Quorum
+from ftrun.core.replay.log_rules import may_take
+from ftrun.protocol import codec
+from ftrun.snapshots.area import NONE, Area, AreaFull, Entry, GroupMemory
+from ftrun.training.reductions import Reduction
+
+_ACROSS, _CALLS, _QUORUMS = 1, 2, 3
+"""The names of the reductions, of the script's calls and of the quorums."""
+_NAME_SHIFT = 8
+"""In the name of a quorum the number of its attempt is from this bit on."""
+_REDUCTIONS_MAX = 1 << 16
+"""Of one step."""
+_SEEN_SHIFT = 32
+"""The mark of a reduction: the number of the attempt under which it stands, and from this bit on
+that of the highest attempt known then; 0: that is of other members."""
+_NUMBER_MAX = (1 << _SEEN_SHIFT) - 1
+
+
+class Results:
+    """Of one worker. Only it and its replacement write.
+
+    Args:
+        area: where they are. ``rank``: of the worker, in its replica.
+        others: the places of the other replicas' memory.
+        is_needed: whether somebody could repeat from this log. ``fills_up``: called when it has no
+            room.
+    """
+
+    def __init__(
+        self,
+        area: Area,
+        rank: int,
+        others: Sequence[str],
+        is_needed: Callable[[], bool],
+        fills_up: Callable[[], None],
+    ) -> None:
+        self._area, self._rank = area, rank
+        self._others, self._memories = [*others], list[GroupMemory]()
+        self._is_needed, self._fills_up = is_needed, fills_up
+        self._lock = threading.Lock()
+        self._is_full = False
+        self._under = NO_ATTEMPT  # the log has the quorum of this attempt
+        self.calls = 0  # of the script's
+
+    def starts(self) -> None:
+        """No process of the worker has written so far."""
+        self._area.lay_out_logs()
+        self._area.open_log(0, 0)
+
+    def begins(self, log: int, oldest: int) -> None:
+        """A step begins, in the log of this number. Those before ``oldest`` are not needed."""
+        area = self._area
+        with self._lock:
+            if log > area.newest_log:
+                area.open_log(log, max((x.end for x in area.logs()), default=0))
+                self._is_full, self._under = False, NO_ATTEMPT
+            area.drop_logs(oldest - 1)
+
+    def hands_out(
+        self,
+        step: int,
+        known: Sequence[tuple[int, Reduction]],
+        at: Attempt,
+        quorum: Quorum | None,
+        seen: Attempt,
+    ) -> None:
+        """Results, by index, are about to be given to the script.
+
+        Args:
+            step: which of the worker's steps it is. ``at``: the attempt under which they stand.
+            quorum: that is in force. ``seen``: the highest attempt that is known.
+        """
+        with self._lock:
+            for index, reduction in known:
+                call = step * _REDUCTIONS_MAX + index
+                if self._area.find(_ACROSS, call) is None:
+                    self._has_quorum(at, quorum)
+                    is_like = seen.quorum_id == at.quorum_id
+                    mark = at.number | (seen.number << _SEEN_SHIFT if is_like else 0)
+                    self._log(_ACROSS, call, at.quorum_id, [reduction.data.detach()], mark)
+
+    def logs(self, tag: Attempt, tensors: Sequence[torch.Tensor]) -> None:
+        """A call of the script's, which was made under this attempt."""
+        with self._lock:
+            self._log(_CALLS, self.calls, tag.quorum_id, tensors, tag.number)
+            self.calls += 1
+
+    def _has_quorum(self, at: Attempt, quorum: Quorum | None) -> None:
+        if at != self._under and quorum is not None:
+            known = codec.encode(NewQuorum(replace(quorum, attempt=at)))
+            data = torch.frombuffer(bytearray(known), dtype=torch.uint8)
+            name = _QUORUMS + (at.number << _NAME_SHIFT)
+            if self._log(name, at.quorum_id, 0, [data], len(known)):
+                self._under = at
+
+    def _log(
+        self, name: int, call: int, kind: int, tensors: Sequence[torch.Tensor], mark: int
+    ) -> bool:
+        if self._is_full or not self._is_needed():
+            return False
+        try:
+            self._area.log(self._area.newest_log, name, call, kind, tensors, mark)
+        except AreaFull:
+            self._is_full = True
+            self._fills_up()
+        return not self._is_full
+
+    # ------------------------------------------------------------ a replacement
+
+    def steps_since(self, begun: int) -> set[tuple[int, int]]:
+        """The reductions that are logged, by step and index, of the steps after so many."""
+        found = (divmod(call, _REDUCTIONS_MAX) for call in self._area.calls(_ACROSS))
+        return {(step, index) for step, index in found if step > begun}
+
+    def calls_since(self, first: int) -> list[Entry]:
+        """What is logged of the script's calls from this one on; the next one follows."""
+        numbers = sorted({x for x in self._area.calls(_CALLS) if x >= first})
+        self.calls = max((x + 1 for x in numbers), default=first)
+        return [x for x in (self._area.find(_CALLS, y) for y in numbers) if x is not None]
+
+    def of(self, step: int, index: int, in_force: Quorum) -> tuple[Entry, Quorum | None] | None:
+        """What is logged of a reduction; None: nothing.
+
+        Returns:
+            Also the quorum in which it came; None: that is not known.
+        """
+        entry = self._area.find(_ACROSS, step * _REDUCTIONS_MAX + index)
+        return None if entry is None else (entry, _quorum_of(self._area, entry, in_force))
+
+    def of_others(
+        self, number: int, index: int, in_force: Quorum, highest: Attempt
+    ) -> tuple[Entry, Quorum] | None:
+        """The same of the same rank of another replica, if the lost worker may have had it.
+
+        Args:
+            number: of the step, which all replicas have alike.
+            highest: the attempt that this worker's group has seen.
+        """
+        while self._others:
+            with contextlib.suppress(OSError):  # that replica has begun anew
+                self._memories.append(GroupMemory.open(self._others.pop()))
+        for memory in self._memories:
+            begun, area = memory.board.begun(self._rank, number), memory.results(self._rank)
+            call = begun * _REDUCTIONS_MAX + index
+            entry = None if begun == NONE else area.find(_ACROSS, call)
+            if entry is None:
+                continue
+            found = Entry(entry.kind, entry.data.clone(), entry.mark)
+            quorum, again = _quorum_of(area, entry, in_force), area.find(_ACROSS, call)
+            if quorum is None or again is None or not quorum.has_same_members(in_force):
+                continue
+            is_whole = again.data.data_ptr() == entry.data.data_ptr()  # the log has not begun anew
+            if is_whole and may_take(Attempt(entry.kind, entry.mark >> _SEEN_SHIFT), highest):
+                return found, quorum
+        return None
+
+
+def _quorum_of(area: Area, entry: Entry, in_force: Quorum) -> Quorum | None:
+    """The quorum in which a reduction was made, by the attempt under which it stands."""
+    at = Attempt(entry.kind, entry.mark & _NUMBER_MAX)
+    if in_force.attempt == at:
+        return in_force
+    found = area.find(_QUORUMS + (at.number << _NAME_SHIFT), at.quorum_id)
+    if found is None:
+        return None
+    known: Quorum = codec.decode(found.data[: found.mark].numpy().tobytes()).quorum
+    return known

@@ -94,7 +94,8 @@ def check_script(
                 trial.exact = run("exact", trial.plan.exact)
                 due = _due(undisturbed, trial.exact.kills)
                 files = undisturbed.files
-                trial.files = compare(files, trial.exact.files, due, trial.exact.early)
+                starts = _starts(undisturbed) if is_group else {}
+                trial.files = compare(files, trial.exact.files, due, trial.exact.early, starts)
                 if trial.exact.is_whole(replicas) and may_vary(trial, trial.exact):
                     _say("runs undisturbed again, to see what is other in each run")
                     trial.again = run("again", (), UNEVEN)
@@ -116,6 +117,12 @@ def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
         for kill in writing
         for name, span in due_after(undisturbed.reports[kill.victim]["sizes"], kill.step).items()
     }
+
+
+def _starts(undisturbed: Run) -> dict[str, int]:
+    """How large each file was before the first step."""
+    known = (report["sizes"].items() for report in undisturbed.reports.values())
+    return {name: sizes["0"] for each in known for name, sizes in each if "0" in sizes}
 
 
 def _say(line: str) -> None:

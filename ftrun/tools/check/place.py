@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 
 from ftrun.base.errors import UserError
 from ftrun.base.words import counted
@@ -155,12 +156,15 @@ def compare(
     killed: dict[str, Path],
     due: Due,
     early: Collection[str] = frozenset(),
+    starts: Mapping[str, int] = MappingProxyType({}),
 ) -> Files:
     """The files that a run with deaths has written, compared with those of the undisturbed run.
 
     Args:
         early: of the former, those that were last written before any step was taken: what a start
             left that came to no step is no part of the file that the next start began.
+        starts: how many bytes the undisturbed run has written to a file before its first step.
+            Each start of the job that appends to it writes these again.
         due: what a replica that died while it wrote would have written before its successor could
             join, by the undisturbed run: from which byte to which. Nobody else writes it.
     """
@@ -178,6 +182,12 @@ def compare(
             files.equal.append(name)
             continue
         ours, theirs = b"".join(killed[x].read_bytes() for x in alike), path.read_bytes()
+        first = theirs[: starts.get(name, 0)]
+        while first and ours.startswith(2 * first):
+            ours = ours[len(first) :]
+        if ours == theirs:
+            files.equal.append(f"{name} (but for what a start wrote that came to no step)")
+            continue
         files.unlike[name] = found = _difference(theirs, ours)
         if found.is_lack and _lacks_only(theirs, ours, *due.get(name, (0, 0))):
             files.lost.add(name)

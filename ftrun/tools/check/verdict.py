@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ftrun.base.words import counted, first_of
-from ftrun.tools.check.place import Files, form_of
+from ftrun.tools.check.place import Difference, Files, How, form_of
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
 
 TEXT_CHARS_MAX = 24
@@ -339,7 +339,7 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
             told.append(f"lost with the replica that wrote it, and not due again: {name} {found}")
         elif _varies(trial, name):
             told.append(f"not compared: {name} {found}, as in another undisturbed run")
-        elif found.is_lack or trial.is_group:
+        elif _is_wrong(trial, found):
             problems.append(f"{name} {found}, unlike the undisturbed run's")
         else:
             told.append(f"not equal to the undisturbed run: {name} {found}")
@@ -361,6 +361,11 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
             "it, or has it elsewhere"
         )
     return [f"equal to the undisturbed run: {first_of(equal)}", *told], problems
+
+
+def _is_wrong(trial: Trial, found: Difference) -> bool:
+    """Whether a file may not differ so. Objects that are equal are not always the same bytes."""
+    return found.is_lack or (trial.is_group and found.how is not How.BYTES)
 
 
 def _varies(trial: Trial, name: str) -> bool:
@@ -411,7 +416,7 @@ def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[
 def may_vary(trial: Trial, run: Run) -> bool:
     """Whether a run is unlike the undisturbed one where another undisturbed one may be so too."""
     unlike = (x for name, x in trial.files.unlike.items() if name not in trial.files.lost)
-    is_unlike = any(found.is_lack or trial.is_group for found in unlike)
+    is_unlike = any(_is_wrong(trial, found) for found in unlike)
     return is_unlike or (trial.is_group and any(other_values(trial, run)))
 
 

@@ -173,6 +173,18 @@ def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None
     assert compare(before, before, {}).more == []
 
 
+def test_what_each_start_appends_is_not_compared(tmp_path: Path) -> None:
+    """A table's head, of a start that came to no step."""
+    paths = before, after = tmp_path / "before", tmp_path / "after"
+    for path, text in zip(paths, ("a,b\n1,2\n", "a,b\na,b\n1,2\n"), strict=True):
+        path.write_text(text)
+    (more,) = compare({"t": before}, {"t": after}, {}, starts={"t": 4}).equal
+    assert more == "t (but for what a start wrote that came to no step)"
+    after.write_text("a,b\na,b\n1,2\n1,2\n")
+    found = compare({"t": before}, {"t": after}, {}, starts={"t": 4}).unlike
+    assert found == {"t": Difference(How.COUNT, 1)}
+
+
 def test_files_of_one_form_are_paired_in_their_order(tmp_path: Path) -> None:
     """Each worker has one in a directory by the time, and a start that came to no step has left
     some, of which one is not written later at all."""

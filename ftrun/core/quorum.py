@@ -83,8 +83,7 @@ class Quorum:
 
     def has_same_members(self, other: Quorum) -> bool:
         """Whether the same incarnations are in both, perhaps by other processes."""
-        first, second = ([(y.replica_id, y.incarnation) for y in x.members] for x in (self, other))
-        return first == second
+        return [x.key for x in self.members] == [x.key for x in other.members]
 
     def kept_by(self, rank: int) -> int:
         """So many operations of the step under way stand at this rank."""

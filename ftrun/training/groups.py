@@ -88,6 +88,11 @@ class Following:
         return self._machine.in_force is None and is_agreed
 
     @property
+    def heals_first(self) -> bool:
+        """Whether this worker heals before its next pass, and so makes no call until then."""
+        return self._machine.heals_first
+
+    @property
     def next_step(self) -> int:
         """The first step that has not begun here."""
         return self._machine.position + self._machine.in_step

@@ -178,7 +178,7 @@ def goes_on(worker: Worker) -> None:
         if owner in (worker.script, worker.exchanges) or (owner is worker and name in OWN):
             worker._held.append((action, args))
     worker.from_agent.forget()
-    _begins_like_mates(worker, highest)
+    _begins_like_mates(worker)
     _takes_results(worker, highest)
     if not worker.agent.alive:
         worker.crash()
@@ -191,16 +191,15 @@ def goes_on(worker: Worker) -> None:
         worker.feed(e.BoundaryReached(worker.machine.freezes_membership))
 
 
-def _begins_like_mates(worker: Worker, highest: Attempt) -> None:
+def _begins_like_mates(worker: Worker) -> None:
     """The lost one was at a boundary where a mate has begun a step: it could have begun it, too."""
-    machine, mates = worker.machine, worker.agent.workers.values()
-    step, quorum = machine.position, machine.in_force
-    if not worker.waits or quorum is None or quorum.attempt != highest:
+    mates, step = worker.agent.workers.values(), worker.machine.position
+    if not worker.waits:
         return
     group = [x for x in mates if x.key.incarnation == worker.key.incarnation and x is not worker]
     if any(x.machine.in_step and x.machine.position == step for x in group):
         worker.waits = False
-        worker.feed(e.BoundaryReached(machine.freezes_membership))
+        worker.feed(e.BoundaryReached(worker.machine.freezes_membership))
 
 
 def _takes_results(worker: Worker, highest: Attempt) -> None:

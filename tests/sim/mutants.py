@@ -428,7 +428,7 @@ def _offers_to_peers_only(
     self: StateOffer, state: ids.StateId, quorums: Quorums
 ) -> list[e.Instruction]:
     quorum = quorums.in_force
-    if quorum is None or not self.trained_with.issuperset(quorum.members):
+    if quorum is None or not self.trained_with.issuperset(x.key for x in quorum.members):
         return []
     return list(_OFFERS_KEPT(self, state, quorums))
 

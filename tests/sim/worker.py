@@ -45,7 +45,7 @@ class Worker(Actor):
     ``evaluated``: the step at which it has waited for its peers last; ``together``: the
     incarnations with which it has begun a step last;
     ``heard`` and ``said``: its messages from and to the lighthouse, which faults may repeat.
-    ``log``, ``mends``, ``waits``: see mending.py.
+    ``log``, ``mends``, ``waits``: see mending.py. ``lives``: so many processes it has been.
     """
 
     role = "worker"
@@ -98,6 +98,7 @@ class Worker(Actor):
         self._afterwards: deque[tuple[Reduction, int | None]] = deque()
         self.log = mending.Log()
         self.mends: Attempt | None = None
+        self.lives = 0
         self.waits = False
         self._build_state()
 
@@ -107,18 +108,19 @@ class Worker(Actor):
         lineage = fresh_lineage(key.incarnation) if own else SHARED_LINEAGE
         seed = int(key.incarnation, 16) if own else 7
         self.content = self.mix(seed, key.group_rank)
-        world.endpoints[self._heal_at] = self
         self.machine = self.new_machine(StateId(0, lineage))
         world.invariants.holds(key, self.machine.state, self.content)
         self.script = Script(self)
 
     @property
     def _heal_at(self) -> str:
-        return f"{self.key.incarnation}:{self.key.group_rank}"
+        return f"{self.key.incarnation}:{self.key.group_rank}:{self.lives}"
 
     def new_machine(self, state: StateId = NO_STATE) -> StepMachine:
-        """The machine of a process of this worker's."""
+        """The machine of a process of this worker's, which is served at an address of its own."""
         world, job = self.world, self.world.job
+        self.lives += 1
+        world.endpoints[self._heal_at] = self
         return StepMachine(
             self.key,
             Endpoint(self.agent.host.name, self._heal_at),

@@ -96,6 +96,10 @@ if any(place == "unnoted" for _, _, place, *_ in deaths):
     from ftrun.inject.zero_edit.in_place import InPlace
 
     InPlace.hands_out = dies_before_the_note(InPlace.hands_out)
+if TAKES_NONE:
+    from ftrun.inject.zero_edit.results import Results
+
+    Results.of_others = lambda *_: None
 if any(name.startswith("died.") for name in os.listdir()):
     at("again")
 step = 0
@@ -185,11 +189,15 @@ def death(rank: int, step: int, place: str, after_s: float = 0.0, *others: str) 
 
 
 def run(
-    directory: Path, kind: str, deaths: Sequence[Death], *options: str
+    directory: Path, kind: str, deaths: Sequence[Death], *options: str, takes_none: bool = False
 ) -> tuple[list[str], str]:
-    """What the workers have printed at their ends, and all output."""
+    """What the workers have printed at their ends, and all output.
+
+    ``takes_none``: a replacement does not look into the logs of other replicas.
+    """
     directory.mkdir()
     source = SCRIPT.replace("MODEL\n", MODELS[kind].lstrip()).replace("KIND", repr(kind))
+    source = source.replace("TAKES_NONE", repr(takes_none))
     with Job(directory, source, *OPTIONS, *options, args=(json.dumps(deaths),)) as job:
         assert job.end() == 0, job.output
         assert not job.left()
@@ -248,6 +256,29 @@ def test_nothing_edited_and_nobody_leaves(tmp_path: Path, deaths: str) -> None:
     assert len(told) >= len({rank for rank, *_ in given}), output
     unknown = {"and the group ended before it was known whether a step was lost"}
     assert set(told) <= {"no step lost"} | (unknown if deaths == "at the end" else set()), output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given",
+    [
+        # Replica 1 loses step 5, and while it heals a worker of its donor dies.
+        [death(3, 5, "unnoted"), death(1, 5, "told", 0.009)],
+        # The others evaluate when it needs their state.
+        [death(1, 11, "told"), death(1, 19, "unnoted")],
+    ],
+    ids=["a donor's worker dies", "at the end of an epoch"],
+)
+def test_a_lost_step_is_told_and_nobody_stands_still(
+    tmp_path: Path, given: Sequence[Death]
+) -> None:
+    options = "--memory-snapshots", "auto"
+    found, output = run(tmp_path / "killed", "hsdp", given, *options, takes_none=True)
+    if was_late(output):
+        pytest.skip("this machine starts a process so slowly that the others go on without it")
+    assert "stands still" not in output and "begins again" not in output, output
+    assert len({line.split()[2] for line in found}) == 1, output  # all have the same parameters
+    assert "1 step was not committed" in output
 
 
 def are_equal(directory: Path, output: str, found: list[str], kind: str) -> list[str]:

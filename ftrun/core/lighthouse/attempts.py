@@ -23,7 +23,7 @@ class AttemptCounter:
 
     def issue(self, members: tuple[Member, ...]) -> Attempt:
         """The next attempt: the same members keep their quorum_id, others take the next one."""
-        named = tuple((member.replica_id, member.incarnation) for member in members)
+        named = tuple(member.key for member in members)
         epoch, seq = unpack_quorum_id(self.highest.quorum_id)
         if named == self._named:
             self.highest = Attempt(self.highest.quorum_id, self.highest.number + 1)

@@ -63,7 +63,7 @@ class CommonError:
     def _begin(self, key: tuple[str, str], raised: Raised | None) -> None:
         """The first end of several, perhaps."""
         quorum = self._state.quorum
-        members = {(x.replica_id, x.incarnation) for x in quorum.members} if quorum else set()
+        members = {x.key for x in quorum.members} if quorum else set()
         self._first, self._awaited, self._members = None, set(), len(members)
         if raised is None or key not in members or len(members) < MEMBERS_MIN:
             return

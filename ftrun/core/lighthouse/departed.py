@@ -82,7 +82,7 @@ class DepartedMembers:
 
         Those whose agents sent nothing after ``silent_since`` are given up.
         """
-        present = {(member.replica_id, member.incarnation) for member in members}
+        present = {member.key for member in members}
         for replica_id, incarnation, fate in list(self._each()):
             is_present = (replica_id, incarnation) in present
             if is_present or fate.is_dead or fate.last_message_at <= silent_since:

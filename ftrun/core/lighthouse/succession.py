@@ -249,7 +249,7 @@ def _choice(
 
 
 def _keys(quorum: Quorum) -> set[tuple[str, str]]:
-    return {(member.replica_id, member.incarnation) for member in quorum.members}
+    return {member.key for member in quorum.members}
 
 
 def _ids(replicas: Sequence[Candidate]) -> frozenset[str]:

@@ -192,7 +192,8 @@ class StepMachine(Showing):
             if unlike or self.state.step != number:
                 self._give_up(f"holds {self.state}, not what {quorum.attempt} begins with")
                 return
-        self._offer.keeps_state, self._offer.trained_with = False, frozenset(quorum.members)
+        self._offer.keeps_state = False
+        self._offer.trained_with = frozenset(member.key for member in quorum.members)
         self.heal.begin(heals, quorum.state)
         tag = Tag(quorum.attempt, number)
         comparison = self._comparisons.begin(quorum, tag, heals=heals)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ftrun.core.ids import StateId, Tag
-from ftrun.core.quorum import Member
 from ftrun.core.worker import events as e
 from ftrun.core.worker.quorums import Quorums
 
@@ -18,12 +17,12 @@ class StateOffer:
 
     Attributes:
         keeps_state: the state is kept between two steps; see ``StateKept``.
-        trained_with: the members when a step began last.
+        trained_with: the keys of the members when a step began last.
     """
 
     def __init__(self) -> None:
         self.keeps_state = False
-        self.trained_with: frozenset[Member] = frozenset()
+        self.trained_with: frozenset[tuple[str, str]] = frozenset()
         self._tag: Tag | None = None
 
     def offer(self, tag: Tag, state: StateId, quorums: Quorums) -> Iterable[e.Instruction]:
@@ -42,7 +41,7 @@ class StateOffer:
         if not self.keeps_state or quorum is None or not quorums.is_unentered:
             return
         if quorums.is_donor(quorum) and quorum.state == state:
-            wanting = [x for x in quorum.members if x.replica_id in quorum.newcomers]
+            wanting = [x.key for x in quorum.members if x.replica_id in quorum.newcomers]
             served = self.trained_with.intersection(wanting)
             if served:
                 tag = Tag(quorum.attempt, quorum.first_step)

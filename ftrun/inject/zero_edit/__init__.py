@@ -121,7 +121,7 @@ def install(
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if script.mates.are_several:
-            opening.begins = variables.before_read = attaching.asks_for_world
+            opening.begins = variables.on_read = attaching.asks_for_world
     _install_rooms(loop, opening, patches)
     Checkpoints(script).install(patches)
     if attaching is not None:

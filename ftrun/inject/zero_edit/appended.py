@@ -101,8 +101,7 @@ class Appended:
         return place if place >= 0 else None
 
     def _leave(self) -> None:
-        with contextlib.suppress(OSError):
-            self._journal.begin(self._first)
+        self._journal.begin(self._first)
 
     def goes_on(self, step: int, files: Mapping[str, tuple[int, int, int]]) -> None:
         """This worker goes on from its predecessor's generation of ``step``, with its ``files``."""

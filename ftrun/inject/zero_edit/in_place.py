@@ -212,12 +212,11 @@ class InPlace:
 
     @property
     def _mates_have_begun(self) -> bool:
-        """Whether a mate has begun the next step in the quorum that this one repeats, so that its
-        predecessor could have, too. The others may have results of it, which stand then."""
-        board, own, quorum = self.board, self.world.rank, self._machine.in_force
-        step = self._machine.position
-        known = (board.begun(rank, step) for rank in range(board.ranks) if rank != own)
-        return quorum is not None and quorum.attempt == self._highest and max(known, default=0) > 0
+        """Whether a mate has begun the next step, so that its predecessor could have, too: then the
+        group is in one step, and results that others have of it stand."""
+        board, step, others = self.board, self._machine.position, set(range(self.board.ranks))
+        known = (board.begun(rank, step) for rank in others - {self.world.rank})
+        return max(known, default=0) > 0
 
     @property
     def _has_left(self) -> bool:

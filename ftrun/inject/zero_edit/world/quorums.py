@@ -147,6 +147,10 @@ class Quorums:
         is_switch = quorum.step is None
         if not is_switch:
             self._end_calls(seats)
+        if not is_switch and self._world.following is not None:
+            # Its peers, which compute the step again before they give their state, wait for it in
+            # no call meanwhile.
+            self._world.is_walking |= self._world.following.heals_first
         told = self._meet(made, client, seats)
         if not is_switch:
             self._met = max(self._met, quorum.attempt)

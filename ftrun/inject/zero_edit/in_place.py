@@ -391,18 +391,8 @@ class InPlace(Generations):
         self.number, self._must = self.number + 1, False
         self.write(packed(head, parts), given.leaves, step, calls, before, groups=self._groups)
         if self.predecessor is not None:
-<<<<<<< HEAD
-            self.predecessor.is_left(step)
-        self.took_s = time.thread_time() - began - self.area.touched_s
-=======
             self.predecessor.is_left()
-        self._took_s = time.thread_time() - began - self.area.touched_s
-
-    def _gives_up(self, why: str) -> None:
-        if self.world.fell is None:
-            self.world.falls(Fall.NO_MEMORY, why)
-            self.area.drop()
->>>>>>> verdict
+        self.took_s = time.thread_time() - began - self.area.touched_s
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""

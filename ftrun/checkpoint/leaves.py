@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -48,6 +48,12 @@ class LeafSpec:
     order: tuple[int, ...] = ()
     requires_grad: bool = False
     mesh: str = ""
+
+    @staticmethod
+    def of(fields: Mapping[str, Any]) -> LeafSpec:
+        """From its fields, as JSON has them."""
+        known: dict[str, Any] = {k: tuple(v) if type(v) is list else v for k, v in fields.items()}
+        return LeafSpec(**known)
 
     @property
     def path(self) -> str:

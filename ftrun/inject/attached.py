@@ -67,10 +67,11 @@ class Attached:
         self.alone = Alone(replace(here, snapshot_dir="") if inject == MEMORY else here, store)
         headers.install(is_on=carries, directory=Path(here.socket_path).parent)
         if inject == AUTO:
-            from ftrun.inject.zero_edit import variables
+            from ftrun.inject.zero_edit.variables import Variables
 
             several = here.workers_per_replica > 1
-            self._variables = variables.watch(environment, explicit, are_several=several)
+            self._variables = Variables(environment, explicit, are_several=several)
+            self._variables.watch_names()
         if "torch" in sys.modules:
             self._attach()
         else:

@@ -32,6 +32,7 @@ from ftrun.process_groups.sockets import (
     count_established,
     find_connections,
     is_listening,
+    keep_little_unread,
     shut_down,
 )
 from ftrun.process_groups.spinning import LOOP, Loop
@@ -125,6 +126,7 @@ class GlooGroup(MessageGroup):
         self._connections = find_connections(records[rank].address, peers)
         # In a process of several ranks there may be more than its own; fewer: one is lost already.
         self._count = max(count_established(self._connections), world_size - 1)
+        keep_little_unread(self._connections)
         self._loop = Loop(tids, self._connections)
         signal.subscribe(lambda: shut_down(self._connections))
 

@@ -24,6 +24,8 @@ Address = tuple[str, int]
 _INT = struct.Struct("i")
 _ESTABLISHED = 1
 """TCP_ESTABLISHED of Linux."""
+UNREAD_BYTES_MAX = 208 << 10
+"""Linux doubles it. Measured: with half as much, or with a megabyte, a reduction takes longer."""
 
 
 class Descriptor(NamedTuple):
@@ -61,6 +63,18 @@ def shut_down(connections: Iterable[Descriptor]) -> None:
 def count_established(connections: Iterable[Descriptor]) -> int:
     """The number of those connections that neither end has closed."""
     return sum(_state(connection) == _ESTABLISHED for connection in _open(connections))
+
+
+def keep_little_unread(connections: Iterable[Descriptor]) -> None:
+    """Let each that leads to a process of this machine hold less that its peer has not read.
+
+    Linux would let it hold megabytes. These have left the processor's cache when the peer reads
+    them, and then a reduction takes a quarter more of the processor.
+    """
+    for connection in _open(connections):
+        own, peer = _end(connection.getsockname), _end(connection.getpeername)
+        if own is not None and peer is not None and own[0] == peer[0]:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD_BYTES_MAX)
 
 
 def unread(connections: Iterable[Descriptor]) -> list[int]:

@@ -133,10 +133,10 @@ def _states(order: Order) -> Iterator[list[State]]:
 
 def _state(rank: int, held: Held, order: Order) -> State:
     head = json.loads(held.head.partition(b"\n")[0])[0]
-    specs = [LeafSpec(**{key: _tuple(x) for key, x in fields.items()}) for fields in head["specs"]]
+    specs = [LeafSpec.of(fields) for fields in head["specs"]]
     offsets, _ = offsets_of([spec.nbytes for spec in specs])
     leaves = [_view(held.state[at : at + x.nbytes]) for at, x in zip(offsets, specs, strict=True)]
-    chunks = [_tuple(_chunk(head["chunks"], spec)) for spec in specs]
+    chunks = [_chunk(head["chunks"], spec) for spec in specs]
     notes = Path(order.notes.format(rank))
     own = {FRONT: bytes(held.front), NOTES: notes.read_bytes() if notes.exists() else b""}
     for name, data in own.items():
@@ -161,17 +161,14 @@ def _state(rank: int, held: Held, order: Order) -> State:
 def _chunk(chunks: dict[str, Any], spec: LeafSpec) -> Any:
     if spec.mesh and spec.mesh not in chunks:
         raise PeerError(f"{spec.path} is a DTensor whose part is no one box of the whole")
-    return chunks[spec.mesh] if spec.mesh else None
+    found = chunks[spec.mesh] if spec.mesh else None
+    return tuple(found) if isinstance(found, list) else found
 
 
 def _view(data: memoryview) -> torch.Tensor:
     if not len(data):
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(data, dtype=torch.uint8)
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 # ---------------------------------------------------------------- back

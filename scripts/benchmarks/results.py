@@ -89,6 +89,21 @@ def quantile(samples: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
 
 
+def trimmed(ratios: Sequence[float], share: float = 0.1) -> tuple[float, float]:
+    """The geometric mean of all ratios but ``share`` of them at each end, and its standard error.
+
+    So a block in which the machine did something else counts no more than any other. The error is
+    Tukey's and McLaughlin's, from the ratios with those ends drawn in.
+    """
+    logs = sorted(map(math.log, ratios))
+    cut = int(share * len(logs))
+    kept = logs[cut : len(logs) - cut]
+    drawn_in = [kept[0]] * cut + kept + [kept[-1]] * cut
+    mean = math.exp(statistics.fmean(kept))
+    error = statistics.stdev(drawn_in) / (len(kept) / len(logs) * math.sqrt(len(logs)))
+    return mean, mean * error
+
+
 def worst(row: Row, peer: str) -> float:
     """The 99th percentile on the bad side; of fewer than a hundred samples the worst."""
     samples = row.samples[peer]

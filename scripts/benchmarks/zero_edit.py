@@ -8,6 +8,9 @@ The jobs of both forms run at the same time and take turns: while one trains a b
 workers of the other wait for theirs. So whatever slows the machine down for a second slows both. A
 sample is one block, and a ratio that of two neighbouring ones. Blocks before those are a warm-up.
 With memory snapshots it lasts until these take no new memory any more: what that costs is a row.
+What memory snapshots cost is less than the machine's speed changes within seconds, so there the
+blocks are short and many, and the figure is the mean of their ratios with its standard error. They
+have two steps at least: a wait for a turn pays for no copies if as many steps have none.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.jobs import BIN
-from benchmarks.results import Result, Row
+from benchmarks.results import Result, Row, trimmed
 from tests.jobs import Command
 
 WORKERS = 2
@@ -117,7 +120,8 @@ turns.recv(1)
 class Plan:
     """A model of ``layers`` square layers, and blocks of steps of it.
 
-    ``warm_up``: at least so many blocks do not count, and ``LONGEST`` times as many at most.
+    ``warm_up``: at least so many blocks do not count, and ``LONGEST`` times as many at most. With
+    memory snapshots it is over when these have taken no new memory in so many.
     ``calls``: a block is so many calls after the steps, each of so many ``values``; 0: the steps.
     """
 
@@ -161,18 +165,17 @@ CALLS = {
 }
 """By name: what an all_reduce of the script's own reduces, and the unit of its time."""
 GROUPS = {
-    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 100, 4, 16)),
-    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 10, 4, 20)),
-    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 2, 4, 6)),
-    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 100, 4, 16)),
-    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 10, 4, 20)),
-    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 2, 4, 6)),
+    "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 20, 12, 150)),
+    "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 2, 16, 180)),
+    "ddp-1G": ("DDP, 1 GB a worker", DDP, Plan(3340, 8, 1536, 2, 4, 9)),
+    "fsdp-8M-short": ("FSDP2, 8 MB a worker, short steps", FSDP, Plan(418, 8, 200, 20, 12, 150)),
+    "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 2, 16, 180)),
+    "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 2, 4, 9)),
 }
 """By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
 worker has half of it."""
 LONG_STEPS = ("ddp-8M", "fsdp-8M", "ddp-1G", "fsdp-1G")
-LONGEST, STILL = 4, 3
-"""A warm-up is over when the snapshots have taken no new memory for so many blocks."""
+LONGEST = 4
 TOLD = re.compile(r"ftrun: (Memory snapshots: .*)")
 Start = tuple[str, tuple[str, ...]]
 """The source of a script, and the words of the command before it."""
@@ -254,8 +257,8 @@ def measure_memory(starts: int, names: Sequence[str]) -> Result:
         notes=[
             "`ftrun` is with memory snapshots. A sample is the mean of a block of steps of both "
             "workers, and both jobs take turns block by block.",
-            "Copies of the state take 0.5 % of the steps' time, 1 % if the log is small, and come "
-            "every few steps: so the ratio of all blocks together says more than that of one.",
+            "Copies of the state take a share of the steps' time and come every few steps. The "
+            "mean is of the ratios of neighbouring blocks, without a tenth of them at each end.",
             "Part of FSDP2's ratio is a saving: with snapshots its large gathers go by all-to-all, "
             "which takes less of the processor than Gloo's own.",
             "First steps: what the blocks take more that do not count. Snapshots take new memory "
@@ -271,7 +274,8 @@ def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan)
         {form: [x for one in found for x in one.of(form, which)] for form in forms}
         for which in (0, 1)
     )
-    whole, whole_own = ({"ftrun": [sum(x["ftrun"]) / sum(x["off"])]} for x in (times, own))
+    ratios, ratios_own = _ratios(times, "off"), _ratios(own, "off")
+    (mean, error), (mean_own, error_own) = (trimmed(x["ftrun"]) for x in (ratios, ratios_own))
     turns = {form: sum(times[form]) / sum(map(sum, times.values())) for form in forms}
     # They run in the other job's turns, too.
     others = {form: [one.others[form] * turns[form] for one in found] for form in forms}
@@ -283,11 +287,14 @@ def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan)
         held.append(one.held[-1] / WORKERS / 1e6)
     return [
         Row(f"{name}_ms", f"step, {what}", "ms", times),
-        Row(f"{name}_ratio", "… over that without", "×", _ratios(times, "off"), digits=4),
-        Row(f"{name}_whole", "… of all blocks together", "×", whole, digits=4),
+        Row(f"{name}_ratio", "… over that without", "×", ratios, digits=4),
+        Row(f"{name}_mean", "… mean", "×", {"ftrun": [mean]}, digits=4),
+        Row(f"{name}_error", "… standard error of the mean", "×", {"ftrun": [error]}, digits=4),
         Row(f"{name}_cpu", "processor time of all threads", "ms", own),
-        Row(f"{name}_cpu_ratio", "… over that without", "×", _ratios(own, "off"), digits=4),
-        Row(f"{name}_cpu_whole", "… of all blocks together", "×", whole_own, digits=4),
+        Row(f"{name}_cpu_ratio", "… over that without", "×", ratios_own, digits=4),
+        Row(f"{name}_cpu_mean", "… mean", "×", {"ftrun": [mean_own]}, digits=4),
+        Row(f"{name}_cpu_error", "… standard error of the mean", "×", {"ftrun": [error_own]},
+            digits=4),
         Row(f"{name}_others", "processor time of the launcher and its helpers, a step", "ms",
             others, digits=2),
         Row(f"{name}_first", "first steps: processor time more than without, a worker", "s",
@@ -391,7 +398,7 @@ def _take_turns(
             _await(workers[form], peek=True)
         block += 1
         held.append(_held_bytes(pids["ftrun"]) if has_memory else 0)
-        is_still = len(held) > STILL and held[-1] == held[-1 - STILL]
+        is_still = len(held) > plan.warm_up and held[-1] == held[-1 - plan.warm_up]
         may_end = block >= plan.warm_up and (is_still or not has_memory)
         if not warm and (may_end or block >= LONGEST * plan.warm_up):
             warm, before = block, {form: _others_of(form, workers, pids) for form in workers}

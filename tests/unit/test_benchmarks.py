@@ -24,6 +24,7 @@ from benchmarks.results import (
     quantile,
     ratio,
     save,
+    trimmed,
     worst,
 )
 from benchmarks.rivals import measure as rivals
@@ -151,6 +152,14 @@ def test_a_few_samples_have_their_worst_for_a_tail() -> None:
     slow = Row("t", "time", "ms", {"ftrun": [1, 2, 9]})
     rate = Row("r", "rate", "GB/s", {"ftrun": [1, 2, 9]}, higher_is_better=True)
     assert (worst(slow, "ftrun"), worst(rate, "ftrun")) == (9, 1)
+
+
+def test_a_mean_of_ratios_leaves_out_its_ends_and_has_an_error() -> None:
+    mean, error = trimmed([2.0, 0.5] * 20)
+    assert mean == pytest.approx(1.0), "twice and half are as far from 1"
+    assert error == pytest.approx(0.69 / 0.8 / 40**0.5, rel=0.05)
+    disturbed = trimmed([1.01] * 18 + [5.0, 0.1])
+    assert disturbed == pytest.approx((1.01, 0.0))
 
 
 def test_ratio_says_how_many_times_better_whatever_is_better() -> None:

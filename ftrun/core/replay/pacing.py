@@ -6,10 +6,11 @@ step. So each step earns a share of the time that it took, and what is earned pa
 None is made, however cheap it is, while a replacement would repeat less than ``REPEAT_S``. For that
 it needs the time of the steps, but for their waits in calls: it has the results of these from the
 log. So short steps of a small state, or steps that mostly wait for other workers, cost less than
-the share. One is made earlier if the log would be full before the
-next could come, but for half of its price at least: so where a log is too small for that it gets
-full, and is told so. Memory that a copy takes for the first time is not in its price: it takes ten
-times as long as a copy, but once.
+the share. A pause of the script's, as for an evaluation or while it is stopped, earns nothing but
+the processor time that it takes. One is made earlier if the log would be full before the next could
+come, but for half of its price at least: so where a log is too small for that it gets full, and is
+told so. Memory that a copy takes for the first time is not in its price: it takes ten times as long
+as a copy, but once.
 
 All begin one at the same step, because it must be possible to begin again from what all have. So
 rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
@@ -28,6 +29,9 @@ SHARE = 0.005
 """Of a step's, that generations may take. The calls of a step have their own cost."""
 REPEAT_S = 0.2
 """A replacement takes some tenths of a second until it can begin to repeat."""
+PAUSED, NEARER = 2.0, 1.1
+"""A step that has taken so many times as long as most was paused. What most take is known by a
+number that comes nearer to each by such factors that a quarter of the steps are shorter."""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
@@ -76,10 +80,22 @@ def fills(each: float, room: int, steps: int) -> bool:
 @dataclass
 class Pace:
     """Rank 0's decision. ``earned_s``: and not paid for a generation so far. ``repeats_s``: what a
-    replacement would need for the steps since the newest one was announced."""
+    replacement would need for the steps since the newest one was announced. ``usual_s``: what a
+    quarter of the steps take less than; 0: there was none."""
 
     earned_s: float = 0.0
     repeats_s: float = 0.0
+    usual_s: float = 0.0
+
+    def lasted(self, worked_s: float, passed_s: float) -> float:
+        """What the last step has taken, but for a pause of the script's.
+
+        Args:
+            worked_s: the processor time of all threads since it began; ``passed_s``: the time.
+        """
+        usual_s = self.usual_s or passed_s
+        self.usual_s = usual_s * NEARER if passed_s > usual_s else usual_s / NEARER**3
+        return max(worked_s, passed_s if passed_s < PAUSED * usual_s else usual_s)
 
     def begins(
         self,
@@ -97,7 +113,7 @@ class Pace:
 
         Args:
             announced: the word.
-            step_s: what the last step has taken, in all threads; ``copy_s``: what the newest
+            step_s: what the last step has taken (``lasted``); ``copy_s``: what the newest
                 generation has taken of the processor; 0: there is none so far, and the next comes
                 at once, because optimizers make their states in the first step.
             repeat_s: what a replacement would need for the last step.

@@ -8,6 +8,7 @@ ftrun itself. Begin with ``states.py``.
 | file | what it patches or keeps |
 |---|---|
 | one_group.py, memory.py | one replica group, whose workers go on from the agent's memory |
+| generations.py | what both of these and the next keep, and when |
 | in_place.py, predecessor.py | the workers of a replica of several, which do so too |
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
@@ -121,7 +122,7 @@ def install(
         script.models.makes_ddp = attaching.makes_ddp
         loop.on_raise = attaching.raised
         if script.mates.are_several:
-            opening.begins = variables.before_read = attaching.asks_for_world
+            opening.begins = variables.on_read = attaching.asks_for_world
     _install_rooms(loop, opening, patches)
     Checkpoints(script).install(patches)
     if attaching is not None:

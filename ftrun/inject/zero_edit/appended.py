@@ -93,8 +93,7 @@ class Appended:
         return place if place >= 0 else None
 
     def _leave(self) -> None:
-        with contextlib.suppress(OSError):
-            self._journal.begin(self._lengths)
+        self._journal.begin(self._lengths)
 
     def goes_on(self, step: int) -> None:
         """This worker goes on from its predecessor's generation."""

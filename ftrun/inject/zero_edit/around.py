@@ -91,28 +91,29 @@ def _names(target: ast.expr) -> set[str]:
 
 def drawn(code: CodeType, line: int) -> set[str]:
     """The variables that the ``for`` loops around a line of this code, or in it, draw into."""
-    return {name for first, last, names in _draws(code) if first <= line <= last for name in names}
-
-
-@of_code
-def _draws(code: CodeType) -> list[tuple[int, int, set[str]]]:
-    """The lines of the ``for`` loops in this code, and the variables that they draw into."""
-    loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
-    of_this = [x for x in loops if x.code == code.co_firstlineno and x.header]
-    return [(loop.first, loop.last, _names(loop.target)) for loop in of_this]
+    return {x for first, last, names, _ in _loops(code) if first <= line <= last for x in names}
 
 
 def handed_on(code: CodeType, line: int) -> set[str]:
     """The variables that a turn of the loops around a line of this code reads before it sets them,
     as a batch for the next turn."""
-    return {name for first, last, names in _hands(code) if first <= line <= last for name in names}
+    return {x for first, last, _, names in _loops(code) if first <= line <= last for x in names}
 
 
 @of_code
-def _hands(code: CodeType) -> list[tuple[int, int, set[str]]]:
-    loops = () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
-    of_this = [x for x in loops if x.code == code.co_firstlineno and isinstance(x.node, _LOOPS)]
-    return [(loop.first, loop.last, _read_first(loop.node.body)) for loop in of_this]
+def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str]]]:
+    """The lines of the loops in this code, the variables that they draw into, and those that they
+    hand on."""
+    return [
+        (
+            loop.first,
+            loop.last,
+            _names(loop.target) if loop.header else set(),
+            _read_first(loop.node.body) if isinstance(loop.node, _LOOPS) else set(),
+        )
+        for loop in _of_file(code)
+        if loop.code == code.co_firstlineno
+    ]
 
 
 def _read_first(body: Sequence[ast.stmt]) -> set[str]:
@@ -168,12 +169,10 @@ def collecting(frames: Sequence[FrameType]) -> list[str]:
 
 def _around(frame: FrameType) -> list[Iteration]:
     code = frame.f_code
-    if is_loop_package(code.co_filename):
-        return []
     name = code.co_name if code.co_name in COMPREHENSIONS.values() else ""
     return [
         loop
-        for loop in _iterations(code.co_filename)
+        for loop in _of_file(code)
         if loop.begins <= frame.f_lineno <= loop.last
         and (loop.code, loop.function) == (code.co_firstlineno, name)
     ]
@@ -200,6 +199,11 @@ def _value(node: ast.expr, frame: FrameType) -> object:
     if isinstance(node, ast.Name):
         return variables_of(frame).get(node.id, frame.f_globals.get(node.id))
     return None
+
+
+def _of_file(code: CodeType) -> tuple[Iteration, ...]:
+    """The loops of the script's file that has this code; none in a loop's package."""
+    return () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
 
 
 @lru_cache(maxsize=256)

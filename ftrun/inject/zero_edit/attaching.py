@@ -68,13 +68,12 @@ class Attaching:
         self._script, self._variables, self._undo = script, variables, undo
         self._made_ddp_at = ""
         self._steps = 0
-        self._plain_getattr = vars(ftrun)["__getattr__"]
 
     def install(self) -> None:
         names = vars(ftrun)
         for name in EXPLICIT_NAMES & names.keys():
             del names[name]  # else the script's import would find it without asking
-        names["__getattr__"] = self._look_up
+        self._variables.on_name = lambda name: self._is_explicit(f"ftrun.{name}")
         context.before_claim(self._claimed)
         torchft_names.ON_IMPORT.append(partial(self._is_explicit, "torchft"))
         self._hook = register_optimizer_step_post_hook(self._stepped)
@@ -123,11 +122,6 @@ class Attaching:
         if self.stage is Stage.OPEN and has_imported_ftrun():
             self._is_explicit("ftrun")
 
-    def _look_up(self, name: str) -> Any:
-        if name in EXPLICIT_NAMES:
-            self._is_explicit(f"ftrun.{name}")
-        return self._plain_getattr(name)
-
     def _claimed(self) -> None:
         """A Manager is being made."""
         if not self._script.makes_manager:
@@ -166,7 +160,6 @@ class Attaching:
             want(Form.EXPLICIT, f"{call_site()}: {what} comes after {late}")
         note_refusal(Form.EXPLICIT.value, f"{call_site()}: the script uses {what}")
         self.stage = Stage.EXPLICIT
-        vars(ftrun)["__getattr__"] = self._plain_getattr
         self._variables.become_explicit()
         self._undo()
         if self._script.mates.keeper is not None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import multiprocessing
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,9 @@ from ftrun.inject.zero_edit.values.journal import packed, unpacked
 DEEP = 4
 INPUTS = "inputs"
 """Among the digests: of what the model gets in the first pass."""
-ENTRY_BYTES, NUMBER_BYTES, AHEAD = 16 << 10, 8, 4
+ENTRY_BYTES, AHEAD = 16 << 10, 4
+_WORDS = struct.Struct("<QQ")
+"""Of an entry: its number, and the size of what follows."""
 
 
 class WorkersRandom:
@@ -92,18 +95,13 @@ class WorkersRandom:
 
     def _entry(self, worker: int, slot: int, count: int) -> bytes | None:
         at = (worker * self._entries + slot) * ENTRY_BYTES
-        begin = at + 2 * NUMBER_BYTES
-        number, size = self._word(at), self._word(at + NUMBER_BYTES)
+        begin, (number, size) = at + _WORDS.size, _WORDS.unpack_from(self._memory, at)
         return self._memory[begin : begin + size] if number == count else None
-
-    def _word(self, at: int) -> int:
-        return int.from_bytes(self._memory[at : at + NUMBER_BYTES], "little")
 
     def _put(self, worker: int, slot: int, count: int, states: bytes) -> None:
         at = (worker * self._entries + slot) * ENTRY_BYTES
-        if len(states) <= ENTRY_BYTES - 2 * NUMBER_BYTES:
-            words = b"".join(x.to_bytes(NUMBER_BYTES, "little") for x in (count, len(states)))
-            self._memory[at : at + len(words) + len(states)] = words + states
+        if (whole := _WORDS.size + len(states)) <= ENTRY_BYTES:
+            self._memory[at : at + whole] = _WORDS.pack(count, len(states)) + states
 
 
 class Batches:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import is_by_script
-from ftrun.inject.zero_edit.frames import call_site, is_script
+from ftrun.inject.zero_edit.frames import call_site, is_script, site_of
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
@@ -67,21 +67,19 @@ class Directories:
 
     Attributes:
         is_successor: a worker of this slot has trained before.
-        waits_for_file: called in training, when the script asks in a loop for what is not there,
-            with words, and since when.
     """
 
     def __init__(self, script: Script) -> None:
         path = script.file(FILE)
-        self._script, self._drafts, self._journal = script, script.drafts, Journal(path)
+        self._script, self._drafts = script, script.drafts
+        self._journal = Journal(path, "the directories made here are not left to a successor")
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._listed: dict[str, list[list[str] | None]] = {}  # None: too many
         self._asked: Counter[str] = Counter()
-        self._is_registered = self.is_successor = self._repeats = self._is_same = False
-        self.waits_for_file: Callable[[str, float], None] = lambda words, since_s: None
+        self.is_successor = self._repeats = self._is_same = False
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         for (made, links, absent, listed, ends), _ in read(path)[:1]:
@@ -102,6 +100,7 @@ class Directories:
                 self._listed.clear()
 
     def install(self, patches: Patches) -> None:
+        atexit.register(self._remove, os.getpid())
         functools.update_wrapper(self, _PLAIN)
         patches.put(os, "mkdir", self)
         tables: tuple[tuple[Any, Callable[..., Any]], ...] = (ASKS, self.asks), (LISTS, self.lists)
@@ -126,7 +125,7 @@ class Directories:
             return is_there
         if not (is_path and is_script(frame.f_code.co_filename)):
             return is_there
-        spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        spot = site_of(frame)
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
         if not self.is_successor:
             has_room = place in self._absent or len(self._absent) < ABSENT_MAX
@@ -147,7 +146,7 @@ class Directories:
         found, frame = plain(*args, **kwargs), sys._getframe(2)
         if not (self._is_set_up() and is_script(frame.f_code.co_filename)):
             return found
-        spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        spot = site_of(frame)
         place = f"{plain.__name__} {spot} {os.getcwd()} {args} {kwargs}"
         number = self._asked[place]
         self._asked[place] += 1
@@ -192,9 +191,8 @@ class Directories:
             self._asked_last, self._asked_at, self._times = asked, clock.now(), 0
         self._times += 1
         if self._times >= ASKS_IN_A_LOOP:
-            spot = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-            words = f"{spot} waits for {os.fsdecode(path)}"
-            self.waits_for_file(words, clock.now() - self._asked_at)
+            words = f"{site_of(frame)} waits for {os.fsdecode(path)}"
+            self._script.inside.waits_for_file(words, clock.now() - self._asked_at)
 
     def __call__(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         whole = _whole(path) if dir_fd is None and self._is_set_up() else None
@@ -237,10 +235,7 @@ class Directories:
     def _leave(self, *, ends: bool = False) -> None:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
-        try:
-            self._journal.begin([self._theirs, self._links, self._absent, self._listed, ends])
-        except OSError as error:
-            told.once(f"the directories made here are not left to a successor: {error}")
+        self._journal.begin([self._theirs, self._links, self._absent, self._listed, ends])
 
     def _takes(self, kind: str, whole: str) -> bool:
         """Let the predecessor's directory have this name too; False: there is none."""
@@ -251,9 +246,6 @@ class Directories:
         if os.path.lexists(whole):
             return whole in self._links  # of a life that was killed
         os.symlink(found[0], whole)
-        if not self._is_registered:
-            self._is_registered = True
-            atexit.register(self._remove, os.getpid())
         self._links.append(whole)
         self._leave(ends=self._repeats)
         self._made.append((kind, found[0]))

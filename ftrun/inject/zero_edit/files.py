@@ -14,7 +14,6 @@ import contextlib
 import os
 import shutil
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.frames import INSTALLED, is_script
+from ftrun.inject.zero_edit.frames import INSTALLED, STANDARD, is_script
 from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
@@ -35,11 +34,6 @@ SAFETENSORS = ("safetensors.torch", "safetensors.numpy")
 DRAFTS_MAX, OWN_MAX = 64, 4_096
 REMOVED = "removed-{replica_id}.{group_rank}"
 DRAFTED = "drafted-{replica_id}.{group_rank}"
-_STANDARD = tuple(
-    str(Path(path).resolve())
-    for name in ("stdlib", "platstdlib")
-    if (path := sysconfig.get_path(name))
-)
 
 
 class Drafts:
@@ -215,7 +209,7 @@ def is_by_script(deep: int = 2) -> bool:
     frame: FrameType | None = sys._getframe(deep)
     while frame is not None:
         file = frame.f_code.co_filename
-        is_standard = file.startswith(("<frozen", *_STANDARD))
+        is_standard = file.startswith(("<frozen", *STANDARD))
         if not is_standard or any(part in file for part in INSTALLED):
             return is_script(file)
         frame = frame.f_back

@@ -37,14 +37,15 @@ GENERATOR = -1
 Values = dict[str, Any]
 """Plain values by path (values/)."""
 
+
+def _paths(*names: str) -> tuple[str, ...]:
+    found = (path for name in names if (path := sysconfig.get_path(name)))
+    return tuple({str(Path(path).resolve()) for path in found})
+
+
+STANDARD = _paths("stdlib", "platstdlib")
 _FTRUN = str(Path(__file__).resolve().parents[2])
-_LIBRARIES = tuple(
-    {
-        str(Path(path).resolve())
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_path(name))
-    }
-)
+_LIBRARIES = (*STANDARD, *_paths("purelib", "platlib"))
 _OTHERS = (_FTRUN, *_LIBRARIES)
 
 Found = TypeVar("Found")
@@ -170,13 +171,12 @@ def innermost_of(frames: Sequence[FrameType]) -> dict[str, FrameType]:
     return found
 
 
-class _ModuleCode:
-    """In the place of a module's code."""
+class _Code:
+    """In the place of a frame's code."""
 
-    co_flags = 0
-
-    def __init__(self, file: str, name: str) -> None:
+    def __init__(self, file: str, name: str, flags: int = 0, line: int = 0) -> None:
         self.co_filename, self.co_name = file, name
+        self.co_flags, self.co_firstlineno = flags, line
 
 
 class _ModuleFrame:
@@ -186,18 +186,14 @@ class _ModuleFrame:
 
     def __init__(self, module: ModuleType, file: str) -> None:
         self.module, self.f_locals = module, vars(module)
-        self.f_code = _ModuleCode(file, module.__name__)
+        self.f_code = _Code(file, module.__name__)
 
 
-class _HeldCode:
-    """In the place of a generator's code: several of one function have names of their own."""
-
-    def __init__(self, code: CodeType, name: str) -> None:
-        self.co_filename, self.co_flags = code.co_filename, code.co_flags
-        self.co_firstlineno, self.co_name = code.co_firstlineno, f"{code.co_name}@{name}"
-
-
-_held_code = lru_cache(maxsize=1_024)(_HeldCode)
+@lru_cache(maxsize=1_024)
+def _held_code(code: CodeType, name: str) -> _Code:
+    """Several generators of one function have names of their own."""
+    named = f"{code.co_name}@{name}"
+    return _Code(code.co_filename, named, code.co_flags, code.co_firstlineno)
 
 
 class HeldFrame:
@@ -216,7 +212,7 @@ class KeptFrame:
     """In the place of the frame of objects that packages keep for the script, by name."""
 
     f_lineno = 0
-    f_code = _ModuleCode("package", "kept")
+    f_code = _Code("package", "kept")
 
     def __init__(self, objects: Mapping[str, Any]) -> None:
         self.f_locals = {**objects}
@@ -263,6 +259,11 @@ def module_frames(frames: Sequence[FrameType]) -> list[FrameType]:
 def stack() -> tuple[Spot, ...]:
     """Where the script stands, innermost first."""
     return spots_of(script_frames())
+
+
+def site_of(frame: FrameType) -> str:
+    """``file:line`` of a frame, whoever's."""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def call_site() -> str:

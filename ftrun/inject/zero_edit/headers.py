@@ -18,7 +18,6 @@ import ast
 import contextlib
 import hashlib
 import marshal
-import os
 import sys
 from dataclasses import dataclass, replace
 from importlib.machinery import SourceFileLoader
@@ -27,6 +26,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from ftrun.base.files import write_whole
 from ftrun.inject.zero_edit.counting import RANGES, follow
 from ftrun.inject.zero_edit.frames import is_loop_package, is_script
 
@@ -102,9 +102,7 @@ def compiled(source: bytes, path: str) -> CodeType | None:
     code = _compiled(source, path)
     if kept:
         with contextlib.suppress(OSError):
-            draft = kept.with_suffix(f".{os.getpid()}")
-            draft.write_bytes(marshal.dumps(code))
-            draft.replace(kept)
+            write_whole(kept, marshal.dumps(code))
     return code
 
 

@@ -35,18 +35,16 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ftrun.base import clock
-from ftrun.checkpoint.format import pack, unpack
+from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.heal import FetchedState
-from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.ids import NO_ATTEMPT, Attempt, StateId
 from ftrun.core.messages import Interrupt, NewQuorum
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.pacing import AHEAD, Pace, is_due
-from ftrun.core.replay.settling import begin
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.generations import Generations, described, restored
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
 from ftrun.inject.zero_edit.patches import Patches
@@ -61,7 +59,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, VARIABLE, AreaFull, Entry, GroupMemory, Word
+from ftrun.snapshots.area import NONE, VARIABLE, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -70,10 +68,6 @@ from ftrun.training.reductions import Reduction
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.predecessor import Predecessor
-
-PASSED_MAX_S = 1.0
-"""A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
-as for an evaluation."""
 
 
 def install(here: WorkerContext) -> None:
@@ -117,24 +111,27 @@ class _World(ReplayedWorld):
         super()._answer(shell, call)
 
 
-class InPlace:
+class InPlace(Generations):
     """Keeps one worker. See training/keeper.py for what is called when.
 
     Attributes:
+        world: the groups within its replica.
         predecessor: of an unmodified script; None: the script has a Manager.
     """
+
+    world: _World
 
     def __init__(self, here: WorkerContext, memory: GroupMemory, others: Sequence[str]) -> None:
         """``others``: the places of the other replicas' memory."""
         seen = as_replicas(here)
-        self.world = world = _World(seen, here.group_rank, memory)
-        self.board, self.area = memory.board, world.area
+        world = _World(seen, here.group_rank, memory)
+        super().__init__(world, memory)
         world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
         self._results = Results(
             memory.results(here.group_rank),
             here.group_rank,
             others,
-            lambda: self._number != NONE and world.fell is None,
+            lambda: self.number != NONE and world.fell is None,
             self._fills_up,
         )
         self._groups = here.replicas
@@ -146,25 +143,9 @@ class InPlace:
         self._must = True  # the next generation is due whatever it costs
         self._has_loaded = False  # it begins the step of which it has a generation
         self._quorum_id = -1
-        self._number, self._pace = self.area.newest, Pace()
-        self._worked_s, self._began_at, self._took_s = time.process_time(), 0.0, 0.0
         self._left: set[tuple[int, int]] = set()  # the logged reductions that are to be repeated
-        self._state: Any = None
+        self._state: Any = self.find() if world.is_newcomer else None
         self.predecessor: Predecessor | None = None
-        if world.is_newcomer:
-            self._find()
-
-    def _find(self) -> None:
-        """Where it begins: to be known before it publishes a decree (core/replay/settling.py)."""
-        found = begin(
-            self.area.generations(), self.area.logs(), self.board.all_done(), self.world.rank
-        )
-        state = None if isinstance(found, Fall) else self.area.read(found.number)
-        if state is None:
-            self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
-            stay()
-        self._state, self._number, self.world.before = state, state.number, state.before
-        self.world.steps = [state.step]
 
     # ------------------------------------------------------------ the Manager
 
@@ -233,7 +214,7 @@ class InPlace:
 
     def wants(self, step: int) -> bool:
         """Whether a generation is due in a step."""
-        return self._must or is_due(self.board.read(0, Word.DUE), step)
+        return self._must or self.is_due(step)
 
     def is_noted(self, step: int) -> None:
         """The script is noted between two steps, perhaps at the place of this one, which begins."""
@@ -243,9 +224,7 @@ class InPlace:
     def has_begun(self, *, is_whole: bool) -> None:
         """See Keeper."""
         world, step = self.world, self._machine.position
-        if self.board.room < 0:
-            self._gives_up("memory has become scarce on this node")
-        self._announce(step)
+        self.step_begins(step)
         quorum_id = self._machine.tag.attempt.quorum_id
         self._must |= quorum_id != self._quorum_id
         self._quorum_id = quorum_id
@@ -257,7 +236,7 @@ class InPlace:
                 self.lacks(f"no snapshot of its state: {type(error).__name__}: {error}")
         world.begins(step)
         self._results.begins(world.log, self.area.oldest_log())
-        self._began_at = clock.now()
+        self.began_at = clock.now()
         if self._machine.begun > self.board.read(world.rank, Word.BEGUN):  # or its predecessor has
             self.board.begins(world.rank, step, self._machine.begun)
         if self.is_repeating and not (self._is_behind or self._of_others(0)):
@@ -275,21 +254,6 @@ class InPlace:
         else:
             lost = self.board.read(self.world.rank, Word.LOST)
             self.board.set(self.world.rank, Word.LOST, lost + 1)
-
-    def _announce(self, step: int) -> None:
-        """Rank 0 says when the next generation is due, for all alike."""
-        world = self.world
-        if world.rank:
-            return
-        worked_s, passed_s = time.process_time(), clock.now() - self._began_at
-        step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
-        repeat_s = max(0.0, passed_s - world.waited_s)
-        self._worked_s, world.waited_s = worked_s, 0.0
-        said, fills = self.board.read(0, Word.DUE), world.fills_within(AHEAD + 1, step)
-        state = {"fills": fills, "is_behind": world.is_left_behind}
-        word = self._pace.begins(step, said, step_s, self._took_s, repeat_s, **state)
-        if word != said:
-            self.board.set(0, Word.DUE, word)
 
     # ------------------------------------------------------------ reductions (the engine's lock)
 
@@ -405,9 +369,9 @@ class InPlace:
         if not (world.may_be_made(count) and world.is_settled_until(count)):
             return
         began, before, calls = time.thread_time(), world.begun(count), world.begun()
-        if self._number == NONE:
+        if self.number == NONE:
             self.board.set(world.rank, Word.SET_UP, time.thread_time_ns())
-        begun, number = world.count, self._number + 1
+        begun = world.count
         given = pack(self._session.healing.tree())
         if world.count != begun:
             self.lacks("the script makes a collective where it gives its state")
@@ -421,47 +385,21 @@ class InPlace:
             "shapes": None if seed.shapes is None else [asdict(x) for x in seed.shapes],
             "tries": seed.tries,
             "repeats": seed.repeats,
-            "structure": given.structure,
-            "specs": [asdict(x.spec) for x in given.leaves],
+            **described(given),
         }
         parts = [codec.encode(NewQuorum(seed.quorum)), *random]
-        rank = world.rank
-        try:
-            self.area.write(
-                number,
-                packed(head, parts),
-                given.leaves,
-                step,
-                calls,
-                before,
-                has_room=partial(world.has_room, groups=self._groups),
-            )
-            self.board.set(rank, Word.NEWEST, step)
-        except AreaFull as error:
-            self._gives_up(str(error))
-        self._number, self._must = number, False
+        self.number, self._must = self.number + 1, False
+        self.write(packed(head, parts), given.leaves, step, calls, before, groups=self._groups)
         if self.predecessor is not None:
             self.predecessor.is_left(step)
-        self._took_s = time.thread_time() - began - self.area.touched_s
-
-    def _gives_up(self, why: str) -> None:
-        if self.world.fell is None:
-            self.world.falls(Fall.NO_MEMORY, why)
-            self.area.drop()
+        self.took_s = time.thread_time() - began - self.area.touched_s
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""
         state, self._state = self._state, None
         head, (quorum, *random), _ = unpacked(state.head)
         healing = self._session.healing
-        own = pack(healing.tree())
-        specs = [LeafSpec(**{k: _tuple(v) for k, v in x.items()}) for x in head["specs"]]
-        offsets, _ = offsets_of([spec.nbytes for spec in specs])
-        buffers = [
-            state.state[at : at + spec.nbytes].clone()
-            for at, spec in zip(offsets, specs, strict=True)
-        ]
-        tree: Any = unpack(head["structure"], specs, buffers, own.leaves)
+        tree = restored(state, head, pack(healing.tree()).leaves)
         known = StateId(*head["state"])
         shapes = head["shapes"]
         seed = e.Succeeds(
@@ -501,8 +439,5 @@ def _is_broken(shell: Shell) -> bool:
 
 
 def _shape(known: dict[str, Any]) -> Shape:
-    return Shape(**{key: _tuple(value) for key, value in known.items()})
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    fields: dict[str, Any] = {k: tuple(v) if type(v) is list else v for k, v in known.items()}
+    return Shape(**fields)

@@ -28,13 +28,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
-from ftrun.inject.zero_edit.inside import Inside
-from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.memory import Memory
 from ftrun.inject.zero_edit.moving import Moving, come_near
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
@@ -67,9 +65,7 @@ class Loop:
         self.on_raise: Callable[[Exception, bool], None] = lambda error, is_early: None
         self._course = Course()
         self.script = Script(here, self._course, self, memory, keeper)
-        self._charge, self._moving = Charge(self.script), Moving(self.script)
-        self.script.directories.waits_for_file = Inside(self.script).waits_for_file
-        self.script.stepping.on_late = self.script.models.on_late = self._charge.made_late
+        self._moving = Moving(self.script)
         self._outcome = True  # of the last step
 
     # ------------------------------------------------------------ draws
@@ -116,7 +112,7 @@ class Loop:
     @ours
     def before_evaluation(self) -> None:
         """A model is evaluated."""
-        self.script.noting.evaluation()
+        OPEN.evaluated()
         if self.script.trial is not None:
             self.script.trial.evaluates()
 
@@ -226,7 +222,7 @@ class Loop:
                     if script.trial is not None:
                         step = script.steps_of(manager)
                         script.trial.committed(
-                            step, manager, self._charge.facts, script.counters.walk
+                            step, manager, script.charge.facts, script.counters.walk
                         )
                 elif not manager.session.machine.was_taken:
                     script.lost += 1
@@ -260,7 +256,7 @@ class Loop:
         else:
             standing.goes_on(noting.numbers(draws, standing.functions), manager.current_step())
         if not self._course.now.has_stepped:
-            self._charge.take(manager)
+            script.charge.take(manager)
             script.directories.begins()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
@@ -295,7 +291,7 @@ class Loop:
     def passes(self) -> None:
         """The first loop that is passed over has come to its first step, as at the peers once."""
         if self.script.peers.elsewhere is None:
-            self._charge.take(self.script.manager())
+            self.script.charge.take(self.script.manager())
         self.script.rewriting.passes()
         self.script.counters.remember()
 
@@ -315,7 +311,7 @@ class Loop:
         else:
             script.noting.begin(script.noting.note())
             if not has_passed:
-                self._charge.take(manager)
+                script.charge.take(manager)
             if script.peers.are_looked_for:
                 come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
             loaded = script.start(manager, allow_heal=True)
@@ -389,6 +385,6 @@ class Loop:
             manager.session.show_end(*script.marking.end())
         part(manager, script.mates, script.here.replica_id)
         if script.trial is not None:
-            script.trial.write(self._charge.facts())
+            script.trial.write(script.charge.facts())
         if script.lost:
             told.lost(script.lost, script.steps, come_again=script.exactly_once.is_on)

@@ -83,12 +83,9 @@ class Marking:
         if self._world is None:
             return
         is_shared, self._world.has_shared = self._world.has_shared, False
-        if not (is_reduced or is_shared or self.apart) and self._has_gradients():
+        is_apart = not (is_reduced or is_shared or self.apart)
+        if is_apart and any(p.grad is not None for p in self._parameters()):
             self.apart = call_site()
-
-    def _has_gradients(self) -> bool:
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        return any(p.grad is not None for group in groups for p in group["params"])
 
     def digest(self) -> str:
         """A digest of the replica's parameters, of which each mate may have a part."""

@@ -12,33 +12,30 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
-from ftrun.checkpoint.format import pack, unpack
-from ftrun.checkpoint.leaves import Leaf, LeafSpec
+from ftrun.checkpoint.format import pack
+from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Misses
-from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
-from ftrun.core.replay.settling import begin
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit.generations import Generations, described, restored
 from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, versions_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
-from ftrun.snapshots.area import NONE, AreaFull, GroupMemory, Word
-from ftrun.snapshots.memory import offsets_of
+from ftrun.snapshots.area import NONE, GroupMemory, State, Word
 from ftrun.training.context import WorkerContext
 
 Layouts = list[list[list[int]] | None]
@@ -48,14 +45,9 @@ numbers of its parameters; None: the first buckets."""
 
 GRADIENTS = "gradients"
 """In a state: of each parameter, where the script has not dropped them since the last step."""
-PASSED_MAX_S = 1.0
-"""A step that waits is repeated in the time that it waits, but a long pause is one of the script's,
-as for an evaluation."""
-_FIELDS = [field.name for field in fields(LeafSpec)]
-_of_spec = attrgetter(*_FIELDS)
 
 
-class Memory:
+class Memory(Generations):
     """Stands in for the Manager and its session.
 
     Args:
@@ -74,17 +66,15 @@ class Memory:
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
         self.session = self.exchanges = self.healing = self.progress = self
-        self.world = ReplayedWorld(here, int(here.replica_id), memory)
-        self.area, self.board = self.world.area, memory.board
+        super().__init__(ReplayedWorld(here, int(here.replica_id), memory), memory)
         self.place = ""
         self.layouts: Callable[[], Layouts | None] = list
         self.their_layouts: Layouts = []
         self.script: Any = None
         self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
-        self._step, self._number = 0, self.area.newest
+        self._step = 0
         self._head: Any = None
-        self._pace, self._worked_s = Pace(), time.process_time()
-        self._began_at = self._took_s = 0.0
+        self._state: State | None = None
         self._copying: threading.Thread | None = None
         self._misses = Misses()
         self.gradients = Gradients(lambda: self.script.stepping.optimizers.all(), self.lacks)
@@ -94,52 +84,16 @@ class Memory:
         self._chunks: dict[str, tuple[int, ...] | None] = {}
         if self.world.is_newcomer:
             self.world.is_proven = False
-            self._open()
-
-    def _open(self) -> None:
-        if self.world.memory.spans:
-            self.world.await_words()
-        done = self.board.all_done()
-        found = begin(self.area.generations(), self.area.logs(), done, self.world.rank)
-        state = None if isinstance(found, Fall) else self.area.read(found.number)
-        if state is None:
-            self.world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
-            return
-        self._number, self.world.before = state.number, state.before
-        self.world.steps = [state.step]
-        self._head, self._random, _ = unpacked(state.head)
-        self.their_layouts = self._head["layouts"]
-        self._step = self._head["step"]
+            self._state = self.find()
+            self._head, self._random, _ = unpacked(self._state.head)
+            self.their_layouts, self._step = self._head["layouts"], self._head["step"]
 
     # ------------------------------------------------------------ as a Manager
 
     @property
     def awaits_newcomers(self) -> bool:
         """Whether a generation is due in the next step."""
-        return self._number == NONE or is_due(self.board.read(0, Word.DUE), self._step)
-
-    def _announce(self) -> None:
-        """Rank 0 says when the next one is due, for all alike."""
-        if self.world.rank:
-            return
-        worked_s, passed_s = time.process_time(), clock.now() - self._began_at
-        step_s = max(worked_s - self._worked_s, min(passed_s, PASSED_MAX_S))
-        said, world = self.board.read(0, Word.DUE), self.world
-        repeat_s = max(0.0, passed_s - world.waited_s)
-        self._worked_s, world.waited_s = worked_s, 0.0
-        ahead = ahead_of(clock.now() - self._began_at) if world.memory.spans else AHEAD
-        word = self._pace.begins(
-            self._step,
-            said,
-            step_s,
-            self._took_s,
-            repeat_s,
-            fills=world.fills_within(ahead + 1, self._step),
-            is_behind=world.is_left_behind,
-            ahead=ahead,
-        )
-        if word != said:
-            self.board.set(0, Word.DUE, word)
+        return self.number == NONE or self.is_due(self._step)
 
     def current_step(self) -> int:
         """From 1 on: what is at its first step has a state, too."""
@@ -154,15 +108,13 @@ class Memory:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
         self.gradients.step_begins()
-        if self.board.room < 0:
-            self._gives_up("memory has become scarce on this node")
-        self._announce()
+        self.step_begins(self._step)
         if self.world.is_walking:
             self._load()
         elif allow_heal and self.awaits_newcomers:
             self._take()
         self.world.begins(self._step)
-        self._began_at = clock.now()
+        self.began_at = clock.now()
         self.world.begins_step()
         self.world.given_mark = hash((0, self._pass_mark)) if self._is_passing else 0
 
@@ -257,7 +209,6 @@ class Memory:
             return
         calls, before = world.begun(), world.begun(place.exchanges)
         began = time.thread_time()
-        number = self._number + 1
         world.is_made(self._step)
         tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
         if self.gradients.are_kept:
@@ -276,8 +227,7 @@ class Memory:
             "iterators": names,
             "draws": self.batches.have_drawn,
             "printed": (0, 0) if noting.printed is None else noting.printed.at_place,
-            "structure": given.structure,
-            "specs": [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves],
+            **described(given),
             "chunks": self._chunks_of(given.leaves),
         }
         text = packed(head, random)
@@ -289,35 +239,19 @@ class Memory:
 
         def copy() -> None:
             began = time.thread_time()
-            try:
-                if self.area.write(
-                    number,
-                    text,
-                    leaves,
-                    head["step"],
-                    calls,
-                    before,
-                    is_whole=lambda: versions() == then,
-                    has_room=world.has_room,
-                ):
-                    self.board.set(world.rank, Word.NEWEST, head["step"])
-            except AreaFull as error:
-                self._gives_up(str(error))
-            self._took_s += time.thread_time() - began - self.area.touched_s
+            is_whole = lambda: versions() == then  # noqa: E731
+            self.write(text, leaves, head["step"], calls, before, is_whole=is_whole)
+            self.took_s += time.thread_time() - began - self.area.touched_s
 
         if noting.appended is not None:
             noting.appended.takes(self._step)
-        self._number, self._took_s = number, time.thread_time() - began + self.script.sparing.took_s
-        if len(later) == 0 or not number:
+        self.number += 1
+        self.took_s = time.thread_time() - began + self.script.sparing.took_s
+        if len(later) == 0 or not self.number:
             copy()
         else:
             self._copying = threading.Thread(target=copy, name="ftrun-copy", daemon=True)
             self._copying.start()
-
-    def _gives_up(self, why: str) -> None:
-        if self.world.fell is None:
-            self.world.falls(Fall.NO_MEMORY, why)
-            self.area.drop()
 
     def _chunks_of(self, leaves: Sequence[Leaf]) -> dict[str, tuple[int, ...] | None]:
         """Where the local parts of DTensors begin, for what writes them to a disk."""
@@ -368,16 +302,10 @@ class Memory:
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""
-        state, head = self.area.read(self._number), self._head
-        assert state is not None, "only a replacement writes here, and this is one"
+        state, self._state, head = self._state, None, self._head
+        assert state is not None, "a replacement has found one"
         own = pack({key: give() for key, (_, give) in self._functions.items()})
-        specs = [LeafSpec(**{k: _tuple(v) for k, v in x.items()}) for x in head["specs"]]
-        offsets, _ = offsets_of([spec.nbytes for spec in specs])
-        buffers = [
-            state.state[at : at + spec.nbytes].clone()
-            for at, spec in zip(offsets, specs, strict=True)
-        ]
-        tree: Mapping[str, Any] = unpack(head["structure"], specs, buffers, own.leaves)
+        tree = restored(state, head, own.leaves)
         self.place = head["place"]
         if self.script.noting.appended is not None:
             self.script.noting.appended.goes_on(head["step"])
@@ -408,7 +336,3 @@ def _copied(leaf: Leaf) -> Leaf:
     """A leaf that may change in the step."""
     data = leaf.data.clone() if isinstance(leaf.data, torch.Tensor) else bytes(leaf.data)
     return replace(leaf, data=data if isinstance(data, torch.Tensor) else memoryview(data))
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

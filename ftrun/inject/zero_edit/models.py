@@ -45,14 +45,12 @@ class Models:
             whether its next pass broadcasts them, as the step began; None: it has none. An
             evaluation, or a pass that only accumulates, has left it so, and all ranks do the same.
         is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
-        on_late: called with what was made after the first step.
         on_inputs: called with what a model gets in a pass in training; with None once the loop
             has been told of the pass.
     """
 
     def __init__(self, script: Script) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
-        self.on_late: Callable[[str], None] = lambda what: None
         self.on_inputs: Callable[[Any], None] | None = None
         self.script, self.mates, self.world = script, script.mates, script.world
         self._mesh: Any = None
@@ -63,7 +61,6 @@ class Models:
         self.sites: list[str] = []
         self.syncs: list[bool | None] = []
         self._parameters: set[int] | None = None
-        self._stepper: Callable[[], Optimizer | None] = lambda: None  # the one that was found last
         self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # the latest, and where
         self._roots: list[tuple[nn.Module, str]] | None = None
         self._bare: list[tuple[nn.Module, str]] = []
@@ -92,26 +89,25 @@ class Models:
         self.wrapped.append(module)
         has_buffers = bool(getattr(around, "modules_buffers", ()))
         self.have_buffers |= has_buffers
-        self._around.append(weakref.ref(around) if around is not None and has_buffers else _nothing)
+        self._around.append(weakref.ref(around) if has_buffers else lambda: None)
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
-            self.on_late("makes another DistributedDataParallel")
+            self.script.charge.made_late("makes another DistributedDataParallel")
         is_first, self._has_first = not self._has_first, True
         if is_first:
             self.script.has_model()
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps something that is trained on all replicas."""
-        if self._stepper() is optimizer:
-            return True
+        known = self._known()  # mostly its first one is
+        return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
+
+    def _known(self) -> set[int]:
+        """The parameters that are trained on all replicas, by their ids."""
         if self._parameters is None:
             self._parameters = {id(p) for module in self.wrapped for p in parameters_of(module)}
-        known, groups = self._parameters, optimizer.param_groups
-        found = any(id(p) in known for group in groups for p in group["params"])
-        if found:
-            self._stepper = weakref.ref(optimizer)
-        return found
+        return self._parameters
 
     # ------------------------------------------------------------ FSDP2
 
@@ -139,7 +135,7 @@ class Models:
         if self.is_averaged or not self._sharded:
             return
         self.is_averaged = True
-        known = {id(p) for module in self.wrapped for p in parameters_of(module)}
+        self._parameters, known = None, self._known()
         for optimizer in optimizers:
             if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
                 refuse(
@@ -150,6 +146,13 @@ class Models:
         for module in self.wrapped:
             if id(module) in self._sharded:
                 replicate(manager, module)
+
+    def trains(self, *modules: nn.Module) -> bool:
+        """A model is called: whether that is a pass in training. Else it evaluates, perhaps."""
+        is_in_training = any(module.training for module in modules)
+        if not is_in_training:
+            self.script.loop.before_evaluation()
+        return is_in_training and torch.is_grad_enabled()
 
     def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
         """A pass in training begins; False: it does not count."""
@@ -167,13 +170,11 @@ class Models:
 
     @compiling.never
     def _before_sharded(self, module: Any, args: Any, kwargs: Any) -> None:
-        is_in_training = module.training and torch.is_grad_enabled()
+        is_in_training = self.trains(module)
         if is_in_training and self._has_evaluated:
             forget_passes(module)
         self._has_evaluated = not is_in_training
-        if not module.training:
-            self.script.loop.before_evaluation()
-        elif is_in_training:
+        if is_in_training:
             is_alone = not self.begins_pass((args, kwargs))
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
             if set_all is not None and (is_alone or self._is_alone):
@@ -229,10 +230,6 @@ class Models:
             self._made = [(ref, site) for ref, site in self._made if ref() is not None]
         if len(self._made) < limit:
             self._made.append((weakref.ref(made), call_site()))
-
-
-def _nothing() -> None:
-    """A reference to no model."""
 
 
 def _tensors_of(module: nn.Module) -> Iterator[torch.Tensor]:

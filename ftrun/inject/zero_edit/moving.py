@@ -48,7 +48,7 @@ class Moving:
     def __init__(self, script: Script) -> None:
         self._script = script
         self.has_moved = False
-        self._begun_with: tuple[tuple[str, Values], ...] = ()
+        self._begun_with: Mapping[str, Values] = {}
         self._ranges: list[tuple[Spot, int, range | None]] = []
         self._places: list[LoaderPlace] = []  # of iterators that are waited for
         self._seeds: Mapping[str, Seeds] = {}
@@ -106,7 +106,7 @@ class Moving:
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")
         script.lacking = taken.lacking
-        self._begun_with = () if is_drawn else place.begun_with
+        self._begun_with = {} if is_drawn else place.begun_with
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
         kept_by = script.memory or (script.predecessor if is_own else None)
@@ -183,7 +183,7 @@ class Moving:
             ranges, self._ranges = self._ranges, []
             _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
-            values, self._begun_with = dict(self._begun_with), ()
+            values, self._begun_with = self._begun_with, {}
             self._script.counters.set_begun_with(values)
 
     def _set_calls(self, place: Place) -> None:

@@ -10,11 +10,11 @@ Not here: when a step begins (loop.py), how a newcomer is set to a place (moving
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit import suspended
@@ -35,14 +35,13 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Positions, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.printed import Printed
-from ftrun.inject.zero_edit.randomness import Left, Randomness, States
-from ftrun.inject.zero_edit.sparing import Sparing
+from ftrun.inject.zero_edit.randomness import Left, States
 from ftrun.inject.zero_edit.values.changes import differing
-from ftrun.inject.zero_edit.values.counters import Counters, Read, plain
-from ftrun.inject.zero_edit.values.frameworks import Frameworks
-from ftrun.inject.zero_edit.values.tensors import Tensors
+from ftrun.inject.zero_edit.values.counters import Read, plain
 from ftrun.inject.zero_edit.values.walk import frames_of
-from ftrun.inject.zero_edit.world.world import World
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 ENTRIES_MAX = 256
 PHASE_STEPS = 64
@@ -92,19 +91,6 @@ class _Loop:
 
     entry: tuple[Spot, ...]
     renews: bool = False
-
-
-class Script(Protocol):
-    """The rooms of a script that tell what is noted of it (script.py)."""
-
-    frameworks: Frameworks
-    counters: Counters
-    tensors: Tensors
-    world: World
-    sparing: Sparing
-    randomness: Randomness
-    memory: Any
-    predecessor: Any
 
 
 class Noting:
@@ -290,9 +276,6 @@ class Noting:
         lengths = {} if self.appended is None else self.appended.lengths()
         return replace(noted, lengths=lengths, printed=self.printed.counts())
 
-    def evaluation(self) -> None:
-        OPEN.evaluated()
-
     def training(self) -> list[LoaderIterator]:
         """A forward pass in training: the iterators that give its batches, by their first draws.
 
@@ -407,7 +390,7 @@ class Noting:
         counters, details = self._counters.note(noted.read, noted.ranges)
         is_first = bool(draws) and draws[0].noted is not None
         is_renewed = is_first and any(x.began >= draws[0].drawn_at for x in draws[1:])
-        begun_with = self._changed_here(first) if entry != noted.stack or is_renewed else ()
+        begun_with = self._changed_here(first) if entry != noted.stack or is_renewed else {}
         return Place(
             noted.stack,
             entry,
@@ -420,7 +403,6 @@ class Noting:
             turn=noted.turn,
             idle=tuple(self.idle),
             over=noted.over,
-            modules=tuple(name for name, _ in noted.read[len(noted.stack) : -1]),
             others=tuple(LoaderPlace(*x.numbers(drawn)) for x, drawn in noted.others(draws)),
             held=noted.held,
             within=noted.within,
@@ -482,15 +464,14 @@ class Noting:
             return iterator.entry
         return self._entries[names]
 
-    def _changed_here(self, first: Noted) -> tuple[tuple[str, Values], ...]:
+    def _changed_here(self, first: Noted) -> dict[str, Values]:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
-        found = []
-        for spot, (_, values) in zip(here.stack, plain(here.read), strict=False):
-            if spot.name in names:
-                before = first.read[names.index(spot.name)][1]
-                found.append((spot.name, differing(before, values)))
-        return tuple(found)
+        return {
+            spot.name: differing(first.read[names.index(spot.name)][1], values)
+            for spot, (_, values) in zip(here.stack, plain(here.read), strict=False)
+            if spot.name in names
+        }
 
 
 def _is_later(iterator: LoaderIterator, first: LoaderIterator) -> bool:
@@ -513,13 +494,20 @@ def matched(
     One that the peers have begun at another line, because the one before had ended, is found by
     its loader. ``besides``: iterators that have a place already.
     """
+
+    def is_there(iterator: LoaderIterator, place: LoaderPlace) -> bool:
+        more = 0
+        if first is not None and place.spot == first.spot:
+            more = first.number - loaders[0].number
+        return is_at(iterator, place, more)
+
     found: list[tuple[LoaderPlace, LoaderIterator]] = []
     left = [x for x in OPEN.all() if x is not first and all(x is not y for y in besides)]
     without = list(loaders)
     if first is not None and loaders:
         found.append((loaders[0], first))
         del without[0]
-    for is_like in (_is_at(first, loaders), is_of, _is_made_at):
+    for is_like in (is_there, is_of, _is_made_at):
         for place in tuple(without):
             alike = [x for x in left if is_like(x, place)]
             if len(alike) == 1:
@@ -527,18 +515,6 @@ def matched(
                 left.remove(alike[0])
                 without.remove(place)
     return found, without
-
-
-def _is_at(
-    first: LoaderIterator | None, loaders: Sequence[LoaderPlace]
-) -> Callable[[LoaderIterator, LoaderPlace], bool]:
-    def is_like(iterator: LoaderIterator, place: LoaderPlace) -> bool:
-        more = 0
-        if first is not None and place.spot == first.spot:
-            more = first.number - loaders[0].number
-        return is_at(iterator, place, more)
-
-    return is_like
 
 
 def is_at(iterator: LoaderIterator, place: LoaderPlace, more: int = 0) -> bool:

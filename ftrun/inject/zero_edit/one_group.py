@@ -32,7 +32,7 @@ from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.loop import Loop
 from ftrun.inject.zero_edit.memory import Layouts, Memory
 from ftrun.inject.zero_edit.models import Models
-from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.calls import Call
 from ftrun.inject.zero_edit.world.kept import Kept
@@ -199,19 +199,10 @@ class _Models:
         patches.around(DistributedDataParallel, "__init__", self._make)
         patches.around(DistributedDataParallel, "_ddp_init_helper", self._make_reducer)
         patches.around(DistributedDataParallel, "forward", self._forward)
+        shard = partial(sharding.shard, self._models)
         for module, name in ((sharding.MODULE, sharding.NAME), TENSOR_PARALLEL):
-            patches.when_imported(module, partial(self._patch_sharding, name))
-
-    def _patch_sharding(self, name: str, module: Any) -> None:
-        from ftrun.inject.zero_edit.patches import around_everywhere
-
-        def shard(plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-            made = plain(model, *args, **kwargs)
-            for part in model if isinstance(model, (list, tuple)) else [model]:
-                self._models.add_sharded(part)
-            return made
-
-        around_everywhere(module, name, shard)
+            call = partial(around_everywhere, name=name, ours=shard)
+            patches.when_imported(module, call)
 
     # ------------------------------------------------------------ DistributedDataParallel
 
@@ -303,11 +294,7 @@ class _Models:
 
     @compiling.never
     def _begins(self, model: Any, *inputs: Any) -> None:
-        if model not in self._orders:
-            return
-        if not (model.training or model.module.training):
-            self._models.script.loop.before_evaluation()
-        elif torch.is_grad_enabled():
+        if model in self._orders and self._models.trains(model, model.module):
             self._models.begins_pass(inputs)
             if model.require_backward_grad_sync:
                 self._passes[model] = 1

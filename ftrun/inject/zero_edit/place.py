@@ -79,8 +79,8 @@ class Place:
     """Where the script stands at the boundary of a step.
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
-    ``counters``: for each of them the plain values that have ever changed since the first step,
-    then those of ``modules`` of the script's that are not on it, and then those of a framework.
+    ``counters``: by function, there or held, by module of the script's and for a framework, the
+    plain values that have ever changed since the first step.
     ``details``: the part that only a newcomer needs.
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
@@ -105,8 +105,8 @@ class Place:
     entry: tuple[Spot, ...] = ()
     loaders: tuple[LoaderPlace, ...] = ()
     ranges: tuple[tuple[Spot, int], ...] = ()
-    counters: tuple[Values, ...] = field(default=(), hash=False)
-    begun_with: tuple[tuple[str, Values], ...] = field(default=(), hash=False)
+    counters: Mapping[str, Values] = field(default_factory=dict, hash=False)
+    begun_with: Mapping[str, Values] = field(default_factory=dict, hash=False)
     exchanges: int = field(default=0, compare=False, hash=False)
     has_finished: bool = False
     commits: int = 0
@@ -116,7 +116,6 @@ class Place:
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
     over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
-    modules: tuple[str, ...] = ()
     step: int = field(default=0, compare=False, hash=False)
     empty: int = field(default=0, compare=False, hash=False)
     others: tuple[LoaderPlace, ...] = field(default=(), compare=False, hash=False)

@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 
-from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.generators import global_ones, set_to, state_of
 from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
 
@@ -134,7 +133,7 @@ class Randomness:
     ) -> None:
         self._path = path
         self._rank, self._step, self._life = rank, step, life
-        self._journal = Journal(path)
+        self._journal = Journal(path, "the random numbers of this worker are lost with it")
         self._has_left = self._is_off = self.is_noted = False
         self._seeds: Left = ()
         self._noted: States | None = None
@@ -157,10 +156,11 @@ class Randomness:
     def encoded(self) -> tuple[list[str], list[bytes]]:
         """The names of the iterators at the place that was noted last, what each follows from, and
         the generators."""
-        if self._noted is None:
-            return [], []
+        return ([], []) if self._noted is None else self._encoded(self._noted)
+
+    def _encoded(self, states: States) -> tuple[list[str], list[bytes]]:
         names, seeds = [name for name, _ in self._seeds], [x for _, x in self._seeds]
-        return names, [*seeds, *self._noted.encode()]
+        return names, [*seeds, *states.encode()]
 
     def step_ended(self) -> None:
         """A step that was noted has ended: what follows draws from here."""
@@ -172,13 +172,8 @@ class Randomness:
         life = self._life()
         if self._is_off or not life:
             return
-        names, seeds = [name for name, _ in self._seeds], [x for _, x in self._seeds]
-        head, self._has_left = [life, self._step(), is_between, names], True
-        try:
-            self._is_off = not self._journal.put(head, [*seeds, *states.encode()])
-        except OSError as error:
-            self._is_off = True
-            told.once(f"the random numbers of this worker are lost with it: {error}")
+        self._has_left, (names, parts) = True, self._encoded(states)
+        self._is_off = not self._journal.put([life, self._step(), is_between, names], parts)
 
     # ------------------------------------------------------------ of a newcomer
 

@@ -53,10 +53,13 @@ def may_begin_again(here: WorkerContext) -> None:
 def is_unfit(here: WorkerContext, error: BaseException) -> None:
     """The script has not caught a refusal before its first step: no restart will help."""
     if isinstance(error, Refused) and not error.is_reported:
-        from ftrun.core.messages import AnotherForm
+        _report(here, UNFIT, f"{error}. The script cannot run under --inject {here.inject}")
 
-        text = f"{error}. The script cannot run under --inject {here.inject}"
-        send_to_agent(here, AnotherForm(UNFIT, text), FAILURE_TIMEOUT_S)
+
+def _report(here: WorkerContext, form: str, text: str) -> None:
+    from ftrun.core.messages import AnotherForm
+
+    send_to_agent(here, AnotherForm(form, text), FAILURE_TIMEOUT_S)
 
 
 def refuse(text: str) -> NoReturn:
@@ -126,8 +129,6 @@ def want(form: Form, text: str) -> NoReturn:
     here = _Process.here
     note_refusal(form.value, text)
     if here is not None:
-        from ftrun.core.messages import AnotherForm
-
-        send_to_agent(here, AnotherForm(form.value, text), FAILURE_TIMEOUT_S)
+        _report(here, form.value, text)
         threading.Event().wait(KILL_WAIT_S)  # the script must not go on, whatever it catches
     raise Refused(text, is_reported=here is not None)

@@ -15,11 +15,13 @@ from ftrun.core.forms import Form
 from ftrun.inject.zero_edit import appended, randomness, told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
+from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
+from ftrun.inject.zero_edit.inside import Inside
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -84,9 +86,9 @@ class Script:
         self.has_loaded = False
         self.mates = Mates(here)
         self.mates.keeper = keeper
-        self.peers = Peers(self)
+        self.peers, self.charge = Peers(self), Charge(self)
         self.frameworks = Frameworks()
-        self.world = World(here, self.mates.rank, _one_world) if memory is None else memory.world
+        self.world = World(here, self.mates.rank, refuse) if memory is None else memory.world
         self.predecessor = None if keeper is None else Predecessor(self, keeper)
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(self)
@@ -117,7 +119,7 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
         self.trial = trial_of(here)
-        self.passing = Passing(self)
+        self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
         self.rewriting = Rewriting(self)
@@ -328,8 +330,3 @@ class Script:
             self.peers.look()
         if self.may_follow and self.joins_at():
             self.rewriting.passes()
-
-
-def _one_world(reason: str) -> None:
-    """Nobody can follow the script any more: it begins again as one world."""
-    refuse(reason)

@@ -30,37 +30,35 @@ DATA_DIMENSIONS_MAX = 2
 
 def install(models: Models) -> None:
     """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``."""
-    Patches().when_imported(MODULE, lambda module: _patch(module, models))
 
-
-def _patch(module: Any, models: Models) -> None:
     def fully_shard(plain: Any, model: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         if not models.makes_ddp():
             return plain(model, *args, mesh=mesh, **kwargs)
         _check(mesh, kwargs)
-        parts = model if isinstance(model, (list, tuple)) else [model]
-        made = plain(model, *args, mesh=models.mesh(mesh), **kwargs)
-        for part in parts:
-            models.add_sharded(part)
-        return made
+        return shard(models, plain, model, *args, mesh=models.mesh(mesh), **kwargs)
 
-    around_everywhere(module, NAME, fully_shard)
+    Patches().when_imported(MODULE, lambda module: around_everywhere(module, NAME, fully_shard))
+
+
+def shard(models: Models, plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call what shards a model, or its parts, and note these."""
+    made = plain(model, *args, **kwargs)
+    for part in model if isinstance(model, (list, tuple)) else [model]:
+        models.add_sharded(part)
+    return made
 
 
 def refuse_all(patches: Patches) -> None:
     """Refuse ``fully_shard`` where each replica has one worker, which has nothing to shard over."""
 
-    def patch(module: Any) -> None:
-        def fully_shard(*_: Any, **__: Any) -> Any:
-            refuse(
-                f"{call_site()}: fully_shard shards over the workers of a replica, and each has "
-                "one here. Give --workers-per-replica 2 or more, or leave --inject out, so that "
-                "all workers are one world"
-            )
+    def fully_shard(*_: Any, **__: Any) -> Any:
+        refuse(
+            f"{call_site()}: fully_shard shards over the workers of a replica, and each has one "
+            "here. Give --workers-per-replica 2 or more, or leave --inject out, so that all "
+            "workers are one world"
+        )
 
-        around_everywhere(module, NAME, fully_shard)
-
-    patches.when_imported(MODULE, patch)
+    patches.when_imported(MODULE, lambda module: around_everywhere(module, NAME, fully_shard))
 
 
 def _check(mesh: Any, kwargs: dict[str, Any]) -> None:

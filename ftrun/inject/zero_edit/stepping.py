@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,17 +27,11 @@ if TYPE_CHECKING:
 class Created:
     """Objects of one kind in the order in which the script made them.
 
-    Args:
-        is_used: whether the training uses one that was made after the first step; ``on_late``:
-            called then, with what the script did.
+    ``is_used``: whether the training uses one that was made after the first step.
     """
 
-    def __init__(
-        self,
-        is_used: Callable[[Any], bool] = lambda made: True,
-        on_late: Callable[[str], None] = lambda what: None,
-    ) -> None:
-        self._is_used, self._on_late = is_used, on_late
+    def __init__(self, script: Script, is_used: Callable[[Any], bool]) -> None:
+        self._script, self._is_used = script, is_used
         self._found: list[weakref.ref[Any]] = []
         self._sites: dict[int, str] = {}
         self._kept: list[Any] | None = None
@@ -49,7 +42,7 @@ class Created:
             self._found.append(weakref.ref(made))
             self._sites[id(made)] = call_site()
             if self.has_begun and self._is_used(made):
-                self._on_late(f"makes another {type(made).__name__}")
+                self._script.charge.made_late(f"makes another {type(made).__name__}")
 
     def site_of(self, made: Any) -> str:
         """``file:line`` where the script made it."""
@@ -77,34 +70,24 @@ class Created:
         return [made for made in self.all() if id(made) not in late]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stepped:
-    """When a scheduler was asked to step last: after so many steps; whether it has."""
-
-    ended: int
-    committed: int
-    counts: bool
-
-
 class Stepping:
     """The optimizers, schedulers and scalers of this process.
 
-    Attributes:
-        on_late: called with what the script makes after its first step; ``on_unfit``: with why an
-            optimizer cannot be carried.
+    ``on_unfit``: called with why an optimizer cannot be carried.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._is_managed = script, script.models.has_parameter_of
-        self._stepped: weakref.WeakKeyDictionary[Any, _Stepped] = weakref.WeakKeyDictionary()
-        on_late = lambda what: self.on_late(what)  # noqa: E731
-        self.optimizers = Created(self._is_managed, on_late)
-        self.schedulers, self.scalers = Created(self._schedules_training, on_late), Created()
+        # Of each scheduler the steps and the commits at its last step; whether it has taken it.
+        self._stepped: weakref.WeakKeyDictionary[Any, tuple[int, int, bool]]
+        self._stepped = weakref.WeakKeyDictionary()
+        self.optimizers = Created(script, self._is_managed)
+        self.schedulers = Created(script, self._schedules_training)
+        self.scalers = Created(script, lambda made: False)
         self._guarded: set[type] = set()
         self._commit = compiling.never(script.loop.commit)
         self._depth = 0
         self._alone: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.on_late: Callable[[str], None] = lambda what: None
         self.on_unfit: Callable[[str], None] = refuse
 
     def install(self, patches: Patches) -> None:
@@ -168,18 +151,17 @@ class Stepping:
         if not script.exactly_once.is_on:  # else the samples are lost, and the loop counts it too
             return True
         ended, committed = script.steps, script.steps - script.lost
-        last = self._stepped.get(scheduler, _Stepped(0, 0, True))
-        counts = last.counts
-        if ended != last.ended:
-            counts = committed > last.committed
-        self._stepped[scheduler] = _Stepped(ended, committed, counts)
+        ended_last, committed_last, counts = self._stepped.get(scheduler, (0, 0, True))
+        if ended != ended_last:
+            counts = committed > committed_last
+        self._stepped[scheduler] = ended, committed, counts
         return counts
 
     def _note_group(self, optimizer: Any) -> None:
         known = self.optimizers
         is_old = any(optimizer is x for x in known.all() if x not in known.late())
         if known.has_begun and is_old and self._is_managed(optimizer):
-            self.on_late(f"adds parameters to its {type(optimizer).__name__}")
+            self._script.charge.made_late(f"adds parameters to its {type(optimizer).__name__}")
 
     def _patch_steps(self) -> None:
         """Wrap ``step`` of each optimizer class, where torch itself wraps it for its hooks."""

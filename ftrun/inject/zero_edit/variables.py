@@ -21,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any, cast
 
 import ftrun
-from ftrun.inject.zero_edit.frames import is_script
+from ftrun.inject.zero_edit.frames import is_script, site_of
 
 _MAPPINGS = (os.__file__, "<frozen os>", "_collections_abc")
 
@@ -46,8 +46,9 @@ class _Watched(dict[bytes, bytes]):
         known = self._variables
         if key in self._names and not known.read_at:
             reader = _reader(os.fsdecode(key))
-            if reader and known.before_read is not None:
-                known.before_read()
+            if reader and known.are_several and has_imported_ftrun():
+                importlib.import_module("torch")  # attaching.py sees it from then on
+                known.on_read()
                 now: Any = getattr(os.environ, "_data")  # noqa: B009 - the stub does not have it
                 if now is not self:  # the script is explicit, and has other values
                     return cast(bytes, now[key])
@@ -60,17 +61,28 @@ class Variables:
 
     Args:
         open_form, explicit: what a worker's environment has in each form.
+        are_several: a replica has several workers: then a script that has imported ftrun is
+            explicit when it reads its rank.
 
     Attributes:
         other: the names of those that differ.
         read_at: the first read of one, as ``RANK at train.py:3``; "": none.
-        before_read: called before the first such read; the form may be found in it.
+        on_read: called before the first such read, if the script has imported ftrun; ``on_name``:
+            with each of EXPLICIT_NAMES that it asks for. The form may be found in them.
     """
 
-    def __init__(self, open_form: Mapping[str, str], explicit: Mapping[str, str]) -> None:
-        self._explicit = explicit
+    def __init__(
+        self,
+        open_form: Mapping[str, str],
+        explicit: Mapping[str, str],
+        *,
+        are_several: bool = False,
+    ) -> None:
+        self._explicit, self.are_several = explicit, are_several
         self.read_at = ""
-        self.before_read: Callable[[], None] | None = None
+        self.on_read: Callable[[], None] = lambda: None
+        self.on_name: Callable[[str], None] = lambda name: None
+        self._plain = vars(ftrun)["__getattr__"]
         self.other = frozenset(
             name
             for name in open_form.keys() | explicit.keys()
@@ -78,9 +90,20 @@ class Variables:
         )
         self._watched = self._watch()
 
+    def watch_names(self) -> None:
+        """See what the script asks ftrun for."""
+        vars(ftrun)["__getattr__"] = self._look_up
+
+    def _look_up(self, name: str) -> Any:
+        if name in EXPLICIT_NAMES:
+            importlib.import_module("torch")  # attaching.py sees it from then on
+            self.on_name(name)
+        return self._plain(name)
+
     def become_explicit(self) -> None:
         """Set the values of the explicit form."""
         self.stop_watching()
+        vars(ftrun)["__getattr__"] = self._plain
         for name in self.other:
             if name in self._explicit:
                 os.environ[name] = self._explicit[name]
@@ -116,42 +139,7 @@ def _reader(name: str) -> str:
         frame = frame.f_back
     if frame is None or not is_script(frame.f_code.co_filename):
         return ""
-    return f"{name} at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-def watch(
-    environment: Mapping[str, str], explicit: Mapping[str, str], *, are_several: bool
-) -> Variables:
-    """Watch an open script from now on; call it once.
-
-    Args:
-        environment, explicit: its variables, and those of the explicit form.
-        are_several: a replica has several workers: then a script that has imported ftrun is
-            explicit when it reads its rank.
-    """
-    variables = Variables(environment, explicit)
-    if "torch" in sys.modules:
-        return variables
-    plain = vars(ftrun)["__getattr__"]
-
-    def look_up(name: str) -> Any:
-        if name not in EXPLICIT_NAMES:
-            return plain(name)
-        vars(ftrun)["__getattr__"] = plain
-        importlib.import_module("torch")
-        return vars(ftrun)["__getattr__"](name)  # attaching.py has put its own there
-
-    def read() -> None:
-        if has_imported_ftrun():
-            importlib.import_module("torch")
-            now = variables.before_read  # attaching.py has put its own there
-            if now is not None and now is not read:
-                now()
-
-    vars(ftrun)["__getattr__"] = look_up
-    if are_several:
-        variables.before_read = read
-    return variables
+    return f"{name} at {site_of(frame)}"
 
 
 def has_imported_ftrun() -> bool:

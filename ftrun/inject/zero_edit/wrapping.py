@@ -105,10 +105,7 @@ class Wrapping:
         evaluates alone stands in that one, and comes to no step until its peers come to theirs.
         """
         script, is_due = self._models.script, model.require_forward_param_sync
-        if not (model.training or model.module.training):
-            script.loop.before_evaluation()
-            return True
-        if not torch.is_grad_enabled():
+        if not self._models.trains(model, model.module):
             return True
         if script.ending.goes_again:
             model.require_forward_param_sync = False  # the peers have had that broadcast

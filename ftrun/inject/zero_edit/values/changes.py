@@ -58,15 +58,13 @@ class Changes:
                 changed[function] = more
         return changed
 
-    def changed(self, found: Iterable[tuple[str, Values]]) -> tuple[Values, ...]:
-        """Of each frame the values that have ever changed."""
-        seen: set[str] = set()
-        kept = []
-        for function, values in found:
-            steps = {} if function in seen else self.steps.get(function, {})
-            seen.add(function)
-            kept.append({path: value for path, value in values.items() if path in steps})
-        return tuple(kept)
+    def changed(self, found: Iterable[tuple[str, Values]]) -> dict[str, Values]:
+        """Of each function the values that have ever changed."""
+        return {
+            function: {path: value for path, value in values.items() if path in steps}
+            for function, values in _innermost(found)
+            if (steps := self.steps.get(function))
+        }
 
     def adopt(self, steps: Mapping[str, Mapping[str, int]]) -> None:
         """Values have been set that were changed at these steps."""

@@ -90,21 +90,19 @@ class Counters:
 
     def note(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
-    ) -> tuple[tuple[Values, ...], Callable[[], Details]]:
+    ) -> tuple[dict[str, Values], Callable[[], Details]]:
         """The script at a place: what has ever changed, and the details for peers that ask."""
         step = self._step()
         self._leave(read, ranges, self._script.life(), is_early=False)
         ever = self._changes.changed(read)
-        inner = {name: values for (name, _), values in zip(read, ever, strict=True) if values}
         step_of = self._changes.step_of
-        cuts = [(name, path, step_of(name, path), x) for name, path, x in copies_in(inner)]
-        counters = tuple(map(plain_of, ever))
+        cuts = [(name, path, step_of(name, path), x) for name, path, x in copies_in(ever)]
+        counters = {name: plain_of(values) for name, values in ever.items()}
         if self._together and self._together[-1][0] == step:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
         if self._script.are_together and step != self._tried_again:
-            inner_last = [(name, x) for (name, _), x in zip(read, counters, strict=True)][::-1]
-            self._together.append((step, dict(inner_last)))
+            self._together.append((step, counters))
         together = list(self._together)
         return counters, partial(
             _details, self._changes.steps, step, cuts, self._script.world.given.encoded, together
@@ -170,7 +168,7 @@ class Counters:
         frames = script_frames()
         reached = Walk().walk([*innermost_of(frames).values()])  # whatever was there before
         here = {one.function: one.values for one in reached}
-        there = {spot.name: _plain_at(place, spot.name) for spot in place.stack}
+        there = {spot.name: place.counters.get(spot.name, {}) for spot in place.stack}
         return around.unlike(frames, there, here)
 
     def take(self, place: Place) -> Taken:
@@ -187,10 +185,9 @@ class Counters:
         frames = self.walk.frames()
         for function, frame in innermost_of(frames).items():
             self._take(frame, function, _given(place, function), sources, taken)
-        for values in place.counters[len(place.stack) + len(place.modules) :]:
-            donors, own, _ = sources.of(FRAMEWORK, values)
-            taken.changed += self._frameworks.write(donors)
-            taken.of_its_own += self._frameworks.write(own)
+        donors, own, _ = sources.of(FRAMEWORK, place.counters.get(FRAMEWORK, {}))
+        taken.changed += self._frameworks.write(donors)
+        taken.of_its_own += self._frameworks.write(own)
         self._adopt(frames, theirs, left)
         return taken
 
@@ -247,15 +244,9 @@ class Counters:
             write_values(frame, {path: x for path, x in values.items() if path not in own})
 
 
-def _plain_at(place: Place, function: str) -> Values:
-    names = [*(spot.name for spot in place.stack), *place.modules]
-    at = zip(names, place.counters, strict=False)
-    return next((values for name, values in at if name == function), {})
-
-
 def _given(place: Place, function: str) -> Values:
     lists = {path: x for name, path, _, x in place.details().lists if name == function}
-    return {**_plain_at(place, function), **lists}
+    return {**place.counters.get(function, {}), **lists}
 
 
 def _details(

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
-from typing import Any, cast
+from typing import Any
 from weakref import ReferenceType
 
 from ftrun.inject.zero_edit.frames import is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.limits import remembered
 
 OPEN = frozenset(
     {
@@ -67,11 +68,11 @@ def attributes_of(holder: Any) -> dict[str, Any] | None:
     find = _FINDS.get(type(holder))
     if find is not None:
         return find(holder)
-    if is_cell(cast(Hashable, type(holder))):
+    if is_cell(type(holder)):
         return _of_cell(holder)
     if isinstance(holder, type):
         return _of_class(holder)
-    slots = slots_of(cast(Hashable, type(holder)))
+    slots = slots_of(type(holder))
     return _of_slots(holder, slots) if slots else getattr(holder, "__dict__", None)
 
 
@@ -81,13 +82,13 @@ def is_holder(kind: type) -> bool:
     return is_open or kind in _FINDS or issubclass(kind, type)
 
 
-@lru_cache(maxsize=4_096)
+@remembered
 def is_cell(kind: Any) -> bool:
     """Whether an object of this type is memory of C's, mostly shared with other processes."""
     return issubclass(kind, (_NUMBER, ctypes.Array)) or kind.__module__ == _SHARED
 
 
-@lru_cache(maxsize=4_096)
+@remembered
 def slots_of(kind: Any) -> Mapping[str, Any]:
     """The descriptors of a class's ``__slots__``, by name."""
     classes = [vars(one) for one in reversed(kind.__mro__) if "__slots__" in vars(one)]
@@ -122,7 +123,7 @@ def _may_change(value: Any) -> bool:
     return kind not in _CODE if kind is not FunctionType else _of_function(value) is not None
 
 
-@lru_cache(maxsize=4_096)
+@remembered
 def _is_own(kind: Any) -> bool:
     """Whether a class is one of the script's files' own."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
@@ -168,18 +169,6 @@ def _of_cell(cell: Any) -> Held | None:
     return Held({str(number): item for number, item in enumerate(memory)}, put)
 
 
-def _of_method(method: MethodType) -> Held:
-    return Held({"self": method.__self__, "function": method.__func__})
-
-
-def _of_partial(made: partial[Any]) -> Held:
-    return Held({"func": made.func, "args": made.args, "keywords": made.keywords})
-
-
-def _of_reference(reference: ReferenceType[Any]) -> Held:
-    return Held({_VALUE: reference()})
-
-
 def _of_context(variable: ContextVar[Any]) -> Held:
     found = {}
     with suppress(LookupError):
@@ -193,8 +182,8 @@ def _of_context(variable: ContextVar[Any]) -> Held:
 
 _FINDS: Mapping[type, Callable[[Any], Held | None]] = {
     FunctionType: _of_function,
-    MethodType: _of_method,
-    partial: _of_partial,
-    ReferenceType: _of_reference,
+    MethodType: lambda x: Held({"self": x.__self__, "function": x.__func__}),
+    partial: lambda x: Held({"func": x.func, "args": x.args, "keywords": x.keywords}),
+    ReferenceType: lambda x: Held({_VALUE: x()}),
     ContextVar: _of_context,
 }

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ftrun.inject.zero_edit import told
+
 BYTES_MAX = 384 << 10
 """Above what a beginning may take (legacy.py), so that entries can follow it."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -28,23 +30,27 @@ class Journal:
 
     Args:
         path: in a directory that only this user may write to.
+        loses: what nobody can follow without this file, for people; "": nobody is told.
         bytes_max: of the whole file.
     """
 
-    def __init__(self, path: Path, bytes_max: int = BYTES_MAX) -> None:
-        self._path, self._bytes_max = path, bytes_max
+    def __init__(self, path: Path, loses: str = "", bytes_max: int = BYTES_MAX) -> None:
+        self._path, self._loses, self._bytes_max = path, loses, bytes_max
         self._file: int | None = None
         self._size = 0
 
     def begin(self, head: Any = None, bodies: Sequence[bytes] = ()) -> bool:
-        """Let this entry be the only one; False: it is too large, and all is as before.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Let this entry be the only one; False: it is too large, or cannot be written, and all is
+        as before."""
         entry = packed(head, bodies)
-        if len(entry) > self._bytes_max:
+        try:
+            return len(entry) <= self._bytes_max and self._begin(entry)
+        except OSError as error:
+            if self._loses:
+                told.once(f"{self._loses}: {error}")
             return False
+
+    def _begin(self, entry: bytes) -> bool:
         draft = self._path.with_name(f".{self._path.name}.draft")
         file = os.open(draft, _FLAGS, 0o600)
         try:
@@ -72,11 +78,7 @@ class Journal:
         return False
 
     def put(self, head: Any, bodies: Sequence[bytes] = ()) -> bool:
-        """Add an entry, or let it be the only one; False: it is too large.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Add an entry, or let it be the only one; False: neither can be."""
         return self.add(head, bodies) or self.begin(head, bodies)
 
 

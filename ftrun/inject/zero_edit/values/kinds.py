@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -28,12 +28,13 @@ from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any, cast
+from typing import Any
 
 from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
 from ftrun.inject.zero_edit.values.holders import is_cell, is_holder
+from ftrun.inject.zero_edit.values.limits import Remembered, remembered
 
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
@@ -83,16 +84,6 @@ class Kind:
     LIST, TUPLE, DICT, RECORD, OBJECT, LINK = range(9, 15)
 
 
-class _Kinds(dict[type, int]):
-    """The kind of each type that was met."""
-
-    def __missing__(self, kind: type) -> int:
-        found = _kind_of(kind)
-        if len(self) < limits.TRACKED:
-            self[kind] = found
-        return found
-
-
 def _kind_of(kind: type) -> int:
     numpy = sys.modules.get("numpy") if kind.__module__ == "numpy" else None
     if numpy is not None and issubclass(kind, (numpy.number, numpy.bool_)):
@@ -106,15 +97,15 @@ def _kind_of(kind: type) -> int:
         return Kind.TENSOR
     if issubclass(kind, (Enum, PurePath)) or kind in _TEXTS:
         return Kind.OTHER
-    if is_named(cast(Hashable, kind)):
+    if is_named(kind):
         return Kind.TUPLE
     if is_generator(kind):
         return Kind.GENERATOR
-    if is_cell(cast(Hashable, kind)):
+    if is_cell(kind):
         return Kind.OBJECT
     if is_holder(kind):
         return Kind.LINK
-    if not holds_values(cast(Hashable, kind)):
+    if not holds_values(kind):
         return Kind.NOTHING
     return Kind.RECORD if is_dataclass(kind) else Kind.OBJECT
 
@@ -125,7 +116,8 @@ _SIMPLE: dict[Any, int] = {
     **dict.fromkeys((deque, set, bytearray), Kind.BAG),
     **{str: Kind.TEXT, list: Kind.LIST, tuple: Kind.TUPLE},
 }
-KINDS = _Kinds(_SIMPLE)
+KINDS: Remembered[type, int] = Remembered(_kind_of, _SIMPLE)
+"""The kind of each type."""
 
 
 def is_sharded(kind: type) -> bool:
@@ -138,27 +130,15 @@ def is_parameter(kind: type) -> bool:
     return kind is getattr(sys.modules.get("torch.nn"), "Parameter", None)
 
 
-class _Names(dict[str, bool]):
-    """Whether a variable of each name is left out: Python's own, and those of one rank.
+class _Own:
+    """The names of what belongs to one worker: of its rank, or of its process alone."""
 
-    ``own``: the names of what belongs to one worker: of its rank, or of its process alone.
-    """
-
-    own = re.compile(_OF_RANK)
-
-    def __missing__(self, name: str) -> bool:
-        is_left_out = name.startswith("__") or is_own(name)
-        if len(self) < limits.TRACKED:
-            self[name] = is_left_out
-        return is_left_out
-
-
-LEFT_OUT = _Names()
+    names = re.compile(_OF_RANK)
 
 
 def has_its_rank() -> None:
     """What replaces this worker has its rank: only what is of this process does not heal."""
-    LEFT_OUT.own = re.compile(_OF_PROCESS)
+    _Own.names = re.compile(_OF_PROCESS)
     is_own.cache_clear()
     LEFT_OUT.clear()
 
@@ -166,10 +146,14 @@ def has_its_rank() -> None:
 @lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
-    return LEFT_OUT.own.search(name) is not None
+    return _Own.names.search(name) is not None
 
 
-@lru_cache(maxsize=limits.TRACKED)
+LEFT_OUT: Remembered[str, bool] = Remembered(lambda x: x.startswith("__") or is_own(x), {})
+"""Whether a variable of each name is left out: Python's own, and those of one rank."""
+
+
+@remembered
 def holds_values(kind: Any) -> bool:
     """Whether objects of this class are the script's own, and may hold values.
 
@@ -182,38 +166,36 @@ def holds_values(kind: Any) -> bool:
     return not has_own_rules
 
 
-def _base_of(kind: Any) -> Any:
+@remembered
+def base_of(kind: Any) -> Any:
+    """The container of Python's own that objects of a class are, also of a class of the script's;
+    None: they are none."""
     if kind in CONTAINERS:
         return kind
     return next((x for x in kind.__mro__ if x in CONTAINERS), None) if holds_values(kind) else None
 
 
-base_of: Callable[[Any], Any] = lru_cache(maxsize=limits.TRACKED)(_base_of)
-"""The container of Python's own that objects of a class are, also of a class of the script's; None:
-they are none."""
-
-
-@lru_cache(maxsize=limits.TRACKED)
+@remembered
 def is_named(kind: Any) -> bool:
     """Whether this is a named tuple's class, which a newcomer finds by its name."""
     is_one = issubclass(kind, tuple) and hasattr(kind, "_fields")
     return is_one and named(kind.__module__, kind.__qualname__) is kind
 
 
-@lru_cache(maxsize=limits.TRACKED)
+@remembered
 def is_of_loop_package(kind: Any) -> bool:
     """Whether a package that runs training loops has this class: its containers are its own."""
     return is_loop_package(_script_file_of(kind))
 
 
-@lru_cache(maxsize=limits.TRACKED)
+@remembered
 def is_data(kind: Any) -> bool:
     """Whether objects of this class give samples: their tensors are data."""
     data: Any = sys.modules["torch"].utils.data
     return issubclass(kind, (data.Dataset, data.Sampler))
 
 
-@lru_cache(maxsize=limits.TRACKED)
+@remembered
 def is_read_again(kind: Any) -> bool:
     """Whether objects of this class give samples one after another: who comes to a place in them
     reads all before it, and what they collect on the way is there then."""
@@ -221,25 +203,16 @@ def is_read_again(kind: Any) -> bool:
     return issubclass(kind, data.IterableDataset)
 
 
-class _Packages(dict[type, bool]):
-    """Whether an installed package has each class, which may keep tensors for the script: torch's
-    own classes, and modules, are looked after elsewhere."""
-
-    def __missing__(self, kind: type) -> bool:
-        found = _is_of_package(kind)
-        if len(self) < limits.TRACKED:
-            self[kind] = found
-        return found
-
-
-PACKAGES = _Packages()
-
-
 def _is_of_package(kind: type) -> bool:
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     if not any(x in file for x in INSTALLED) or kind.__module__.partition(".")[0] in _OTHERS:
         return False
     return not issubclass(kind, Enum | type | sys.modules["torch"].nn.Module)
+
+
+PACKAGES: Remembered[type, bool] = Remembered(_is_of_package, {})
+"""Whether an installed package has each class, which may keep tensors for the script: torch's own
+classes, and modules, are looked after elsewhere."""
 
 
 def _script_file_of(kind: type) -> str:

@@ -54,7 +54,7 @@ class Legacy:
     """
 
     def __init__(self, path: Path) -> None:
-        self._journal = Journal(path)
+        self._journal = Journal(path, "what this worker alone counts is lost with it")
         self._is_off = self._has_begun = self._was_early = False
         self._ranges: Ranges = ()
 
@@ -76,11 +76,7 @@ class Legacy:
         for words in lacking:
             told.once(f"{words} is too large to be left to a worker that follows this one")
         entry = {"life": life, "known": values, "ranges": _plain(ranges)}
-        try:
-            self._is_off = not self._journal.begin(entry)
-        except OSError as error:
-            self._is_off = True
-            told.once(f"what this worker alone counts is lost with it: {error}")
+        self._is_off = not self._journal.begin(entry)
 
     def add(
         self, step: int, changed: Mapping[str, Values], ranges: Ranges, *, is_early: bool = False

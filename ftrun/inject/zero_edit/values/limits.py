@@ -6,6 +6,12 @@ has changed there is named where that is known.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Found = TypeVar("Found")
+
 DEEP = 3
 """Objects in objects, and collections in collections. Scripts' own are two or three deep; from
 there on it is mostly a library's graph, which leads everywhere."""
@@ -36,3 +42,23 @@ TENSORS = 10_000
 """Tensors in one dict or list: all are looked at when a peer heals."""
 ARRAY_BYTES = 16 << 20
 """A larger array has no version, and is not read to find out whether it has changed."""
+
+
+class Remembered(dict[Key, Found]):
+    """What was found of each type, or name, that was met; of some it is ``known`` before."""
+
+    def __init__(self, find: Callable[[Key], Found], known: Mapping[Key, Found]) -> None:
+        super().__init__(known)
+        self._find = find
+
+    def __missing__(self, key: Key) -> Found:
+        found = self._find(key)
+        if len(self) < TRACKED:
+            self[key] = found
+        return found
+
+
+def remembered(find: Callable[[Key], Found]) -> Callable[[Key], Found]:
+    """Let a function remember what it has found."""
+    known: Remembered[Key, Found] = Remembered(find, {})
+    return known.__getitem__

@@ -16,9 +16,9 @@ import operator
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, GeneratorType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -87,7 +87,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
         return
     met.add(id(value))
     kind = type(value)
-    if holds_values(cast(Hashable, kind)):
+    if holds_values(kind):
         _look(found, met, f"{path.partition(' ')[0]} {kind.__name__}", kind, deep)
     for inner, item in _parts(value):
         if not is_own(inner):
@@ -117,10 +117,6 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"[{index}]", item
     elif is_holder(type(value)) or type(value).__module__.partition(".")[0] not in _LEFT_OUT:
         known = attributes_of(value)
-        yield from _attributes(known if isinstance(known, dict) else {})
-
-
-def _attributes(known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, item in list(known.items()):
-        if not name.startswith("__"):
-            yield f".{name}", item
+        for name, item in list(known.items()) if isinstance(known, dict) else ():
+            if not name.startswith("__"):
+                yield f".{name}", item

@@ -292,7 +292,7 @@ class Tensors:
 
     def state(self) -> dict[str, Any]:
         """The units that have changed, and the names of tensors that do not heal."""
-        beside, trained = self._beside(), self._trained()
+        beside, trained = self._beside(), _memory_of(self._modules())
         self._keys.lost = []
         own = trained | _memory_of(beside.values())
         stepped: set[int] | None = None
@@ -332,13 +332,10 @@ class Tensors:
             STILL: still,
         }
 
-    def _trained(self) -> set[int]:
-        return _memory_of(self._modules())
-
     def are_trained(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether these are parameters or buffers of the trained models, or lie in their memory."""
         buffers = {memory(x) for module in self._modules() for x in module.buffers()}
-        return (self._trained() | buffers).issuperset(map(memory, tensors))
+        return (_memory_of(self._modules()) | buffers).issuperset(map(memory, tensors))
 
     def load(self, tree: Mapping[str, Any], *, is_late: bool = False) -> None:
         """Set the variables of the script's frames, on the thread that runs it.
@@ -349,7 +346,7 @@ class Tensors:
         self._others.update(rebound)  # donors must not differ in what they name
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
-        beside, given, own = self._beside(), tree.get(MODULES, {}), self._trained()
+        beside, given, own = self._beside(), tree.get(MODULES, {}), _memory_of(self._modules())
         for name, buffers in tree.get(BUFFERS, {}).items():
             if name in beside:
                 give_buffers(beside[name], buffers)

@@ -34,7 +34,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType
@@ -184,7 +184,7 @@ class Walk:
         found: dict[str, Any] = {}
         trainer = self.trainer()
         every = [x for x in self.optimizers() if vars(x).keys() - _OPTIMIZERS]
-        if trainer is not None and is_of_loop_package(cast(Hashable, type(trainer))):
+        if trainer is not None and is_of_loop_package(type(trainer)):
             every.append(trainer)
         self.kept_ids = {id(x) for x in every}
         for one in every:
@@ -394,7 +394,7 @@ class _Search:
         return KINDS[base] if len(holder) <= limits.ITEMS else Kind.NOTHING
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
-        kind = cast(Hashable, type(holder))
+        kind = type(holder)
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
         if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
             mode &= ~(TENSORS | VALUES * is_read_again(kind))
@@ -416,7 +416,7 @@ class _Search:
                 is_value_or_tensor = inner < Kind.BAG or inner is Kind.TUPLE
                 to_mode = mode if is_value_or_tensor else below
                 self._add(f"{path}.{name}", item, inner, depth, 1, to_mode)
-            elif not (id(holder) in self._kept and is_of_loop_package(cast(Hashable, type(item)))):
+            elif not (id(holder) in self._kept and is_of_loop_package(type(item))):
                 further = depth + (inner >= Kind.OBJECT) * (1 + is_package)
                 self._object(f"{path}.{name}", item, inner, further, mode)
 
@@ -498,7 +498,7 @@ class _Search:
 
     def _object(self, path: str, item: Any, kind: int, depth: int, mode: int) -> None:
         is_new = depth <= limits.DEEP and id(item) not in self._met
-        has_slots = bool(slots_of(cast(Hashable, type(item))))
+        has_slots = bool(slots_of(type(item)))
         has_any = has_slots or hasattr(item, "__dict__") or kind is Kind.LINK
         if is_new and has_any and self._leads_on(item, kind):
             self._met.add(id(item))

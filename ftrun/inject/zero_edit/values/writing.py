@@ -13,7 +13,7 @@ import ctypes
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from inspect import CO_OPTIMIZED
 from types import FrameType
@@ -139,7 +139,7 @@ def _item(value: Any, key: str) -> Any:
     inner = _key(key)
     if inner not in value and type(value) is defaultdict:
         factory = value.default_factory
-        if isinstance(factory, type) and holds_values(cast(Hashable, factory)):
+        if isinstance(factory, type) and holds_values(factory):
             return value[inner]
     return value.get(inner, _ABSENT)
 
@@ -167,7 +167,7 @@ def _class_named(name: str) -> type | None:
     """The script's class of a name (``walk.class_name``); None: there is none."""
     module, _, path = name.partition(":")
     found = named(module, path)
-    return found if isinstance(found, type) and holds_values(cast(Hashable, found)) else None
+    return found if isinstance(found, type) and holds_values(found) else None
 
 
 def write_values(frame: FrameType, values: Values) -> list[str]:

@@ -13,7 +13,7 @@ import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Kept:
 
     def __init__(self, path: Path, *, is_successor: bool) -> None:
         self._numbers: Counter[tuple[str, str]] = Counter()
-        self._journal = Journal(path, BYTES_MAX)
+        self._journal = Journal(path, "nobody can follow this rank in its set-up", BYTES_MAX)
         self._known = dict(read(path)) if is_successor else {}
         self.is_found = is_successor and path.exists()
         if not is_successor:
@@ -130,8 +130,7 @@ class Sent:
 
     def encode(self) -> bytes:
         """As JSON."""
-        attempts = [[x.quorum_id, x.number] for x in (self.posted, self.met)]
-        return json.dumps([self.is_walking, *attempts, self.next_step, self.groups]).encode()
+        return json.dumps(astuple(self)).encode()
 
     @staticmethod
     def decode(text: bytes) -> Sent:

@@ -10,7 +10,7 @@ Not here: the life of a call (calls.py), groups (shell.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -350,11 +350,14 @@ def _of_root(call: Call) -> list[torch.Tensor]:
     return in_first(call) if call.args[1].rootRank == call.own else []
 
 
-def _kind(name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: str) -> Kind:
+def _kind(
+    name: str, inputs: Tensors, outputs: Tensors, fewer: Fewer, *flags: str, **more: Any
+) -> Kind:
     given: dict[str, Any] = {f"is_{flag}": True for flag in flags}
-    return Kind(name, inputs, outputs, fewer, **given)
+    return Kind(name, inputs, outputs, fewer, **given, **more)
 
 
+_GATHERS, _SCATTERS = {"quicker": _gather_by_alltoall}, ("fence", "by_rank", "ours")
 KINDS = {
     kind.name: kind
     for kind in (
@@ -363,16 +366,11 @@ KINDS = {
         _kind("reduce", in_first, in_first, _fewer_allreduce, "in_place", "by_rank"),
         _kind("broadcast", _of_root, listed_first, _fewer_broadcast),
         _kind("allgather", in_second, in_first, _fewer_allgather, "fence"),
-        replace(
-            _kind("_allgather_base", in_second, in_first, _fewer_allgather, "fence"),
-            quicker=_gather_by_alltoall,
-        ),
+        _kind("_allgather_base", in_second, in_first, _fewer_allgather, "fence", **_GATHERS),
         _kind("gather", in_second, in_first, _fewer_allgather, "by_rank"),
         _kind("scatter", in_second, in_first, _fewer_scatter, "by_rank"),
-        _kind("reduce_scatter", in_second, in_first, _reduce_scatter, "fence", "by_rank", "ours"),
-        _kind(
-            "_reduce_scatter_base", in_second, in_first, _reduce_scatter, "fence", "by_rank", "ours"
-        ),
+        _kind("reduce_scatter", in_second, in_first, _reduce_scatter, *_SCATTERS),
+        _kind("_reduce_scatter_base", in_second, in_first, _reduce_scatter, *_SCATTERS),
         _kind("alltoall_base", in_second, in_first, _never, "fence", "by_rank"),
         _kind("alltoall", in_second, in_first, _never, "fence", "by_rank"),
         _kind("barrier", _none, _none, _barrier, "fence"),

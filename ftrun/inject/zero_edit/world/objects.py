@@ -65,11 +65,8 @@ class Objects:
             if known is not None:
                 self._replay(output, _to_object(known[0]), what)
                 return None
-        if self._is_unknown(what, group, named):
-            told.once(
-                f"{near_site()}: what {what} gave there is not known to a replica that was "
-                "started again, so it goes on with its own objects"
-            )
+        if world.kept is not None and self._is_unknown(what, group, named):
+            told.once(world.kept.unknown(near_site(), what))
             return None
         given = list(output) if isinstance(output, list) else None
         for _ in range(TRIES_MAX):

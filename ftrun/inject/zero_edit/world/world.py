@@ -172,9 +172,7 @@ class World:
 
     @property
     def is_whole(self) -> bool:
-        return len(self.members) == self._size and not (
-            self.is_walking or self.is_passing or self.is_following
-        )
+        return len(self.members) == self._size and not self.is_apart
 
     @property
     def is_apart(self) -> bool:

@@ -57,6 +57,22 @@ def test_none_is_made_that_spares_a_replacement_too_little(share: float, found: 
     assert run(7, COPY_S / SHARE * 0.9, full=2, repeat_s=0.0) == [4], "else the log would be full"
 
 
+@pytest.mark.parametrize("every", [2, 10])
+def test_a_pause_between_two_steps_earns_nothing(every: int) -> None:
+    pace = Pace()
+    assert pace.lasted(0.1, 5.0) == 5.0, "the first step tells how long one is"
+    lasted = [pace.lasted(0.1, 0.3 if step % every else 30.0) for step in range(1000)]
+    assert sum(lasted[300:]) == pytest.approx(700 * 0.3, rel=0.1)
+    assert pace.lasted(20.0, 30.0) == 20.0, "an evaluation takes its own share"
+
+
+def test_steps_that_become_longer_are_no_pauses_for_long() -> None:
+    pace = Pace()
+    lasted = [pace.lasted(0.0, 0.1) for _ in range(50)] + [pace.lasted(0.0, 1.0) for _ in range(50)]
+    assert lasted[:50] == [0.1] * 50
+    assert lasted[75:] == [1.0] * 25
+
+
 def test_one_is_made_earlier_where_the_log_would_be_full() -> None:
     assert run(10, COPY_S / SHARE / 9, full=4) == [6]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,19 +22,24 @@ from ftrun.inject.zero_edit.refusals import Refused
 from ftrun.inject.zero_edit.stepping import Created
 
 
+def created_by(is_used: Callable[[Any], bool] = lambda made: True) -> Created:
+    script: Any = SimpleNamespace(charge=SimpleNamespace(made_late=str))
+    return Created(script, is_used)
+
+
 class Made:
     """What a script has made: a model, optimizers, a scheduler."""
 
     def __init__(self, optimizers: list[Any], models: int = 1) -> None:
-        self.created, self.optimizers = Created(), optimizers
+        self.created, self.optimizers = created_by(), optimizers
         for optimizer in optimizers:
             self.created.add(optimizer)
         self.sharded: list[Any] = []
         self.names: dict[int, str] = {}
-        none = Created()
+        none = created_by()
         self.stepping = stepping = SimpleNamespace(
             optimizers=self.created,
-            schedulers=Created(),
+            schedulers=created_by(),
             scalers=none,
             has_late=True,
         )
@@ -101,7 +107,7 @@ def test_groups_that_were_added_are_refused() -> None:
 
 def test_of_later_ones_only_those_of_the_training_heal() -> None:
     first, probe, trains = sgd(1), sgd(1), sgd(1)
-    created = Created(lambda x: x is trains)
+    created = created_by(lambda x: x is trains)
     created.add(first)
     created.keep()
     created.add(probe)

@@ -20,7 +20,8 @@ def test_what_shards_a_model_is_not_guessed() -> None:
         is_sharded=lambda x: x is shards,
         beside=dict,
     )
-    nothing = Created()
+    script: Any = None  # nothing is made
+    nothing = Created(script, bool)
     stepping: Any = SimpleNamespace(optimizers=nothing, schedulers=nothing, scalers=nothing)
     found = ["DistributedDataParallel of Linear (a.py:3)", "sharded Bilinear (a.py:5)"]
     assert parts(models, stepping) == (found, [])

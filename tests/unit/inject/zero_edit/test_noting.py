@@ -109,7 +109,7 @@ def test_a_pass_is_idle_if_the_step_has_another_batch(noting: Noting, happens: s
 def test_batches_for_an_evaluation_are_not_for_training(noting: Noting) -> None:
     checks, batches = iterator_of(6), iterator_of(6)
     _ = next(checks)
-    noting.evaluation()
+    OPEN.evaluated()
     _ = next(batches)
     assert noting.training() == [batches]
 
@@ -187,7 +187,7 @@ def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: N
     assert draws == [outer, inner] and noted is not None
     place = noting.place(draws, noted)
     assert place is not None
-    assert [values["value"] for _, values in place.begun_with if "value" in values] == [value]
+    assert [values["value"] for values in place.begun_with.values() if "value" in values] == [value]
     del outer, inner
 
 

@@ -13,7 +13,9 @@ EPOCHS = ((Spot("train.py:main", 5), 1),)
 
 
 def place_at(batch: int) -> Place:
-    return Place((LINE,), (LINE,), (LoaderPlace(LINE, 0, 1, batch),), EPOCHS, ({"n": batch},))
+    return Place(
+        (LINE,), (LINE,), (LoaderPlace(LINE, 0, 1, batch),), EPOCHS, {LINE.name: {"n": batch}}
+    )
 
 
 def numbers_at(batch: int) -> Numbers:
@@ -77,7 +79,7 @@ def test_a_loop_of_a_package_has_no_line() -> None:
 def test_counters_are_compared_where_both_have_them() -> None:
     standing = at_a_place()
     assert standing.is_like(place_at(3))
-    assert not standing.is_like(replace(place_at(3), counters=({"n": 4},)))
+    assert not standing.is_like(replace(place_at(3), counters={LINE.name: {"n": 4}}))
 
 
 def test_the_end_is_so_many_steps_after_the_last_place() -> None:

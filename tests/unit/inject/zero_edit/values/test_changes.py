@@ -19,9 +19,9 @@ def test_the_step_of_the_last_change() -> None:
         MAIN: {"bad": 0, "new": None}
     }
     assert changes.steps == {MAIN: {"step": 3, "bad": 5, "new": 5}}
-    assert changes.changed([(MAIN, {"step": 3, "bad": 0, "rank_like": 1})]) == (
-        {"step": 3, "bad": 0},  # also what is again as it was first
-    )
+    assert changes.changed([(MAIN, {"step": 3, "bad": 0, "rank_like": 1})]) == {
+        MAIN: {"step": 3, "bad": 0}  # also what is again as it was first
+    }
 
 
 def test_a_function_that_is_called_later_has_changed() -> None:
@@ -36,7 +36,7 @@ def test_of_a_function_that_calls_itself_the_innermost_counts() -> None:
     changes.begin([(MAIN, {"a": 1}), (MAIN, {"a": 9})])
     assert changes.note([(MAIN, {"a": 1}), (MAIN, {"a": 10})], 1) == {}
     assert changes.note([(MAIN, {"a": 2}), (MAIN, {"a": 10})], 2) == {MAIN: {"a": 2}}
-    assert changes.changed([(MAIN, {"a": 2}), (MAIN, {"a": 10})]) == ({"a": 2}, {})
+    assert changes.changed([(MAIN, {"a": 2}), (MAIN, {"a": 10})]) == {MAIN: {"a": 2}}
 
 
 def test_the_steps_of_others_are_kept() -> None:

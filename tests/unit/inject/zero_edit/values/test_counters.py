@@ -205,7 +205,7 @@ def test_what_was_counted_on_the_way_past_a_loop_is_undone(tmp_path: Path) -> No
         fails.append(8)
         names["a"] = 3
         here = spot_of(sys._getframe())
-        counters.restore(Place(stack=(here,), counters=({"stage": "high"},)))
+        counters.restore(Place(stack=(here,), counters={here.name: {"stage": "high"}}))
         return bad, fails, names, seen, stage
 
     assert main() == (0, [1], {"a": 1}, 5, "high")

@@ -28,7 +28,7 @@ def note(known: Changes, step: int, **containers: Any) -> tuple[Any, Any]:
     before = known.before(F)
     seen = [(F, {name: see(x, before.get(name)) for name, x in containers.items()})]
     changed = known.note(seen, step).get(F, {})
-    [ever] = known.changed(seen)
+    ever = known.changed(seen).get(F, {})
     cuts = [(F, path, known.step_of(F, path), copy) for path, copy in ever.items()]
     return cuts, [copy for copy in changed.values() if copy.heals]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.journal import Journal, packed, read
 
 
@@ -25,7 +26,7 @@ def test_entries_can_be_read(tmp_path: Path) -> None:
 
 def test_a_full_file_is_followed_by_another_one(tmp_path: Path) -> None:
     path = tmp_path / "left"
-    writer = Journal(path, 10_000)
+    writer = Journal(path, bytes_max=10_000)
     for number in range(7):
         assert writer.begin(number)
         while writer.add("x" * 3000):
@@ -61,15 +62,17 @@ def test_a_disk_that_is_full_is_told_and_leaves_no_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "left"
-    writer, plain = Journal(path), os.write
+    writer, plain = Journal(path, "all is lost"), os.write
     writer.begin("begin")
     monkeypatch.setattr(os, "write", lambda file, text: plain(file, text[:5]))
     assert not writer.add("new")
     monkeypatch.undo()
     assert not writer.add("after half an entry") and heads(path) == ["begin"]
     monkeypatch.setattr(os, "write", lambda file, text: plain(file, text[:5]))
-    with pytest.raises(OSError, match="there is no room"):
-        writer.begin("another")
+    said: list[str] = []
+    monkeypatch.setattr(told, "once", said.append)
+    assert not writer.begin("another")
+    assert ["all is lost" in x and "there is no room" in x for x in said] == [True]
     monkeypatch.undo()
     assert heads(path) == ["begin"]
 

@@ -22,7 +22,7 @@ class Standing:
     """Where a rank's Manager stands."""
 
     next_step = 1
-    is_alone = False
+    is_alone = heals_first = False
 
     def may_wait(self) -> None:
         """Nobody has asked it to leave."""

@@ -1,0 +1,123 @@
+"""A worker's generations in its agent's memory: when one is due, how it is written and read.
+
+Rank 0 of a group says when the next one is due, for all alike. A replacement begins with one that
+its group can repeat what followed from (core/replay/settling.py).
+
+Not here: what a generation has, of a worker of one group (memory.py), and of one in a replica among
+others (in_place.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from ftrun.base import clock
+from ftrun.checkpoint.format import Packed, unpack
+from ftrun.checkpoint.leaves import Leaf, LeafSpec
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
+from ftrun.core.replay.settling import Counts, begin
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
+from ftrun.snapshots.area import AreaFull, GroupMemory, State, Word
+from ftrun.snapshots.memory import offsets_of
+
+_FIELDS = [field.name for field in fields(LeafSpec)]
+_of_spec = attrgetter(*_FIELDS)
+
+
+class Generations:
+    """Those of one worker.
+
+    Attributes:
+        number: of the newest one, or of that with which this replacement begins.
+        began_at: when the step under way began; ``took_s``: what the newest one has taken of the
+            processor.
+    """
+
+    def __init__(self, world: ReplayedWorld, memory: GroupMemory) -> None:
+        self.world, self.board, self.area = world, memory.board, world.area
+        self.number = self.area.newest
+        self.began_at, self.took_s = clock.now(), 0.0
+        self._pace, self._worked_s = Pace(), time.process_time()
+
+    def find(self) -> State:
+        """Where this replacement begins: to be known before it publishes a decree."""
+        world = self.world
+        if world.memory.spans:
+            world.await_words()
+        done = self.board.all_done()
+        found = begin(self.area.generations(), self.area.logs(), done, world.rank)
+        state = None if isinstance(found, Fall) else self.area.read(found.number)
+        if state is None:
+            world.falls(found if isinstance(found, Fall) else Fall.NO_GENERATION)
+            stay()
+        self.number, world.before, world.steps = state.number, state.before, [state.step]
+        return state
+
+    def is_due(self, step: int) -> bool:
+        """Whether one is due in a step."""
+        return is_due(self.board.read(0, Word.DUE), step)
+
+    def step_begins(self, step: int) -> None:
+        """A step begins, perhaps with one; rank 0 says when the next one is due."""
+        if self.board.room < 0:
+            self.gives_up("memory has become scarce on this node")
+        world = self.world
+        if world.rank:
+            return
+        worked_s, passed_s = time.process_time(), clock.now() - self.began_at
+        step_s = self._pace.lasted(worked_s - self._worked_s, passed_s)
+        repeat_s = max(0.0, passed_s - world.waited_s)
+        self._worked_s, world.waited_s = worked_s, 0.0
+        ahead = ahead_of(passed_s) if world.memory.spans else AHEAD
+        said, fills = self.board.read(0, Word.DUE), world.fills_within(ahead + 1, step)
+        state: dict[str, Any] = {"fills": fills, "is_behind": world.is_left_behind, "ahead": ahead}
+        word = self._pace.begins(step, said, step_s, self.took_s, repeat_s, **state)
+        if word != said:
+            self.board.set(0, Word.DUE, word)
+
+    def write(
+        self,
+        text: bytes,
+        leaves: Sequence[Leaf],
+        step: int,
+        calls: Counts,
+        before: Counts,
+        *,
+        groups: int = 1,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Write the one of ``number``; see ``Area.write``, and ``has_room``. In any thread."""
+        has_room = partial(self.world.has_room, groups=groups)
+        more: dict[str, Any] = {"is_whole": is_whole, "has_room": has_room}
+        try:
+            if self.area.write(self.number, text, leaves, step, calls, before, **more):
+                self.board.set(self.world.rank, Word.NEWEST, step)
+        except AreaFull as error:
+            self.gives_up(str(error))
+
+    def gives_up(self, why: str) -> None:
+        """Nobody here can be replaced any more."""
+        if self.world.fell is None:
+            self.world.falls(Fall.NO_MEMORY, why)
+            self.area.drop()
+
+
+def described(given: Packed) -> dict[str, Any]:
+    """How ``restored`` reads a state, as JSON has it."""
+    specs = [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves]
+    return {"structure": given.structure, "specs": specs}
+
+
+def restored(state: State, head: Mapping[str, Any], own: Sequence[Leaf]) -> Any:
+    """The tree of a state, of which this worker has its ``own`` now."""
+    specs = [LeafSpec.of(x) for x in head["specs"]]
+    offsets, _ = offsets_of([spec.nbytes for spec in specs])
+    pairs = zip(offsets, specs, strict=True)
+    buffers = [state.state[at : at + spec.nbytes].clone() for at, spec in pairs]
+    return unpack(head["structure"], specs, buffers, own)

@@ -89,10 +89,23 @@ def dies_before_the_note(notes):
     return patched
 
 
+def dies_around(ends):
+    def patched(*given):
+        at("parted")
+        ends(*given)
+        at("left")
+
+    return patched
+
+
 if any(place == "unnoted" for _, _, place, *_ in deaths):
     from ftrun.inject.zero_edit.in_place import InPlace
 
     InPlace.hands_out = dies_before_the_note(InPlace.hands_out)
+if any(place in ("parted", "left") for _, _, place, *_ in deaths):
+    from ftrun.inject.zero_edit.in_place import InPlace
+
+    InPlace.ends = dies_around(InPlace.ends)
 if TAKES_NONE:
     from ftrun.inject.zero_edit.results import Results
 
@@ -224,6 +237,8 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
     ),
     "when only others have an average of shards": ("fsdp", [death(3, 14, "unnoted")]),
     "at the end": ("ddp", [death(1, 50, "over"), death(2, 50, "end")]),
+    "when all may leave": ("fsdp", [death(1, 50, "parted")]),
+    "when all leave": ("fsdp", [death(0, 50, "left"), death(3, 50, "left")]),
     "with the lighthouse": ("ddp", [death(2, 12, "back", 0, LIGHTHOUSE)]),
     "with the lighthouse, sharded": ("hsdp", [death(1, 22, "reduced", 0, LIGHTHOUSE)]),
 }

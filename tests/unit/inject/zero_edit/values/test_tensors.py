@@ -380,13 +380,14 @@ def test_a_saved_checkpoint_has_the_tensors_of_an_optimizer_which_heal_with_it()
         model(torch.ones(2)).sum().backward()
         adam.step()
         draw(tensors)
-    kept = {"model": model.state_dict(), "optimizer": adam.state_dict(), "best": torch.ones(1)}
+    best = torch.ones(1)
+    kept = {"model": model.state_dict(), "optimizer": adam.state_dict(), "best": best}
     for _ in range(3):
         draw(tensors)
-        kept["best"].add_(1)
+        best.add_(1)
         adam.step()
     assert len(kept) == 3
-    assert of(tensors) == {"kept[best]": torch.full((1,), 4.0)}
+    assert sorted(of(tensors)) == ["best"]
 
 
 def test_a_dtensor_is_a_tensor_whose_shard_is_set(mesh: DeviceMesh) -> None:

@@ -220,14 +220,16 @@ def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
 
 def test_who_was_replaced_in_place_leaves_the_truth_to_a_newcomer_of_its_replica() -> None:
     """Its mates, which were not replaced, leave it too: all of them take the same way."""
-    first = life()
-    assert not first.asks(os.path.exists, "run")
-    first.begins()
-    Path("run").touch()
-    replacement = life(is_in_place=True)
-    assert not replacement.asks(os.path.exists, "run")
-    replacement.joined()
-    assert life().asks(os.path.exists, "run")
+    found = []
+    for name in ("first", "replacement", "newcomer"):
+        now = life(is_in_place=name == "replacement")
+        found.append(now.asks(os.path.exists, "run"))
+        if name == "first":
+            now.begins()
+            Path("run").touch()
+        else:
+            now.joined()
+    assert found == [False, False, True]
 
 
 def test_a_file_that_is_no_directory_is_there() -> None:

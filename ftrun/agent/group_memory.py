@@ -23,7 +23,7 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
-from ftrun.snapshots.area import NONE, RESULTS_SHARE, GroupMemory, Word
+from ftrun.snapshots.area import NONE, PRINTED, RESULTS_SHARE, GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
@@ -215,9 +215,7 @@ class MemorySnapshots:
     def _begin_at(self, known: GroupMemory, boundary: int) -> None:
         known.board.why = ""
         for rank in range(known.board.ranks):
-            for word in (
-                Word.FALL, Word.OVER, Word.PRINTED, Word.PRINTED_ERRORS, Word.FULL,
-            ):  # fmt: skip
+            for word in (Word.FALL, Word.OVER, Word.FULL, *PRINTED):
                 known.board.set(rank, word, 0)
         for rank in known.here:
             calls = known.area(rank).rewind(boundary, has_logs=not known.spans)

@@ -641,8 +641,8 @@ class Word(IntEnum):
     issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
     ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
     how many steps it has taken; a replacement writes it again from its own first step on.
-    ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED``,
-    ``PRINTED_ERRORS``: so many lines are on its standard output and its standard error. ``FULL``:
+    ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED…``: what is on its
+    standard output and its standard error (inject/zero_edit/sent.py). ``FULL``:
     its log is, and the generation was made before this number of steps; 0: it is not. ``SEEN``,
     ``SEEN_NUMBER``: the highest attempt of a quorum that it knows. ``SAID_AT``: when it has said
     last which call it waits in, by ``WAITS_GROUP``, ``WAITS_CALL``, ``WAITS_KIND`` and
@@ -656,8 +656,13 @@ class Word(IntEnum):
     AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
     SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
     LOST, SET_UP, STEP, BEGUN, BEFORE = range(24, 29)
+    PRINTED_ENDS, PRINTED_FROM, PRINTED_ERRORS_ENDS, PRINTED_ERRORS_FROM = range(29, 33)
 
 
+PRINTED = (
+    *(Word.PRINTED, Word.PRINTED_ENDS, Word.PRINTED_FROM),
+    *(Word.PRINTED_ERRORS, Word.PRINTED_ERRORS_ENDS, Word.PRINTED_ERRORS_FROM),
+)
 _SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)
 _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = len(Word)
@@ -685,6 +690,10 @@ class Board:
     def set(self, rank: int, word: Word, value: int) -> None:
         """Write one word of one rank."""
         self._words[_RANKS + _WORDS_EACH * rank + word] = value
+
+    def address(self, rank: int, word: Word) -> int:
+        """Where one word of one rank is in this process's memory, for the kernel to write it."""
+        return ctypes.addressof(self._words) + _WORD * (_RANKS + _WORDS_EACH * rank + word)
 
     def see(self, rank: int, attempt: Attempt) -> None:
         """A rank knows a higher attempt. Whoever reads half of it has a lower one."""

@@ -179,6 +179,34 @@ for step in range(10**6):
 """
 
 
+METER = """
+import os, time
+
+class Meter:
+    def __init__(self):
+        self.number, self.sum, self.seen_at = 0, 0.0, time.time()
+    def add(self, value):
+        self.number, self.sum, self.seen_at = self.number + 1, self.sum + value, time.time()
+        with open(f"meter-{os.environ['RANK']}.csv", "a") as table:
+            table.write(f"{self.number},{self.sum}\\n")
+"""
+BY_THE_TIME = f"""
+import os, sys, time
+sys.path.append(os.path.abspath("site-packages"))
+import meter
+meter, begun = meter.Meter(), f"runs/at-{{time.time_ns()}}"
+rank = int(os.environ["RANK"])
+if rank == 0:
+    os.makedirs(begun)
+    log = open(os.path.join(begun, "log"), "w")
+{SHARDED}
+    meter.add(model[0].weight.to_local().sum().item())
+    if rank == 0:
+        print(step, meter.number, meter.sum, meter.seen_at, file=log, flush=True)
+"""
+"""Each start begins another directory, with the times of its steps, and a package counts them."""
+
+
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
     found = run(
@@ -217,6 +245,19 @@ def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
     assert "worker 0 was killed while it wrote a file, after step 8: no step lost" in text
     equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
     assert equal in text and "1.pt" in text
+
+
+def test_what_is_another_one_in_each_undisturbed_run_is_not_compared(tmp_path: Path) -> None:
+    """All begin again after the death before the first step, in a directory of that time."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "meter.py").write_text(METER)
+    (tmp_path / "timed.py").write_text(BY_THE_TIME)
+    code, lines = check(tmp_path, "--device", "cpu", "-w", "2", "timed.py")
+    text = "\n".join(lines)
+    assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), text
+    assert ", meter-0.csv, meter-1.csv" in text.partition("equal to the undisturbed run: ")[2], text
+    words = r"not compared: runs/at-\d+/log has the same lines with other numbers, as in another un"
+    assert re.search(words, text), text
 
 
 def test_a_worker_is_replaced_in_its_replica(tmp_path: Path) -> None:
@@ -295,7 +336,7 @@ def test_a_log_lacks_what_was_due_at_a_death(tmp_path: Path, every: int) -> None
     assert (code, lines[-1]) == (0, "ok: the script heals"), lines
     lost = {x.rpartition(": ")[2] for x in lines if x.startswith("lost with the replica")}
     at = 8 if every == 4 else 12
-    assert lost == {f"{at}.pt was not written", "log.txt lacks 1 lines"}, lines
+    assert lost == {f"{at}.pt was not written", "log.txt lacks 1 line"}, lines
 
 
 def test_what_replica_0_alone_has_is_lost_with_it(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Files that a worker of one group writes on: none has a line twice after its replacement.
 
 A replacement repeats what followed its predecessor's generation, and would write it once more. So
-a worker leaves how long these files were at its last generations, and where it stood in those to
-which it does not append. Its replacement cuts off what came later, and goes on at that place. A
-file of several workers is not cut: each writes at its own place, or all append. Workers of another
-node may do so unseen, so a group that spans nodes has none of this. What the script has written
-again in front since the generation cannot be put back, which is told.
+a generation has how long these files were at its place, and where its worker stood in those to
+which it does not append. What was opened since is in a file of the slot, with its length then. A
+replacement cuts off what came later, removes what was not there, because a script may write a
+table's head where there is no table, and goes on at that place. A file of several workers is not
+cut: each writes at its own place, or all append. Workers of another node may do so unseen, so a
+group that spans nodes has none of this. What was written again in front since the generation
+cannot be put back, which is told; if the script appends to the file, nothing is cut then.
 
 Not here: which files count, and what a replacement writes before its place (rewriting.py).
 """
@@ -17,6 +19,7 @@ import fcntl
 import os
 import weakref
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,12 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "appended-{replica_id}.{group_rank}"
-FILES_MAX, KEPT = 64, 4
+FILES_MAX, BORN_MAX = 64, 4_096
 Sizes = dict[str, tuple[int, int]]
 """Of the files, by name: how long one is, and where this worker stands in it; -1: it appends."""
-Fronts = dict[str, int]
-"""Of the files that the script reads too, a checksum of that length."""
-FRONT_BYTES_MAX = 16 << 20
+NEVER = -1
+FRONT_BYTES, BACK_BYTES = 4 << 10, 64 << 10
+"""Of what there was at a place: the checksum of its begin and of its end is kept."""
 
 
 class Appended:
@@ -44,11 +47,19 @@ class Appended:
 
     def __init__(self, path: Path) -> None:
         self._path, self._journal = path, Journal(path)
-        self._left = _read(path)
-        self._lengths: list[tuple[int, Sizes, Fronts]] = []  # at the steps of the last generations
+        self._is_successor, self._left = path.exists(), _read(path)
+        self._is_left = False  # somebody may go on from here, so that it must be known
+        self._first: dict[str, tuple[int, int, int]] = {}  # and the generation before it was made
+        self._born: dict[str, int] = {}  # files that were made in the loop, after which generation
+        self._step = NEVER  # of the newest generation
         self._open: dict[str, Any] = {}
         self.at_place: Sizes = {}
         self._before: Sizes = {}
+
+    def makes(self, file: Any) -> None:
+        """The script, or a package for it, is about to make a file in the loop."""
+        if len(self._born) < BORN_MAX:
+            self._born[os.path.realpath(os.fspath(file))] = self._step
 
     def opened(self, file: Any, opened: Any) -> None:
         """The script has opened a file to append to it, or to write it in all of its steps."""
@@ -57,35 +68,32 @@ class Appended:
         if is_new and len(self._open) >= FILES_MAX:
             return
         self._open[name] = weakref.ref(opened)
-        if is_new and self._lengths:
-            size = os.fstat(opened.fileno()).st_size, _place_of(opened)
-            for _, sizes, _ in self._lengths:
-                sizes[name] = size
-            self._leave()
-
-    def takes(self, step: int) -> None:
-        """A generation is made, of the last place."""
-        fronts = {}
-        for name, (length, _) in self.at_place.items():
-            opened = self._open[name]()
-            if opened is not None and not opened.closed and opened.readable():
-                fronts[name] = _front(name, length)
-        self._lengths = [*self._lengths[1 - KEPT :], (step, self.at_place, fronts)]
-        if self._open or self._left:
-            self._left = []  # of an incarnation that has ended
-            self._leave()
+        if is_new:
+            size = os.fstat(opened.fileno()).st_size
+            self._first[name] = size, _place_of(opened), self._born.get(name, NEVER)
+            if self._is_left:
+                self._leave()
 
     def lengths(self) -> Sizes:
         """How long the files are now."""
         lengths: Sizes = {}
         for name, ref in self._open.items():
             with contextlib.suppress(OSError, ValueError):
-                opened, place = ref(), -1
+                opened, place = ref(), self._before[name][1] if ref is _not_opened else -1
                 if opened is not None and not opened.closed:
                     opened.flush()
                     place = _place_of(opened)
                 lengths[name] = os.stat(name).st_size, place
         return lengths
+
+    def for_generation(self, step: int) -> dict[str, tuple[int, int, int]]:
+        """Of a generation of the last place: the files then, each with a checksum."""
+        self._step = step
+        if not self._is_left:
+            self._is_left = True
+            self._leave()
+        known = self.at_place.items()
+        return {name: (length, at, _checksum(name, length)) for name, (length, at) in known}
 
     def place(self, name: str) -> int | None:
         """Where the predecessor stood in a file; None: it appended, or that is not known."""
@@ -93,27 +101,42 @@ class Appended:
         return place if place >= 0 else None
 
     def _leave(self) -> None:
-        self._journal.begin(self._lengths)
+        self._journal.begin(self._first)
 
-    def goes_on(self, step: int) -> None:
-        """This worker goes on from its predecessor's generation."""
-        left = {at: (sizes, fronts) for at, sizes, fronts in self._left}
-        before, fronts = left.get(step, ({}, {}))
-        self._before = before
+    def goes_on(self, step: int, files: Mapping[str, tuple[int, int, int]]) -> None:
+        """This worker goes on from its predecessor's generation of ``step``, with its ``files``."""
+        if not self._is_successor:  # of a job that has ended: they may be another's since
+            return
+        self._step = step
+        self._before = {name: (length, at) for name, (length, at, _) in self._left.items()}
+        self._before |= {name: (length, at) for name, (length, at, _) in files.items()}
         paths = self._path.parent.glob(FILE.format(replica_id="*", group_rank="*"))
-        found = [sizes for path in paths if path != self._path for _, sizes, _ in _read(path)]
-        others = {name for sizes in found for name in sizes}
-        for name in before.keys() - others:
-            length, _ = before[name]
+        others = {name for path in paths if path != self._path for name in _read(path)}
+        for name in self._before.keys() - others:
             with contextlib.suppress(OSError):
-                if name in fronts and fronts[name] != _front(name, length):
-                    told.say(
-                        f"{os.path.basename(name)} was written again from its beginning in a step "
-                        "that a replacement repeats: some of its lines may be wrong"
-                    )
-                if os.stat(name).st_size > length:
-                    os.truncate(name, length)
-        self._lengths = [(step, before, fronts)] if before else []
+                if name not in files and self._left[name][2] >= step:
+                    os.unlink(name)
+                else:
+                    self._cut(name, files)
+        self._open = dict.fromkeys(self._before, _not_opened) | self._open
+        now = {name: (*x, NEVER) for name, x in (self.lengths() | self._before).items()}
+        self._first, self._is_left = now | self._left, True
+        self._leave()
+
+    def _cut(self, name: str, files: Mapping[str, tuple[int, int, int]]) -> None:
+        length, place = self._before[name]
+        is_other = name in files and files[name][2] != _checksum(name, length)
+        if is_other:
+            told.say(
+                f"{os.path.basename(name)} was written again from its beginning in a step "
+                "that a replacement repeats: some of its lines may be wrong"
+            )
+        if os.stat(name).st_size > length and not (is_other and place < 0):
+            os.truncate(name, length)
+
+
+def _not_opened() -> None:
+    """Of a file that this worker's predecessor has opened."""
 
 
 def _place_of(opened: Any) -> int:
@@ -123,11 +146,13 @@ def _place_of(opened: Any) -> int:
     return os.lseek(number, 0, os.SEEK_CUR)
 
 
-def _front(name: str, length: int) -> int:
+def _checksum(name: str, length: int) -> int:
     with contextlib.suppress(OSError), Path(name).open("rb") as file:
-        return zlib.crc32(file.read(min(length, FRONT_BYTES_MAX)))
+        front = zlib.crc32(file.read(min(length, FRONT_BYTES)))
+        file.seek(max(0, length - BACK_BYTES))
+        return zlib.crc32(file.read(min(length, BACK_BYTES)), front)
     return 0
 
 
-def _read(path: Path) -> list[tuple[int, Sizes, Fronts]]:
-    return [tuple(row) for head, _ in read(path)[-1:] for row in head]
+def _read(path: Path) -> dict[str, tuple[int, int, int]]:
+    return {name: tuple(x) for head, _ in read(path)[-1:] for name, x in head.items()}

@@ -397,7 +397,7 @@ class InPlace(Generations):
         self.number, self._must = self.number + 1, False
         self.write(packed(head, parts), given.leaves, step, calls, before, groups=self._groups)
         if self.predecessor is not None:
-            self.predecessor.is_left(step)
+            self.predecessor.is_left()
         self.took_s = time.thread_time() - began - self.area.touched_s
 
     def _load(self) -> None:

@@ -226,7 +226,8 @@ class Memory(Generations):
             "batches": self.batches.digests(),
             "iterators": names,
             "draws": self.batches.have_drawn,
-            "printed": (0, 0) if noting.printed is None else noting.printed.at_place,
+            "printed": () if noting.printed is None else noting.printed.at_place,
+            "files": {} if noting.appended is None else noting.appended.for_generation(self._step),
             **described(given),
             "chunks": self._chunks_of(given.leaves),
         }
@@ -243,8 +244,6 @@ class Memory(Generations):
             self.write(text, leaves, head["step"], calls, before, is_whole=is_whole)
             self.took_s += time.thread_time() - began - self.area.touched_s
 
-        if noting.appended is not None:
-            noting.appended.takes(self._step)
         self.number += 1
         self.took_s = time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not self.number:
@@ -308,7 +307,7 @@ class Memory(Generations):
         tree = restored(state, head, own.leaves)
         self.place = head["place"]
         if self.script.noting.appended is not None:
-            self.script.noting.appended.goes_on(head["step"])
+            self.script.noting.appended.goes_on(head["step"], head["files"])
         if self.script.noting.printed is not None:
             done, world = self.world.done, self.world
             self.script.noting.printed.goes_on(head["printed"], lambda: world.count <= done)

@@ -36,6 +36,7 @@ from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Positions, refu
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Left, States
+from ftrun.inject.zero_edit.sent import Position
 from ftrun.inject.zero_edit.values.changes import differing
 from ftrun.inject.zero_edit.values.counters import Read, plain
 from ftrun.inject.zero_edit.values.walk import frames_of
@@ -55,8 +56,8 @@ class Noted:
 
     ``exchanges``: collectives before it. ``is_passed``: only the draw was counted (sparing.py).
     ``random``: the generators. ``lengths``: of the files to which the script appends, and its
-    places in them; ``printed``: lines. ``opened``: where the iterators of loaders stood. ``held``:
-    generators of Python's.
+    places in them; ``printed``: where its standard streams stood, and ``opened`` the iterators of
+    loaders. ``held``: generators of Python's.
     """
 
     stack: tuple[Spot, ...] = ()
@@ -68,7 +69,7 @@ class Noted:
     random: States | None = None
     over: tuple[tuple[Spot, range], ...] = ()
     lengths: Sizes = field(default_factory=dict)
-    printed: tuple[int, ...] = ()
+    printed: tuple[Position, ...] = ()
     opened: Positions = ()
     held: tuple[suspended.Suspended, ...] = ()
     within: int = 0

@@ -135,7 +135,7 @@ class Predecessor:
             return None
         names, random = script.randomness.encoded()
         groups, bodies = succeeding.left_of(self._world)
-        printed = script.noting.printed
+        printed, appended = script.noting.printed, script.noting.appended
         head = {
             "count": place.within,
             "place": script.encoded(),
@@ -144,14 +144,14 @@ class Predecessor:
             "iterators": names,
             "random": len(random),
             "groups": groups,
-            "printed": (0, 0) if printed is None else printed.at_place,
+            "printed": () if printed is None else printed.at_place,
+            "step": (step := made.current_step()),
+            "files": {} if appended is None else appended.for_generation(step),
         }
         return head, [*random, *bodies]
 
-    def is_left(self, step: int) -> None:
-        """A generation of ``step`` is made."""
-        if self._script.noting.appended is not None:
-            self._script.noting.appended.takes(step)
+    def is_left(self) -> None:
+        """A generation is made."""
         self._gradients.are_left_out()
 
     # ------------------------------------------------------------ a replacement
@@ -172,7 +172,7 @@ class Predecessor:
         if self._is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
         if script.noting.appended is not None:
-            script.noting.appended.goes_on(head["state"][0])
+            script.noting.appended.goes_on(head["step"], head["files"])
         if script.noting.printed is not None:
             script.noting.printed.goes_on(head["printed"], lambda: keeper.is_repeating)
 

@@ -131,18 +131,27 @@ class Rewriting(ModuleType):
                 self._appending = [held for held in self._appending if held.is_open]
                 if purpose == "a" and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
+        appended = self.appended if self._is_ours(file, opener, mode) else None
+        if appended is not None and self._has_begun() and not os.path.lexists(file):
+            appended.makes(file)
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
         if purpose == "x" and not self._has_begun():
             self._drafts.made(file)
-        is_kept = purpose == "a" or (purpose == "w" and not self._has_begun())
-        if is_kept and self.appended is not None and self._is_ours(file, opener):
-            self.appended.opened(file, found)
+        is_kept = purpose == "a" or (purpose == "w" and not self._has_begun() and is_by_script())
+        if is_kept and appended is not None:
+            appended.opened(file, found)
         return found
 
-    def _is_ours(self, file: Any, opener: Any) -> bool:
+    def _is_ours(self, file: Any, opener: Any, mode: Any) -> bool:
+        """Whether a file that is written is the script's, or a package's that may append to it for
+        the script, as a logger's table where it works. One elsewhere may be another job's too."""
         is_main = threading.current_thread() is threading.main_thread()
         is_named = opener is None and isinstance(file, (str, os.PathLike))
-        return is_main and is_named and not self._drafts.is_forked and is_by_script(3)
+        is_written = isinstance(mode, str) and bool({*"wax"} & {*mode})
+        if not (is_main and is_named and is_written) or self._drafts.is_forked:
+            return False
+        path = Path(os.path.realpath(os.fspath(file)))
+        return Path.cwd() in path.parents or self._drafts.is_own(path) or is_by_script(3)
 
     def _note_appending(self, path: Path, opened: IO[Any]) -> IO[Any]:
         self._appending.append(_Held(path, weakref.ref(opened)))

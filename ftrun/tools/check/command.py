@@ -29,7 +29,7 @@ from ftrun.base.errors import naming
 from ftrun.base.files import read_object
 from ftrun.tools.check.place import Due, Place, compare, due_after
 from ftrun.tools.check.plan import WRITING, Kill, plan_of
-from ftrun.tools.check.verdict import Run, Trial, lines_of, other_values
+from ftrun.tools.check.verdict import Run, Trial, lines_of, may_vary
 
 VARIABLE, PLAN, REFUSED, UNEVEN = "FTRUN_CHECK", "plan.json", "refused.json", "uneven"
 """As in inject/zero_edit/trial.py, which imports torch."""
@@ -93,11 +93,13 @@ def check_script(
                 )
                 trial.exact = run("exact", trial.plan.exact)
                 due = _due(undisturbed, trial.exact.kills)
-                trial.files = compare(undisturbed.files, trial.exact.files, due)
-                is_whole = is_group and trial.exact.is_whole(replicas)
-                if is_whole and any(other_values(trial, trial.exact)):
-                    _say("runs undisturbed again, to see which values are other ones in each run")
+                files = undisturbed.files
+                starts = _starts(undisturbed) if is_group else {}
+                trial.files = compare(files, trial.exact.files, due, trial.exact.early, starts)
+                if trial.exact.is_whole(replicas) and may_vary(trial, trial.exact):
+                    _say("runs undisturbed again, to see what is other in each run")
                     trial.again = run("again", (), UNEVEN)
+                    trial.vary = compare(files, trial.again.files, {}, trial.again.early)
             if trial.plan.counted:
                 _say("runs with deaths in evaluations")
                 trial.counted = run("counted", trial.plan.counted)
@@ -115,6 +117,12 @@ def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
         for kill in writing
         for name, span in due_after(undisturbed.reports[kill.victim]["sizes"], kill.step).items()
     }
+
+
+def _starts(undisturbed: Run) -> dict[str, int]:
+    """How large each file was before the first step."""
+    known = (report["sizes"].items() for report in undisturbed.reports.values())
+    return {name: sizes["0"] for each in known for name, sizes in each if "0" in sizes}
 
 
 def _say(line: str) -> None:
@@ -164,6 +172,8 @@ def _run(
         if (path := directory / f"killed-{n}").exists()
     }
     steps = {index: _steps(directory / f"steps-{index}") for index in range(replicas)}
+    files = place.end(f"files-{directory.name}")
+    since = taken_since(steps)
     return Run(
         code,
         is_late,
@@ -172,7 +182,8 @@ def _run(
         joins,
         tuple(struck),
         differences_of(logs),
-        place.end(f"files-{directory.name}"),
+        files,
+        frozenset(name for name, path in files.items() if path.stat().st_mtime < since),
         taken_again(struck, steps) if plan["is_group"] else (),
         tuple(line for _, line in told),
         {kill: line for kill in struck for line in told_after(struck, kill, told)[:1]},
@@ -185,6 +196,12 @@ def _steps(path: Path) -> list[tuple[float, int]]:
         return []
     lines = (line.split() for line in path.read_text().splitlines())
     return [(float(at), int(step)) for at, step in lines]
+
+
+def taken_since(steps: Mapping[int, Sequence[tuple[float, int]]]) -> float:
+    """When some worker had taken its first step. ``steps``: when each has begun which."""
+    later = (at for known in steps.values() for at, step in known if step > known[0][1])
+    return min(later, default=math.inf)
 
 
 def taken_again(

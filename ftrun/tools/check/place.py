@@ -12,11 +12,15 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
+from types import MappingProxyType
 
 from ftrun.base.errors import UserError
+from ftrun.base.words import counted
 
 LINKED_BYTES = 64 << 20
 """Files from this size on are links to the originals."""
@@ -28,18 +32,48 @@ Due = Mapping[str, tuple[int, int]]
 """By a file's name, from which byte to which."""
 
 
+class How(IntEnum):
+    """How a file differs from the undisturbed run's: what comes later says more."""
+
+    NUMBERS, LINES, BYTES, COUNT, ABSENT = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Of one file from the undisturbed run's. ``lines``: so many more; below 0: fewer."""
+
+    how: How
+    lines: int = 0
+
+    @property
+    def is_lack(self) -> bool:
+        """Whether the file, or lines of it, are not there."""
+        return self.how is How.ABSENT or self.lines < 0
+
+    def __str__(self) -> str:
+        """What the file does, or has."""
+        if self.how is How.COUNT:
+            return f"{'lacks' if self.lines < 0 else 'has'} {counted(abs(self.lines), 'line')}" + (
+                " more" * (self.lines > 0)
+            )
+        return {
+            How.NUMBERS: "has the same lines with other numbers",
+            How.LINES: "has other lines",
+            How.BYTES: "has other bytes",
+        }.get(self.how, "was not written")
+
+
 @dataclass(frozen=True, slots=True)
 class Files:
     """How the files of one run compare with those of another.
 
-    ``equal``: both have written them alike. ``other``: as many lines, with other numbers, or other
-    bytes. ``missing``: by name, that it lacks the file, or lines of it; ``lost``: those of which it
-    lacks nothing else than what was due. ``more``: what the undisturbed one has under no such name.
+    ``equal``: both have written them alike. ``unlike``: by name, how it differs; ``lost``: those of
+    which it lacks nothing else than what was due. ``more``: what the undisturbed one has under no
+    such name.
     """
 
     equal: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
+    unlike: dict[str, Difference] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
     more: list[str] = field(default_factory=list)
 
@@ -117,42 +151,75 @@ def _size(of: Mapping[str, int], step: int) -> int:
     return [0, *(size for after, size in of.items() if int(after) <= step)][-1]
 
 
-def compare(undisturbed: dict[str, Path], killed: dict[str, Path], due: Due) -> Files:
+def compare(
+    undisturbed: dict[str, Path],
+    killed: dict[str, Path],
+    due: Due,
+    early: Collection[str] = frozenset(),
+    starts: Mapping[str, int] = MappingProxyType({}),
+) -> Files:
     """The files that a run with deaths has written, compared with those of the undisturbed run.
 
     Args:
+        early: of the former, those that were last written before any step was taken: what a start
+            left that came to no step is no part of the file that the next start began.
+        starts: how many bytes the undisturbed run has written to a file before its first step.
+            Each start of the job that appends to it writes these again.
         due: what a replica that died while it wrote would have written before its successor could
             join, by the undisturbed run: from which byte to which. Nobody else writes it.
     """
-    files = Files()
-    by_form: dict[str, list[str]] = {}
-    for name in sorted(killed.keys() - undisturbed.keys()):
-        by_form.setdefault(form_of(name), []).append(name)
-    left = set(killed)
-    for name, path in sorted(undisturbed.items()):
-        # Each life of a replica may write one of its own: together they are the undisturbed one's.
-        alike = [name] if name in killed else [*by_form.get(form_of(name), ())]
+    files, left = Files(), set(killed)
+    for name, alike in sorted(_pairs(undisturbed, killed, early).items()):
+        path = undisturbed[name]
         if not alike:
-            files.missing[name] = "was not written"
+            files.unlike[name] = Difference(How.ABSENT)
             start, end = due.get(name, (0, 0))
             if start == 0 < end:
                 files.lost.add(name)
             continue
         left.discard(alike[-1])
-        if name not in killed:
-            by_form[form_of(name)].pop()
-        if _digest(path) == _digest(killed[alike[-1]]):
+        if _digest(path) in (_digest(killed[alike[-1]]), _digest(*(killed[x] for x in alike))):
             files.equal.append(name)
-        else:
-            ours = b"".join(killed[x].read_bytes() for x in alike)
-            _compare_contents(files, name, path.read_bytes(), ours, due.get(name, (0, 0)))
+            continue
+        ours, theirs = b"".join(killed[x].read_bytes() for x in alike), path.read_bytes()
+        first = theirs[: starts.get(name, 0)]
+        while first and ours.startswith(2 * first):
+            ours = ours[len(first) :]
+        if ours == theirs:
+            files.equal.append(f"{name} (but for what a start wrote that came to no step)")
+            continue
+        files.unlike[name] = found = _difference(theirs, ours)
+        if found.is_lack and _lacks_only(theirs, ours, *due.get(name, (0, 0))):
+            files.lost.add(name)
     files.more.extend(sorted(left))
-    for name in files.missing.keys() - due.keys():
+    lacking = {name for name, found in files.unlike.items() if found.is_lack}
+    for name in lacking - due.keys():
         # No worker knows of it: native code has written it, as those beside it were written.
-        beside = {x for x in files.missing if os.path.dirname(x) == os.path.dirname(name)}
+        beside = {x for x in lacking if os.path.dirname(x) == os.path.dirname(name)}
         if beside & due.keys() and beside & due.keys() <= files.lost:
             files.lost.add(name)
     return files
+
+
+def _pairs(
+    undisturbed: Collection[str], killed: Collection[str], early: Collection[str]
+) -> dict[str, list[str]]:
+    """For each file of the undisturbed run, the one of the same name, or those of its form.
+
+    Each life of a replica may write one of its own: together they are the undisturbed one's.
+    """
+    pairs = {name: [name] for name in undisturbed if name in killed}
+    theirs, ours = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for name in sorted({*undisturbed, *killed} - pairs.keys()):
+        (theirs if name in undisturbed else ours)[form_of(name)].append(name)
+    for form, names in theirs.items():
+        left = [x for x in ours[form] if x not in early]
+        left = left if len(left) >= len(names) else ours[form][-len(names) :]
+        have_one_each = len(left) <= len(names)
+        for name in names:
+            pairs[name] = left[:1] if have_one_each else [*left]
+            left = [x for x in left if x not in pairs[name][-1:]]
+    return pairs
 
 
 def form_of(name: str) -> str:
@@ -160,21 +227,13 @@ def form_of(name: str) -> str:
     return _NUMBER.sub(b"0", os.fsencode(name)).decode(errors="replace")
 
 
-def _compare_contents(
-    files: Files, name: str, theirs: bytes, ours: bytes, due: tuple[int, int]
-) -> None:
+def _difference(theirs: bytes, ours: bytes) -> Difference:
     if b"\0" in theirs[:8192] or b"\0" in ours[:8192]:
-        files.other.append(f"{name} (other bytes)")
-        return
-    fewer = theirs.count(b"\n") - ours.count(b"\n")
-    if fewer > 0:
-        files.missing[name] = f"lacks {fewer} lines"
-        if _lacks_only(theirs, ours, *due):
-            files.lost.add(name)
-    elif _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours):
-        files.other.append(f"{name} (the same lines with other numbers)")
-    else:
-        files.other.append(f"{name} (other lines)")
+        return Difference(How.BYTES)
+    if more := ours.count(b"\n") - theirs.count(b"\n"):
+        return Difference(How.COUNT, more)
+    is_alike = _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours)
+    return Difference(How.NUMBERS if is_alike else How.LINES)
 
 
 def _lacks_only(theirs: bytes, ours: bytes, start: int, end: int) -> bool:
@@ -227,9 +286,11 @@ def _state(path: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _digest(path: Path) -> bytes:
+def _digest(*paths: Path) -> bytes:
+    """Of files that are one."""
     hashed = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            hashed.update(piece)
+    for path in paths:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                hashed.update(piece)
     return hashed.digest()

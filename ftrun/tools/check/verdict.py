@@ -6,13 +6,14 @@ Not here: the runs (command.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ftrun.base.words import counted, first_of
-from ftrun.tools.check.place import Files, form_of
+from ftrun.tools.check.place import Difference, Files, How, form_of
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
 
 TEXT_CHARS_MAX = 24
@@ -26,7 +27,8 @@ class Run:
     ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
     end, by number; one that did not come to it has left none. ``joins``: of newcomers in their
     order, with their replica's number. ``kills``: those that struck. ``differences``: between
-    replicas that the lighthouse has found. ``files``: those that it has written. ``again``: for
+    replicas that the lighthouse has found. ``files``: those that it has written; ``early``: those
+    among them that were last written before any step was taken. ``again``: for
     each death, how many steps another worker took again after it, and how many its replacement.
     ``told``: why not every death could be mended; ``fell``: after which.
     """
@@ -39,6 +41,7 @@ class Run:
     kills: tuple[Kill, ...] = ()
     differences: Sequence[str] = ()
     files: dict[str, Path] = field(default_factory=dict)
+    early: frozenset[str] = frozenset()
     again: tuple[tuple[int, int], ...] = ()
     told: tuple[str, ...] = ()
     fell: Mapping[Kill, str] = field(default_factory=dict)
@@ -55,9 +58,9 @@ class Trial:
     in which their peers counted for them. None: there was no such run.
 
     ``is_group``: workers are replaced in their group, and each is seen as one of ``replicas``.
-    ``workers``: of each replica of the job. ``again``: undisturbed
-    once more, by an uneven clock: the values that are other ones in each run, or follow from the
-    time, show there."""
+    ``workers``: of each replica of the job. ``again``: undisturbed once more, by an uneven clock:
+    what is another one in each run, or follows from the time, shows there, in values as in the
+    files (``vary``). It cannot be compared."""
 
     replicas: int
     workers: int
@@ -68,6 +71,7 @@ class Trial:
     counted: Run | None = None
     again: Run | None = None
     files: Files = field(default_factory=Files)
+    vary: Files = field(default_factory=Files)
     is_group: bool = False
 
     @property
@@ -330,17 +334,20 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
         words = f"not equal to the undisturbed run: {first_of(values)}"
         (problems if trial.is_group else told).append(words)
     equal += trial.files.equal
-    told += [f"not equal to the undisturbed run: {x}" for x in trial.files.other]
-    for name, words in trial.files.missing.items():
+    for name, found in trial.files.unlike.items():
         if name in trial.files.lost:
-            told.append(f"lost with the replica that wrote it, and not due again: {name} {words}")
+            told.append(f"lost with the replica that wrote it, and not due again: {name} {found}")
+        elif _varies(trial, name):
+            told.append(f"not compared: {name} {found}, as in another undisturbed run")
+        elif _is_wrong(trial, found):
+            problems.append(f"{name} {found}, unlike the undisturbed run's")
         else:
-            problems.append(f"{name} {words}, as the undisturbed run has it")
+            told.append(f"not equal to the undisturbed run: {name} {found}")
     ours = {name for report in after.values() for name in report["files"]}
     known = {os.path.basename(name) for report in before.values() for name in report["files"]}
     left = [x for x in trial.files.more if x not in ours and os.path.basename(x) in known]
     more = [name for name in trial.files.more if name not in left]
-    apart = _apart(trial.undisturbed.files, more)
+    apart = _apart(trial.undisturbed, run, left)
     if more:
         told.append(f"more than the undisturbed run: a life of a replica began {first_of(more)}")
     if apart:
@@ -356,13 +363,33 @@ def _compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     return [f"equal to the undisturbed run: {first_of(equal)}", *told], problems
 
 
-def _apart(undisturbed: Iterable[str], more: Iterable[str]) -> list[str]:
-    """The directories of files that only the run with deaths has, whose names have other numbers
-    than that of one in the undisturbed run, and are the same otherwise."""
-    homes = {os.path.dirname(name) for name in undisturbed}
-    forms = {form_of(home) for home in homes - {""}}
-    found = dict.fromkeys(os.path.dirname(name) for name in more)
-    return [home for home in found if home not in homes and form_of(home) in forms]
+def _is_wrong(trial: Trial, found: Difference) -> bool:
+    """Whether a file may not differ so. Objects that are equal are not always the same bytes."""
+    return found.is_lack or (trial.is_group and found.how is not How.BYTES)
+
+
+def _varies(trial: Trial, name: str) -> bool:
+    """Whether a file is as unlike in another undisturbed run as in that with deaths."""
+    before = trial.vary.unlike.get(name)
+    return before is not None and before.how >= trial.files.unlike[name].how
+
+
+def _apart(undisturbed: Run, run: Run, left: Collection[str]) -> list[str]:
+    """The directories that only the run with deaths has, of those whose names differ in numbers
+    alone, where it went on in more of them than the undisturbed one.
+
+    A start that came to no step went on nowhere: torchrun's leave such a directory too.
+    """
+    theirs, ours = (
+        dict.fromkeys(os.path.dirname(x) for x in one.files.keys() - one.early - {*left})
+        for one in (undisturbed, run)
+    )
+    more = Counter(map(form_of, ours))
+    more.subtract(map(form_of, theirs))
+    known = {*map(form_of, theirs)}
+    return sorted(
+        x for x in ours if x not in theirs and form_of(x) in known and more[form_of(x)] > 0
+    )
 
 
 def _counted(trial: Trial, run: Run) -> Iterator[str]:
@@ -384,6 +411,13 @@ def _other_inputs(before: Reports, after: Reports, named: Callable[[int], str]) 
 def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:
     ours, theirs = after[index]["kept"][kind], before[index]["kept"][kind]
     yield from (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+
+
+def may_vary(trial: Trial, run: Run) -> bool:
+    """Whether a run is unlike the undisturbed one where another undisturbed one may be so too."""
+    unlike = (x for name, x in trial.files.unlike.items() if name not in trial.files.lost)
+    is_unlike = any(_is_wrong(trial, found) for found in unlike)
+    return is_unlike or (trial.is_group and any(other_values(trial, run)))
 
 
 def other_values(trial: Trial, run: Run) -> Iterator[str]:

@@ -23,8 +23,9 @@ script's: no variable needs to lead to them, and what is another one at each dra
 other objects of packages those count that keep tensors, such as an average of the weights.
 
 Where a newcomer gets its own predecessor's, more counts: the variables of modules of the script's
-that are not on the stack, what classes, functions and the like hold (holders.py), and objects of
-the script's in torch's modules.
+that are not on the stack, what classes, functions and the like hold (holders.py), objects of
+the script's in torch's modules, and plain values in the attributes of packages' objects that the
+script has (a progress bar's count, a meter's sum). What these lead to may belong to the process.
 
 Not here: which values have changed (changes.py), setting them (writing.py).
 """
@@ -311,6 +312,7 @@ class _Search:
         self._met: set[int] = set()
         self._kept: set[int] = set()
         self._modules: set[int] = set()  # torch's
+        self._counting: list[tuple[str, Any]] = []  # packages' objects, by path
 
     def variable(self, name: str, value: Any, kind: int) -> None:
         """Add what a variable names."""
@@ -341,6 +343,16 @@ class _Search:
             self._to.function, path, item, depth
         ):
             self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
+        elif walk.reaches_all and mode & OBJECTS:
+            self._counting.append((path, item))
+
+    def _counts(self) -> None:
+        """Add what packages' objects that the script has count: after all that is its own."""
+        values = self._to.values
+        for path, item in self._counting:
+            for name, value in list((attributes_of(item) or {}).items()):
+                if len(values) < limits.VALUES and not LEFT_OUT[name] and is_value(value):
+                    values[f"{path}.{name}"] = packed(value)
 
     def _iterator(self, path: str, item: Any, deep: int) -> None:
         """Add a generator of the script's; also one that ``zip`` and the like ask for items."""
@@ -382,6 +394,7 @@ class _Search:
                     inner = KINDS[type(item)]
                     if inner >= Kind.LIST or inner is Kind.GENERATOR:
                         self._item(f"{path}[{index}]", item, inner, depth, 0, below, kind)
+        self._counts()
 
     def _items_kind(self, path: str, holder: Any, mode: int) -> int:
         """Of an object of the script's that is a list, a dict and the like, too: as which its items

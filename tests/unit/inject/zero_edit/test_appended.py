@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from ftrun.inject.zero_edit.appended import Appended
+
+Files = dict[str, tuple[int, int, int]]
 
 
 def append(worker: Appended, path: Path, text: str) -> None:
@@ -15,32 +18,78 @@ def append(worker: Appended, path: Path, text: str) -> None:
         file.write(text)
 
 
-def step(worker: Appended, number: int) -> None:
+def generation(worker: Appended, step: int = 0) -> tuple[int, Files]:
     worker.at_place = worker.lengths()
-    worker.takes(number)
+    return step, json.loads(json.dumps(worker.for_generation(step)))
 
 
 def test_what_came_after_the_generation_is_cut_off(tmp_path: Path) -> None:
-    held, often, late = (tmp_path / x for x in ("held", "often", "late"))
+    held, often, late = files = [tmp_path / x for x in ("held", "often", "late")]
     worker = Appended(tmp_path / "appended-1.0")
     with held.open("w") as file:
         worker.opened(held, file)
         file.write("a")
         append(worker, often, "a")
-        step(worker, 3)
+        third = generation(worker)
         file.write("b")
         append(worker, often, "b")
         append(worker, late, "b")
-        step(worker, 4)
+        fourth = generation(worker)
         file.write("c")
         append(worker, late, "c")
-    assert [x.read_text() for x in (held, often, late)] == ["abc", "ab", "bc"]
-    Appended(tmp_path / "appended-1.0").goes_on(4)
-    assert [x.read_text() for x in (held, often, late)] == ["ab", "ab", "b"]
-    Appended(tmp_path / "appended-1.0").goes_on(3)  # its replacement has died before its first one
-    assert [x.read_text() for x in (held, often, late)] == ["a", "a", ""]
-    Appended(tmp_path / "appended-1.0").goes_on(2)
-    assert held.read_text() == "a", "nothing is known of that step"
+    assert [x.read_text() for x in files] == ["abc", "ab", "bc"]
+    Appended(tmp_path / "appended-1.0").goes_on(*fourth)
+    assert [x.read_text() for x in files] == ["ab", "ab", "b"]
+    Appended(tmp_path / "appended-1.0").goes_on(*third)  # its replacement has died before its first
+    assert [x.read_text() for x in files] == ["a", "a", ""]
+
+
+def test_a_replacement_that_dies_before_its_first_generation(tmp_path: Path) -> None:
+    """It has opened a file first in a step that the next one repeats."""
+    log, late = tmp_path / "log", tmp_path / "late"
+    late.write_text("of before\n")
+    worker = Appended(tmp_path / "appended-1.0")
+    made = generation(worker)
+    append(worker, log, "a")
+    second = Appended(tmp_path / "appended-1.0")
+    second.goes_on(*made)
+    append(second, log, "a")
+    append(second, late, "b")
+    third = Appended(tmp_path / "appended-1.0")
+    third.goes_on(*made)
+    assert log.read_text() == "" and late.read_text() == "of before\n"
+    append(third, late, "b")
+    after = generation(third)
+    append(third, log, "a")  # not since its own generation
+    Appended(tmp_path / "appended-1.0").goes_on(*after)
+    assert log.read_text() == "" and late.read_text() == "of before\nb"
+
+
+def test_a_file_that_was_not_there_is_none(tmp_path: Path) -> None:
+    """What writes a table's head where there is no table; also if it is begun by another open."""
+    table = tmp_path / "table.csv"
+    worker = Appended(tmp_path / "appended-1.0")
+    before = generation(worker, 3)
+    worker.makes(table)
+    table.write_text("head\n")
+    since = generation(worker, 6)
+    append(worker, table, "6\n")
+    after = generation(worker, 7)
+    append(worker, table, "7\n")
+    for made, text in ((after, "head\n6\n"), (since, "head\n"), (before, None)):
+        Appended(tmp_path / "appended-1.0").goes_on(*made)
+        assert (table.read_text() if table.exists() else None) == text
+
+
+def test_the_files_of_a_job_that_has_ended_stay(tmp_path: Path) -> None:
+    """Another one goes on from its snapshot on the disk."""
+    worker = Appended(tmp_path / "appended-1.0")
+    append(worker, tmp_path / "log", "a")
+    made = generation(worker)
+    append(worker, tmp_path / "log", "b")
+    (tmp_path / "slot").mkdir()
+    Appended(tmp_path / "slot" / "appended-1.0").goes_on(*made)
+    assert (tmp_path / "log").read_text() == "ab"
 
 
 def test_a_file_of_several_workers_stays(tmp_path: Path) -> None:
@@ -48,9 +97,9 @@ def test_a_file_of_several_workers_stays(tmp_path: Path) -> None:
     workers = [Appended(tmp_path / f"appended-{rank}.0") for rank in range(2)]
     for worker in workers:
         append(worker, path, "a")
-        step(worker, 0)
+        made = generation(worker)
         append(worker, path, "b")
-    Appended(tmp_path / "appended-0.0").goes_on(0)
+    Appended(tmp_path / "appended-1.0").goes_on(*made)
     assert path.read_text() == "abab"
 
 
@@ -62,32 +111,37 @@ def test_a_worker_goes_on_at_its_own_place(tmp_path: Path) -> None:
         worker.opened(path, file)
         worker.opened(own, other)
         file.write("abc")
-        step(worker, 3)
+        third = generation(worker)
         file.write("d")
-        step(worker, 4)
+        generation(worker)
     replacement = Appended(tmp_path / "appended-1.0")
     assert replacement.place(str(path)) is None, "it stands nowhere so far"
-    replacement.goes_on(3)
+    replacement.goes_on(*third)
     assert replacement.place(str(path)) == 3
     assert replacement.place(str(own)) is None, "it appends"
 
 
+@pytest.mark.parametrize("mode", ["w+", "a"])
 def test_what_was_written_again_in_front_is_told(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], mode: str
 ) -> None:
+    """A table whose columns are more now; what appends to it has written it anew."""
     path = tmp_path / "table.csv"
     for is_again in (False, True):
+        path.unlink(missing_ok=True)
         worker = Appended(tmp_path / "appended-1.0")
-        with path.open("w+") as file:
+        with path.open(mode) as file:
             worker.opened(path, file)
             file.write("a\n1\n")
-            step(worker, 3)
-            file.seek(0 if is_again else 4)
-            file.write("a,b\n1,\n")
-            file.flush()
-        Appended(tmp_path / "appended-1.0").goes_on(3)
+            made = generation(worker)
+            file.write("2\n")
+            if is_again:
+                file.flush()
+                path.write_text("a,b\n1,\n2,\n")
+        Appended(tmp_path / "appended-1.0").goes_on(*made)
         text = "table.csv was written again from its beginning"
         assert (text in capfd.readouterr().err) == is_again
+        assert path.stat().st_size == (10 if is_again and mode == "a" else 4)
 
 
 def test_few_files_are_followed(tmp_path: Path) -> None:

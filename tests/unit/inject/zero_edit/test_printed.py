@@ -10,7 +10,10 @@ import pytest
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.printed import Printed
-from ftrun.snapshots.area import Board, GroupMemory, Word
+from ftrun.inject.zero_edit.sent import Position, Sent
+from ftrun.snapshots.area import PRINTED, Board, GroupMemory
+
+BEGIN = ((0, 0), (0, 0))
 
 
 @pytest.fixture
@@ -36,6 +39,11 @@ def life(monkeypatch: pytest.MonkeyPatch, board: Board) -> tuple[Printed, list[R
     return printed, raws
 
 
+def on(board: Board) -> Position:
+    """Where the standard output stands."""
+    return Sent(board, 0, PRINTED[:3], None, len).position()
+
+
 def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
     first, _ = life(monkeypatch, board)
     print("set-up\nstep 0")
@@ -52,15 +60,45 @@ def test_repeated_steps_print_nothing(monkeypatch: pytest.MonkeyPatch, board: Bo
     print("p 4")
     assert before[0].getvalue() == b"set-up\n"
     assert after[0].getvalue() == b"step 3\nstep 4\n"
-    assert third.counts() == (6, 0)
-    assert board.read(0, Word.PRINTED) == 6
+    assert third.counts() == ((6, 0), (0, 0)) and on(board) == (6, 0)
+
+
+def test_of_a_line_that_was_begun_the_rest_is_printed(
+    monkeypatch: pytest.MonkeyPatch, board: Board
+) -> None:
+    """A death between the text and the end of its line, which are two writes."""
+    life(monkeypatch, board)
+    print("step 1\nstep ", end="")
+    assert on(board) == (1, 5)
+    for line, rest in (("step 2", b"2\n"), ("step", b"\n")):
+        words = [(x, board.read(0, x)) for x in PRINTED]
+        second, raws = life(monkeypatch, board)
+        second.goes_on(BEGIN, lambda: True)
+        print("step 1")
+        print(line)
+        print("step 3")
+        assert raws[0].getvalue() == rest + b"step 3\n"
+        assert second.counts()[0] == on(board) == (3, 0)
+        for word, value in words:
+            board.set(0, word, value)
+
+
+def test_what_another_thread_or_a_signal_prints_in_between(
+    monkeypatch: pytest.MonkeyPatch, board: Board
+) -> None:
+    """It comes out in the middle of a line, and is not counted."""
+    monkeypatch.setattr(Sent, "write", lambda _, piece: (print("handler"), kept.append(piece)))
+    kept: list[bytes] = []
+    _, raws = life(monkeypatch, board)
+    print("step 1")
+    assert b"".join(kept) == b"step 1\n" and raws[0].getvalue() == b"handler\n" * 2
 
 
 def test_errors_and_notices_are_printed(monkeypatch: pytest.MonkeyPatch, board: Board) -> None:
     life(monkeypatch, board)
     print("epoch 0\nepoch 1\nepoch 2", file=sys.stderr)
     second, raws = life(monkeypatch, board)
-    second.goes_on((0, 0), lambda: True)
+    second.goes_on(BEGIN, lambda: True)
     told.say("of ftrun's")
     print("epoch 0", file=sys.stderr)
     try:
@@ -79,7 +117,7 @@ def test_past_its_predecessors_calls_it_prints_all(
         print(line)
     second, raws = life(monkeypatch, board)
     is_live = False
-    second.goes_on((0, 0), lambda: not is_live)
+    second.goes_on(BEGIN, lambda: not is_live)
     print("step 1\nbar\nstep 2")
     is_live = True
     print("step 3")
@@ -89,4 +127,4 @@ def test_past_its_predecessors_calls_it_prints_all(
     third, raws = life(monkeypatch, board)
     third.goes_on(at_place, lambda: True)
     print("step 4\nstep 5")
-    assert raws[0].getvalue() == b"step 5\n" and board.read(0, Word.PRINTED) == 6
+    assert raws[0].getvalue() == b"step 5\n" and on(board) == (6, 0)

@@ -346,6 +346,41 @@ def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriti
     assert path.read_text() == "before anew"
 
 
+def test_a_table_of_a_package_is_followed_where_the_script_works(
+    tmp_path: Path, place: Any, ours: Rewriting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With memory snapshots. One elsewhere may be another job's, too."""
+    seen: list[tuple[str, str]] = []
+
+    class Appended:
+        def makes(self, file: Any) -> None:
+            seen.append(("makes", os.path.basename(file)))
+
+        def opened(self, file: Any, _: Any) -> None:
+            seen.append(("opened", os.path.basename(file)))
+
+    appended: Any = Appended()
+    ours.appended, place.has_begun = appended, True
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    code = compile("def write(name, mode): open(name, mode).close()", "/site-packages/t.py", "exec")
+    package: dict[str, Any] = {}
+    exec(code, package)
+    for name, mode in (
+        ("rows", "w"),
+        ("rows", "a"),
+        ("rows", "r"),
+        ("../all", "a"),
+        ("other", "w"),
+    ):
+        package["write"](name, mode)
+    open("../own", "a").close()
+    assert seen == [
+        *(("makes", "rows"), ("opened", "rows"), ("makes", "other")),
+        *(("makes", "own"), ("opened", "own")),
+    ]
+
+
 @pytest.mark.parametrize("mode", ["a+", "+a", "ab+"])
 @pytest.mark.parametrize("begins_anew", [False, True])
 def test_a_file_that_is_read_too_shows_what_was_there(

@@ -9,7 +9,7 @@ import pytest
 
 from ftrun.base.errors import UserError
 from ftrun.tools.check import place
-from ftrun.tools.check.place import Place, compare, due_after
+from ftrun.tools.check.place import Difference, How, Place, compare, due_after
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_each_run_begins_from_the_same_files_at_the_same_path(tmp_path: Path, so
     assert sorted(runs[0]) == ["log", "out/best.pt"]
     files = compare(runs[0], runs[1], {})
     assert files.equal == ["out/best.pt"]
-    assert files.other == ["log (other lines)"] and not files.missing
+    assert files.unlike == {"log": Difference(How.LINES)}
 
 
 def test_a_path_leads_out_of_the_copy_as_out_of_the_directory(tmp_path: Path, source: Path) -> None:
@@ -66,6 +66,7 @@ def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
     contents = {
         "gone": (b"x", None),
         "short": (b"1\n2\n", b"1\n"),
+        "twice": (b"1\n2\n", b"1\n1\n2\n"),
         "numbers": (b"loss 0.5\n", b"loss 0.25\n"),
         "binary": (b"\0\1", b"\0\2"),
         "same": (b"x", b"x"),
@@ -78,8 +79,14 @@ def test_files_are_compared_by_bytes_lines_and_numbers(tmp_path: Path) -> None:
                 run[name].write_bytes(body)
     files = compare(before, after, {})
     assert files.equal == ["same"]
-    assert files.missing == {"gone": "was not written", "short": "lacks 1 lines"}
-    assert files.other == ["binary (other bytes)", "numbers (the same lines with other numbers)"]
+    assert {name: str(found) for name, found in files.unlike.items()} == {
+        "binary": "has other bytes",
+        "gone": "was not written",
+        "numbers": "has the same lines with other numbers",
+        "short": "lacks 1 line",
+        "twice": "has 1 line more",
+    }
+    assert {name for name, found in files.unlike.items() if found.is_lack} == {"gone", "short"}
 
 
 def test_what_was_due_is_what_a_file_got_from_a_step_to_the_next_one() -> None:
@@ -97,7 +104,7 @@ def test_what_native_code_wrote_is_lost_with_what_was_written_beside_it(tmp_path
     whole = dict.fromkeys(names, tmp_path / "x")
     due = {"1/model": (0, 1), "2/model": (0, 0), "3/model": (0, 1)}
     files = compare(whole, {}, due)
-    assert files.missing.keys() == whole.keys()
+    assert files.unlike.keys() == whole.keys()
     assert files.lost == {"1/model", "1/tokenizer"}
     assert compare(whole, {"1/model": tmp_path / "x"}, due).lost == set()
 
@@ -154,8 +161,7 @@ def test_a_name_with_a_time_or_a_uuid_is_found_by_its_form(
     for name in names:
         (tmp_path / name).write_bytes(b"\0" + name.encode())
     files = compare({names[0]: tmp_path / names[0]}, {names[1]: tmp_path / names[1]}, {})
-    assert files.missing == {} and files.more == []
-    assert files.other == [f"{names[0]} (other bytes)"]
+    assert files.unlike == {names[0]: Difference(How.BYTES)} and files.more == []
 
 
 def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None:
@@ -167,9 +173,37 @@ def test_what_only_the_run_with_deaths_has_is_told_apart(tmp_path: Path) -> None
     assert compare(before, before, {}).more == []
 
 
+def test_what_each_start_appends_is_not_compared(tmp_path: Path) -> None:
+    """A table's head, of a start that came to no step."""
+    paths = before, after = tmp_path / "before", tmp_path / "after"
+    for path, text in zip(paths, ("a,b\n1,2\n", "a,b\na,b\n1,2\n"), strict=True):
+        path.write_text(text)
+    (more,) = compare({"t": before}, {"t": after}, {}, starts={"t": 4}).equal
+    assert more == "t (but for what a start wrote that came to no step)"
+    after.write_text("a,b\na,b\n1,2\n1,2\n")
+    found = compare({"t": before}, {"t": after}, {}, starts={"t": 4}).unlike
+    assert found == {"t": Difference(How.COUNT, 1)}
+
+
+def test_files_of_one_form_are_paired_in_their_order(tmp_path: Path) -> None:
+    """Each worker has one in a directory by the time, and a start that came to no step has left
+    some, of which one is not written later at all."""
+    for body in "abx":
+        (tmp_path / body).write_text(f"{body}\n")
+    before = {"at-1/log": tmp_path / "a", "at-2/log": tmp_path / "b", "at-1/seed": tmp_path / "a"}
+    after = dict.fromkeys(["at-5/log", "at-6/log", "at-5/seed"], tmp_path / "x")
+    early = {*after, "at-7/seed"}
+    after |= {"at-7/log": tmp_path / "a", "at-8/log": tmp_path / "b", "at-7/seed": tmp_path / "a"}
+    files = compare(before, after, {}, early)
+    assert files.equal == [*sorted(before)] and files.more == ["at-5/log", "at-5/seed", "at-6/log"]
+
+
 def test_the_files_of_a_replica_s_lives_are_one(tmp_path: Path) -> None:
     for name, body in (("log.1", b"a\nb\nc\n"), ("log.2", b"a\n"), ("log.3", b"b\nc\n")):
         (tmp_path / name).write_bytes(body)
     lives = {x: tmp_path / x for x in ("log.2", "log.3")}
     files = compare({"log.1": tmp_path / "log.1"}, lives, {})
-    assert files.missing == {} and files.more == ["log.2"]
+    assert files.equal == ["log.1"] and files.more == ["log.2"]
+    assert compare({"log.1": tmp_path / "log.3"}, lives, {}, early={"log.2"}).equal == ["log.1"]
+    both = {"log.2", "log.3"}  # no life has written it later
+    assert compare({"log.1": tmp_path / "log.3"}, lives, {}, early=both).equal == ["log.1"]

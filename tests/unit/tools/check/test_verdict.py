@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.check.command import differences_of, taken_again, told_after
-from ftrun.tools.check.place import Files
+from ftrun.tools.check.command import differences_of, taken_again, taken_since, told_after
+from ftrun.tools.check.place import Difference, Files, How
 from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
-from ftrun.tools.check.verdict import Run, Trial, lines_of
+from ftrun.tools.check.verdict import Run, Trial, lines_of, may_vary
 
 KILLS = (Kill(1, TRAINING, 5), Kill(0, WRITING, 9))
 EXACT = Plan(KILLS, (), ("in an evaluation: there was none between the steps 1 and 18",))
@@ -273,28 +273,45 @@ def test_what_replica_0_alone_writes_is_named() -> None:
 
 def test_what_differs_and_may_is_named() -> None:
     other = report(now={"a.py:main i": 7, "a.py:main best": 0.25})
-    files = Files(other=["log (other lines)"])
+    files = Files(unlike={"log": Difference(How.LINES)})
     kept = {"buffers": {"bn": "9"}, "modules beside the model": {}, "optimizers": {"SGD": "2"}}
     lines, is_well = lines_of(trial(run(other, report(kept=kept)), files=files))
     assert is_well
     text = "\n".join(lines)
     assert "not equal to the undisturbed run: best (0.25, undisturbed 0.5)" in text
     assert "not equal to the undisturbed run: buffers bn" in text
-    assert "not equal to the undisturbed run: log (other lines)" in text
+    assert "not equal to the undisturbed run: log has other lines" in text
 
 
 def test_files_that_were_not_written_are_not_well() -> None:
-    lines, is_well = lines_of(trial(files=Files(missing={"best.pt": "was not written"})))
-    words = "FAILED: best.pt was not written, as the undisturbed run has it"
+    lines, is_well = lines_of(trial(files=Files(unlike={"best.pt": Difference(How.ABSENT)})))
+    words = "FAILED: best.pt was not written, unlike the undisturbed run's"
     assert not is_well and lines[-1] == words
 
 
 def test_what_was_due_between_the_death_and_the_join_is_named() -> None:
     for lost in ({"log"}, set[str]()):
-        files = Files(missing={"log": "lacks 2 lines"}, lost=lost)
-        lines, is_well = lines_of(trial(files=files))
+        files = Files(unlike={"log": Difference(How.COUNT, -2)}, lost=lost)
+        one = trial(files=files)
+        lines, is_well = lines_of(one)
         words = "lost with the replica that wrote it, and not due again: log lacks 2 lines"
         assert is_well == bool(lost) == (words in lines)
+        assert one.exact is not None and may_vary(one, one.exact) == (not lost)
+
+
+@pytest.mark.parametrize("ours", [Difference(How.NUMBERS), Difference(How.COUNT, 1)])
+def test_of_one_replica_each_file_must_be_as_undisturbed(ours: Difference) -> None:
+    """But for one that is as unlike in another undisturbed run, as by its times."""
+    one = replace(in_group([(0, 0)] * 3), files=Files(unlike={"log": ours}))
+    lines, is_well = lines_of(one)
+    assert not is_well and one.exact is not None and may_vary(one, one.exact)
+    assert lines[-1] == f"FAILED: log {ours}, unlike the undisturbed run's"
+    lines, is_well = lines_of(replace(one, vary=Files(unlike={"log": Difference(How.NUMBERS)})))
+    other = Files(unlike={"log": Difference(How.BYTES)})  # equal objects may be other bytes
+    assert lines_of(replace(one, files=other))[1]
+    is_time = ours.how is How.NUMBERS
+    assert is_well == is_time, lines
+    assert (f"not compared: log {ours}, as in another undisturbed run" in lines) == is_time
 
 
 def test_a_file_that_only_a_run_with_deaths_has() -> None:
@@ -311,14 +328,36 @@ def test_a_file_that_only_a_run_with_deaths_has() -> None:
 
 def test_a_life_that_went_on_in_a_directory_of_its_own_is_not_well() -> None:
     """As a logger of a package does that takes the next free number."""
-    before = replace(run(kills=(), joins=()), files={"out/version_0/metrics.csv": Path("m")})
-    exact = run(report(files=["out/version_1/metrics.csv", "out/notes/1"]))
-    more = ["out/notes/1", "out/version_1/metrics.csv"]
-    lines, is_well = lines_of(trial(exact, before, files=Files(more=more[:1])))
+    names = ["out/notes/1", "out/version_1/metrics.csv"]
+    first = "out/version_0/metrics.csv"
+    before = replace(run(kills=(), joins=()), files={first: Path("m")})
+    exact = replace(run(report(files=names)), files=dict.fromkeys([first, names[0]], Path("m")))
+    lines, is_well = lines_of(trial(exact, before, files=Files(more=names[:1])))
     assert is_well and lines[-2].endswith("a life of a replica began out/notes/1")
-    lines, is_well = lines_of(trial(exact, before, files=Files(more=more)))
+    exact.files[names[1]] = Path("m")
+    lines, is_well = lines_of(trial(exact, before, files=Files(more=names)))
     assert not is_well
     assert lines[-1].startswith("FAILED: a life of a replica went on in out/version_1, beside")
+
+
+def test_a_directory_by_the_time_is_another_one_in_each_run() -> None:
+    """The start that was killed before its first step has left one, and went on nowhere."""
+    before = replace(run(kills=(), joins=()), files={"runs/10-01/log": Path("m")})
+    ours = dict.fromkeys(["runs/10-05/log", "runs/10-07/log"], Path("m"))
+    exact = replace(run(), files=ours, early=frozenset({"runs/10-05/log"}))
+    files = Files(["runs/10-01/log"], more=["runs/10-05/log"])
+    lines, is_well = lines_of(trial(exact, before, files=files))
+    assert is_well and lines[-2].endswith("a life of a replica began runs/10-05/log"), lines
+    exact = replace(exact, early=frozenset())
+    lines, is_well = lines_of(trial(exact, before, files=files))
+    assert not is_well
+    assert lines[-1].startswith("FAILED: a life of a replica went on in runs/10-05, runs/10-07, b")
+
+
+def test_a_step_is_taken_when_a_worker_begins_another_one() -> None:
+    steps = {0: [(8.0, 0), (9.0, 0), (11.0, 1)], 1: [(8.0, 3), (12.0, 4)], 2: []}
+    assert taken_since(steps) == 11.0
+    assert taken_since({0: [(8.0, 0)]}) == float("inf")
 
 
 def test_a_death_in_an_evaluation_may_change_what_it_finds() -> None:

@@ -450,16 +450,18 @@ def test_a_packages_object_that_keeps_tensors(monkeypatch: pytest.MonkeyPatch) -
     average: Any = kind()
     average.shadow, average.updates = [torch.zeros(2)], 3
     bar: Any = kind()
-    bar.n, holder = 5, Counters()
-    holder.inner = bar
+    bar.n, bar.ends, bar.worker, holder = 5, [1.0], kind(), Counters()
+    bar.worker.n, holder.inner = 7, bar  # what it leads to may belong to this process
     for reaches_all in (False, True):
         walk = Walk()
         walk.reaches_all = reaches_all
         found = walk.walk([sys._getframe()])[0]
         assert [*found.units] == ["average.shadow"] and found.values["average.updates"] == 3
-        assert not {"bar.n", "holder.inner.n"} & found.values.keys() and holder.steps == 3
-    write_values(sys._getframe(), {"average.updates": 4})
-    assert average.updates == 4
+        counted = {"bar.n", "holder.inner.n"} & found.values.keys()
+        assert counted == ({"bar.n", "holder.inner.n"} if reaches_all else set()) and bar.ends
+        assert not any("ends" in x or "worker" in x for x in (*found.values, *found.containers))
+    write_values(sys._getframe(), {"average.updates": 4, "holder.inner.n": 6})
+    assert (average.updates, bar.n) == (4, 6)
     steps = [0]
     walk = Walk(lambda: steps[0])
     walk.begin()

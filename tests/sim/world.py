@@ -471,7 +471,7 @@ class World:
         if self.job.workers > 1:  # ranks of a group that are a step apart find out by waiting
             bound_s += 2 * GROUP_TIMEOUT_S
         if self.hung:  # peers notice only by waiting for its part of a sum
-            bound_s += OPERATION_TIMEOUT_S
+            bound_s += OPERATION_TIMEOUT_S + JOIN_TIMEOUT_S  # it may hold the state alone
 
         if self.hung and self.standing():  # a loop that stands still misses nobody who hangs
             bound_s += self.hang_timeout_s

@@ -92,10 +92,23 @@ def dies_before_the_note(notes):
     return patched
 
 
+def dies_around(ends):
+    def patched(*given):
+        at("parted")
+        ends(*given)
+        at("left")
+
+    return patched
+
+
 if any(place == "unnoted" for _, _, place, *_ in deaths):
     from ftrun.inject.zero_edit.in_place import InPlace
 
     InPlace.hands_out = dies_before_the_note(InPlace.hands_out)
+if any(place in ("parted", "left") for _, _, place, *_ in deaths):
+    from ftrun.inject.zero_edit.in_place import InPlace
+
+    InPlace.ends = dies_around(InPlace.ends)
 if TAKES_NONE:
     from ftrun.inject.zero_edit.results import Results
 
@@ -229,6 +242,8 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
     ),
     "when only others have an average of shards": ("fsdp", [death(3, 14, "unnoted")]),
     "at the end": ("ddp", [death(1, 50, "over"), death(2, 50, "end")]),
+    "when all may leave": ("fsdp", [death(1, 50, "parted")]),
+    "when all leave": ("fsdp", [death(0, 50, "left"), death(3, 50, "left")]),
     "between gradients that are summed over turns": (
         "summed",
         [death(2, 13, "loss"), death(1, 22, "told"), death(3, 35, "stepped")],
@@ -237,6 +252,7 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
     "with the lighthouse, sharded": ("hsdp", [death(1, 22, "reduced", 0, LIGHTHOUSE)]),
 }
 """By name, the model, and the deaths by rank, step and place."""
+LAST = ("at the end", "when all may leave", "when all leave")
 QUICK = ("in calls across", "sharded", "with the lighthouse")
 _UNDISTURBED: dict[str, list[str]] = {}
 
@@ -255,7 +271,7 @@ def test_nothing_edited_and_nobody_leaves(tmp_path: Path, deaths: str) -> None:
     told = are_equal(tmp_path / "killed", output, found, kind)
     assert len(told) >= len({rank for rank, *_ in given}), output
     unknown = {"and the group ended before it was known whether a step was lost"}
-    assert set(told) <= {"no step lost"} | (unknown if deaths == "at the end" else set()), output
+    assert set(told) <= {"no step lost"} | (unknown if deaths in LAST else set()), output
 
 
 @pytest.mark.slow

@@ -94,11 +94,27 @@ class Forming:
         if state.waiting.done:
             return self._go_on()
         if state.waiting.is_over(state.now) and self._is_silence_over():
+            if self._spares_the_last():
+                return False
             state.waiting.until = None
             cause = f"no answer within {state.settings.rejoin_timeout_s:g} s; it is replaced"
             state.replace(state.waiting.silent(), cause)
             return True
         return False
+
+    def _spares_the_last(self) -> bool:
+        """Whether silent survivors, without which nobody holds the job's state, get more time: one
+        may be replacing a worker, and nobody would go on without it."""
+        state, until = self._state, self._state.since + self._state.spec.join_timeout_s
+        if state.now >= until or not state.live.issubset(state.waiting.silent()):
+            return False
+        state.waiting.until = until
+        text = (
+            f"The lighthouse waits for {replicas(state.live)} for {until - state.now:.0f} s more "
+            "at most, because nobody else holds the job's state."
+        )
+        state.outbox.notice("waiting", state.live, text)
+        return True
 
     def _is_silence_over(self) -> bool:
         """Whether silent survivors are given up: not at once, because we may have been paused."""

@@ -79,7 +79,7 @@ class Directories:
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._listed: dict[str, list[list[str] | None]] = {}  # None: too many
         self._asked: Counter[str] = Counter()
-        self.is_successor = self._repeats = self._is_same = False
+        self.is_successor = self._repeats = self._ends = self._is_same = False
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         for (made, links, absent, listed, ends), _ in read(path)[:1]:
@@ -87,7 +87,7 @@ class Directories:
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
             self._listed.update(listed)
-            self.is_successor, self._repeats = True, ends
+            self.is_successor, self._repeats, self._ends = True, ends, ends
         if script.is_in_place:
             self._is_same = self._repeats = True
         elif script.memory is not None:
@@ -230,7 +230,7 @@ class Directories:
     def joined(self) -> None:
         """This replica has come to its peers, perhaps with the answers that its predecessor got."""
         if self.is_successor:
-            self._leave(ends=self._repeats)
+            self._leave(ends=self._ends)
 
     def _leave(self, *, ends: bool = False) -> None:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
@@ -247,7 +247,7 @@ class Directories:
             return whole in self._links  # of a life that was killed
         os.symlink(found[0], whole)
         self._links.append(whole)
-        self._leave(ends=self._repeats)
+        self._leave(ends=self._ends)
         self._made.append((kind, found[0]))
         told.say(
             f"rank {self._drafts.rank} goes on in the directory {os.path.relpath(found[0])}, which "

@@ -247,7 +247,8 @@ class Ending:
 def part(manager: Manager, mates: Mates, replica_id: str) -> None:
     """At the end of the script: wait for the others, and tell if some are missing."""
     mates.any(False)  # they come together: one of them may still write a file
-    is_together = manager.linger(LINGER)
+    keeper = mates.keeper  # a mate that has left did so together with the worker replaced here
+    is_together = (keeper is not None and keeper.may_leave) or manager.linger(LINGER)
     if manager.session.ends_early:
         told.left_early(replica_id, manager.current_step())
     elif not is_together:

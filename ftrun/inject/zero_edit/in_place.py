@@ -171,6 +171,12 @@ class InPlace(Generations):
         if self.world.fell is None:
             self.world.falls(Fall.MANAGER, what)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether a mate has been at the end with this worker, or its predecessor, and was let go:
+        workers of one replica leave together, and who has left is not there to wait for."""
+        return any(self.board.all(Word.OVER))
+
     def ends(self) -> None:
         """See Keeper."""
         if self.world.is_open and not self.world.is_apart:

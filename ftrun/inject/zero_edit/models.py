@@ -117,6 +117,11 @@ class Models:
             self._mesh = self.mates.make_mesh(None if wished is None else wished.device_type)
         return self._mesh
 
+    @property
+    def shards_within(self) -> bool:
+        """Whether models are sharded over the workers of this replica alone."""
+        return self._mesh is not None
+
     def add_sharded(self, module: nn.Module) -> None:
         """FSDP2 or tensor parallel shards it; the outermost such modules are the models."""
         inner = {id(part) for part in module.modules()}

@@ -112,6 +112,7 @@ class Script:
         self.models = Models(self)
         self.stepping = Stepping(self)
         self.counters.walk.optimizers = self.stepping.optimizers.all
+        self.tensors.stepping = self.stepping.optimizers.that_heal
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
         self.carried: Carried = Carried(self)
         self.ending: Ending = Ending(self)

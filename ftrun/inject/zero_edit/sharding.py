@@ -37,7 +37,16 @@ def install(models: Models) -> None:
         _check(mesh, kwargs)
         return shard(models, plain, model, *args, mesh=models.mesh(mesh), **kwargs)
 
-    Patches().when_imported(MODULE, lambda module: around_everywhere(module, NAME, fully_shard))
+    def set_factor(plain: Any, part: Any, factor: float) -> None:
+        # The sum over all workers is divided by it: over those of a replica here, and the replicas'
+        # are averaged.
+        plain(part, factor / models.script.here.replicas if models.shards_within else factor)
+
+    def patch(module: Any) -> None:
+        around_everywhere(module, NAME, fully_shard)
+        Patches().around(module.FSDPModule, "set_gradient_divide_factor", set_factor)
+
+    Patches().when_imported(MODULE, patch)
 
 
 def shard(models: Models, plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -111,6 +111,8 @@ class Tensors:
         unlike: the modules that were not alike on all ranks before the first step; ``again``: those
             of a newcomer that it has made as its predecessor had.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
+        stepping: gives the optimizers, whose state heals by itself: a state dict that the script
+            keeps after it has saved it has the same tensors.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Tensors:
         self._firsts: dict[str, Mark] = {}  # of the modules beside
         self._loaded: set[str] = set()
         self.busy: Callable[[], Set[int]] = frozenset
+        self.stepping: Callable[[], Iterable[torch.optim.Optimizer]] = tuple
         self.words: list[str] = []
         self.lacking: list[str] = []
 
@@ -292,6 +295,7 @@ class Tensors:
         beside, trained = self._beside(), _memory_of(self._modules())
         self._keys.lost = []
         own = trained | _memory_of(beside.values())
+        stepped: set[int] | None = None
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
@@ -301,6 +305,11 @@ class Tensors:
             if rest is _OWN:
                 self._healed.add(key)
             elif key in self._changed or known.has_changed:
+                stepped = _stepped_by(self.stepping()) if stepped is None else stepped
+                rest = _without(rest, stepped)
+                if rest is _OWN:
+                    self._healed.add(key)
+                    continue
                 self._changed.add(key)
                 found[" ".join(key)] = {"value": rest, "device": _device_of(rest)}
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
@@ -473,6 +482,12 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 def _memory_of(modules: Iterable[torch.nn.Module]) -> set[int]:
     return {memory(x) for module in modules for x in _tensors_of(module)} - {0}
+
+
+def _stepped_by(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
+    """The memory of what optimizers keep for their parameters."""
+    kept = (list(x.values()) for one in optimizers for x in list(one.state.values()) if x)
+    return {memory(x) for of_one in kept for x in of_one if isinstance(x, torch.Tensor)} - {0}
 
 
 def _device_of(value: Any) -> str:

@@ -218,6 +218,24 @@ def test_a_newcomer_that_joins_with_the_truth_leaves_the_truth() -> None:
         newcomer.joined()
 
 
+def test_who_was_replaced_in_place_leaves_the_truth_to_a_newcomer_of_its_replica() -> None:
+    """Its mates, which were not replaced, leave it too: all of them take the same way."""
+
+    def ask(by: Directories) -> bool:
+        return by.asks(os.path.exists, "run")
+
+    found = []
+    for name in ("first", "replacement", "newcomer"):
+        now = life(is_in_place=name == "replacement")
+        found.append(ask(now))
+        if name == "first":
+            now.begins()
+            Path("run").touch()
+        else:
+            now.joined()
+    assert found == [False, False, True]
+
+
 def test_a_file_that_is_no_directory_is_there() -> None:
     """A package that lists its own files asks so for hundreds: there is no room for all."""
 

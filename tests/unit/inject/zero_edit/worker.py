@@ -13,7 +13,7 @@ from ftrun.inject.zero_edit.files import Drafts
 class Worker:
     """It may follow another one. Its files are in ``directory``."""
 
-    memory, steps, may_follow, is_in_place = None, 0, True, False
+    memory, steps, may_follow = None, 0, True
 
     def __init__(
         self,
@@ -23,10 +23,12 @@ class Worker:
         has_begun: bool = False,
         passes: bool = False,
         has_world: bool = True,
+        is_in_place: bool = False,
         directory: Path = Path("/nowhere"),
     ) -> None:
         self.mates, self.directory, self.is_known = SimpleNamespace(rank=rank), directory, True
         self.joins, self.has_begun, self.passes = joins, has_begun, passes
+        self.is_in_place = is_in_place
         self.peers = SimpleNamespace(can_be_found=has_world)
 
     @property

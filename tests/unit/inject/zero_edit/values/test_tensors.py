@@ -369,6 +369,27 @@ def mesh() -> Iterator[DeviceMesh]:
 
 
 @pytest.mark.usefixtures("as_script")
+def test_a_saved_checkpoint_has_the_tensors_of_an_optimizer_which_heal_with_it() -> None:
+    model = nn.Linear(2, 2)
+    adam = torch.optim.AdamW(model.parameters())
+    tensors = Tensors(lambda: [model])
+    tensors.stepping = lambda: [adam]
+    draw(tensors)
+    tensors.begin()
+    for _ in range(3):
+        model(torch.ones(2)).sum().backward()
+        adam.step()
+        draw(tensors)
+    best = torch.ones(1)
+    kept = {"model": model.state_dict(), "optimizer": adam.state_dict(), "best": best}
+    for _ in range(3):
+        draw(tensors)
+        best.add_(1)
+        adam.step()
+    assert len(kept) == 3
+    assert sorted(of(tensors)) == ["best"]
+
+
 def test_a_dtensor_is_a_tensor_whose_shard_is_set(mesh: DeviceMesh) -> None:
     def sharded(value: float) -> Any:
         return distribute_tensor(torch.full((4,), value), mesh, [Shard(0)])

@@ -133,14 +133,12 @@ class Presence:
         if self._state.phase is Phase.EMPTY and self._on_way:
             reason = f"{TOGETHER} those that trained, of which none is left"
             for name, incarnation in sorted(self._on_way):
-                replica = self._state.replicas.find(name, incarnation)
-                if replica is not None and replica.leaving is None:  # else it has come to its end
-                    self._restart(name, incarnation, reason)
+                self._restart(name, incarnation, reason)
             self._on_way.clear()
 
     def _restart(self, name: str, incarnation: str, reason: str) -> None:
         replica = self._state.replicas.find(name, incarnation)
-        if replica is not None:
+        if replica is not None and replica.leaving is None:  # else it has come to its end
             replica.present.clear()
             self._asking.pop(name, None)
             self._ending.add((name, incarnation))

@@ -46,7 +46,7 @@ class SpawnerLaunch:
         self._is_configured = False
         self.guard_id = os.urandom(GUARD_BYTES).hex()
         self.guards: set[str] = set() if beside is None else beside.guards
-        self.starting = threading.Lock() if beside is None else beside.starting
+        self.starting: threading.Lock = threading.Lock() if beside is None else beside.starting
         self.channel, theirs = socket.socketpair()
         self.stores, their_stores = socket.socketpair()
         stdin_fd, stderr_fd = shareable_stdin(), os.dup(2)

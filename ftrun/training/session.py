@@ -153,6 +153,8 @@ class Session:
 
     def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
         context, engine = self.here, self.engine
+        if self.keeper is not None and not self._before:
+            return self.keeper.resuming(engine), None
         if not context.snapshot_dir:
             return None, None
         if self._before:

@@ -28,6 +28,9 @@ model = nn.parallel.DistributedDataParallel(model)
     "summed": """
 model = nn.parallel.DistributedDataParallel(model)
 """,
+    "plain": """
+model = nn.parallel.DistributedDataParallel(model)
+""",
     "unused": """
 model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
 """,
@@ -113,6 +116,16 @@ if TAKES_NONE:
     from ftrun.inject.zero_edit.results import Results
 
     Results.of_others = lambda *_: None
+if FALLS:
+    from ftrun.core.replay.falls import Fall
+    from ftrun.inject.zero_edit.in_place import InPlace
+    from ftrun.inject.zero_edit.world.replayed import stay
+
+    def falls(keeper):
+        keeper.world.falls(Fall[FALLS])
+        stay()
+
+    InPlace._load = falls
 if any(name.startswith("died.") for name in os.listdir()):
     at("again")
 step = 0
@@ -125,6 +138,8 @@ names = [f"run of {world}" if rank == 0 else None]
 dist.broadcast_object_list(names, src=0)
 row = dist.new_group([0, 2])
 layers = [nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1)]
+if KIND in ("plain", "sharded"):
+    del layers[2]
 if KIND in ("ddp", "unused", "accumulated", "summed"):
     layers.insert(1, nn.BatchNorm1d(16))
 model = nn.Sequential(*layers)
@@ -202,15 +217,21 @@ def death(rank: int, step: int, place: str, after_s: float = 0.0, *others: str) 
 
 
 def run(
-    directory: Path, kind: str, deaths: Sequence[Death], *options: str, takes_none: bool = False
+    directory: Path,
+    kind: str,
+    deaths: Sequence[Death],
+    *options: str,
+    takes_none: bool = False,
+    falls: str = "",
 ) -> tuple[list[str], str]:
     """What the workers have printed at their ends, and all output.
 
-    ``takes_none``: a replacement does not look into the logs of other replicas.
+    ``takes_none``: a replacement does not look into the logs of other replicas. ``falls``: for this
+    reason no replacement comes to its predecessor's place.
     """
     directory.mkdir()
     source = SCRIPT.replace("MODEL\n", MODELS[kind].lstrip()).replace("KIND", repr(kind))
-    source = source.replace("TAKES_NONE", repr(takes_none))
+    source = source.replace("TAKES_NONE", repr(takes_none)).replace("FALLS", repr(falls))
     with Job(directory, source, *OPTIONS, *options, args=(json.dumps(deaths),)) as job:
         assert job.end() == 0, job.output
         assert not job.left()

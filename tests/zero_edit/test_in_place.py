@@ -40,6 +40,12 @@ for part in (model[0], model[3]):
     fully_shard(part)
 fully_shard(model)
 """,
+    "shards": """
+from torch.distributed.fsdp import fully_shard
+for part in (model[0], model[2]):
+    fully_shard(part)
+fully_shard(model)
+""",
     "hsdp": """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -138,7 +144,7 @@ names = [f"run of {world}" if rank == 0 else None]
 dist.broadcast_object_list(names, src=0)
 row = dist.new_group([0, 2])
 layers = [nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1)]
-if KIND in ("plain", "sharded"):
+if KIND in ("plain", "shards"):
     del layers[2]
 if KIND in ("ddp", "unused", "accumulated", "summed"):
     layers.insert(1, nn.BatchNorm1d(16))

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 MEND = "mend"
 """In ``focus``: workers are replaced inside their group."""
+FALL = "fall"
+"""The same, where no group can be mended."""
 OF_SCRIPT = (e.OperationIssued, e.OperationsEnded, e.VoteStarted, e.Decided)
 KEPT = 2
 MEND_S = (0.02, 0.1, 0.3, 0.7, 1.4)
@@ -161,6 +163,14 @@ def mend(world: World) -> None:
     fit = [x for x in workers if x.log.seed is not None and _may_be_replaced(x)]
     if fit:
         _replace(world, world.mend_rng.choice(fit))
+
+
+def fall(world: World) -> None:
+    """A worker of each replica dies, within a moment: none of them can be replaced."""
+    workers = {x.key.replica_id: x for host in world.hosts for x in host.workers()}
+    within_s = world.mend_rng.choice((0.0, 0.01, 0.3))
+    for worker in workers.values():
+        world.at(world.mend_rng.uniform(0.0, within_s), worker, worker.crash)
 
 
 def _may_be_replaced(worker: Worker) -> bool:

@@ -324,6 +324,39 @@ def test_a_lost_step_is_told_and_nobody_stands_still(
     assert "1 step was not committed" in output
 
 
+ALL_FALL: dict[str, tuple[str, list[Death], str]] = {
+    "at once": ("plain", [death(1, 25, "loss"), death(2, 25, "loss")], "OTHER_INPUT"),
+    "at once, sharded": ("shards", [death(0, 25, "told"), death(3, 25, "pass")], "SLOW"),
+    "the last one too": ("plain", [death(1, 25, "loss"), death(2, 28, "loss")], "SLOW"),
+    "by another collective": ("plain", [death(1, 25, "loss"), death(2, 25, "loss")], "OTHER_CALL"),
+}
+"""By name, the model, the deaths, and why no worker can be replaced alone."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ALL_FALL)
+def test_all_replicas_fall_and_the_job_goes_on_from_what_one_has_left(
+    tmp_path: Path, case: str
+) -> None:
+    kind, given, why = ALL_FALL[case]
+    options = "--memory-snapshots", "auto"
+    found, output = run(tmp_path / "killed", kind, given, *options, falls=why)
+    from_memory = re.findall(r"replica (\d) goes on from step (\d+), which its launcher", output)
+    again = re.findall(r"training begins again at step (\d+)", output)
+    ends = {line.split()[2] for line in found}
+    assert len(ends) == 1, output  # all have the same parameters
+    if case == "by another collective":
+        assert from_memory == [] and again == ["0"], output
+    else:
+        assert [step for _, step in from_memory] == again, output
+        assert int(again[0]) > 0, output
+    if case == "the last one too":
+        assert from_memory[0][0] == "1", output
+        return  # it has trained some steps alone
+    quiet, _ = run(tmp_path / "quiet", kind, [])
+    assert ends == {line.split()[2] for line in quiet}, output
+
+
 def are_equal(directory: Path, output: str, found: list[str], kind: str) -> list[str]:
     """The end is that of the undisturbed run. Returns what each mend has cost."""
     assert found == _UNDISTURBED[kind], output

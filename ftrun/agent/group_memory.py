@@ -110,7 +110,7 @@ class MemorySnapshots:
     def make(self, replica_id: str, incarnation: str, sound_until: float = NONE) -> None:
         """Set memory aside for a new incarnation, where snapshots in memory are taken.
 
-        ``sound_until``: it may go on from what those before have left, of this step or an earlier one.
+        ``sound_until``: it may go on from what those before it have left, up to this step.
         """
         if why_no_memory_snapshots(self._settings):
             if why := misses_memory_snapshots(self._settings):

@@ -203,13 +203,13 @@ class Invariants:
         self.lineages.heals(key)
 
     def _check_claims(self, quorum: Quorum) -> None:
-        """A job that nobody trains goes on from the newest state that a member has claimed (C6)."""
+        """A job that nobody trains goes on from the newest state that a member has claimed (E7)."""
         if self.quorums.knows(quorum):
             return
         claimed = [self._claims.get(x.incarnation) for x in quorum.members]
         newest = max((x.step for x in claimed if x is not None), default=0)
         text = f"{quorum.attempt} begins at {quorum.step}, and a member has {newest} in memory"
-        require((quorum.step or 0) >= newest, "C6", text)
+        require((quorum.step or 0) >= newest, "E7", text)
 
     def heals(self, key: WorkerKey) -> None:
         """The next state of this rank is not its own work (C2)."""

@@ -748,10 +748,10 @@ MUTANTS: dict[str, Mutant] = {
         mending, "logged", _logs_after_handing_out, "C1", _MENDS
     ),
     "goes on from the oldest state in memory": Mutant(
-        succession, "choose", _takes_the_oldest, "C6", _FALLS
+        succession, "choose", _takes_the_oldest, "E7", _FALLS
     ),
     "each worker goes on from its own newest state in memory": Mutant(
-        mending.Left, "claims", _takes_each_ranks_newest, "C6", _FALLS
+        mending.Left, "claims", _takes_each_ranks_newest, "E7", _FALLS
     ),
     "loses samples of dead replicas": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

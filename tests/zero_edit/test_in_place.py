@@ -25,6 +25,9 @@ model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0004)
     "accumulated": """
 model = nn.parallel.DistributedDataParallel(model)
 """,
+    "local": """
+model = nn.parallel.DistributedDataParallel(model)
+""",
     "summed": """
 model = nn.parallel.DistributedDataParallel(model)
 """,
@@ -166,9 +169,11 @@ for epoch in range(5):
             with model.no_sync():
                 nn.functional.mse_loss(model(bx[:2]), by[:2]).backward()
             at("half")
-        loss = nn.functional.mse_loss(model(bx), by)
-        at("loss")
-        loss.backward()
+        is_local = KIND == "local" and step % 3
+        with model.no_sync() if is_local else contextlib.nullcontext():
+            loss = nn.functional.mse_loss(model(bx), by)
+            at("loss")
+            loss.backward()
         at("reduced")
         mean = loss.detach().clone()
         dist.all_reduce(mean)
@@ -274,6 +279,10 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
     "between gradients that are summed over turns": (
         "summed",
         [death(2, 13, "loss"), death(1, 22, "told"), death(3, 35, "stepped")],
+    ),
+    "where each rank steps by itself": (
+        "local",
+        [death(2, 13, "loss"), death(1, 22, "told"), death(3, 36, "stepped")],
     ),
     "with the lighthouse": ("ddp", [death(2, 12, "back", 0, LIGHTHOUSE)]),
     "with the lighthouse, sharded": ("hsdp", [death(1, 22, "reduced", 0, LIGHTHOUSE)]),

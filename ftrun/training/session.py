@@ -153,10 +153,9 @@ class Session:
 
     def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
         context, engine = self.here, self.engine
-        if self.keeper is not None and not self._before:
-            return self.keeper.resuming(engine), None
         if not context.snapshot_dir:
-            return None, None
+            keeper = None if self._before else self.keeper
+            return None if keeper is None else keeper.resuming(engine), None
         if self._before:
             log.warning(
                 "replica %s: this is Manager %d of its script, and snapshots are of the first one "

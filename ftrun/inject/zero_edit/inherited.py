@@ -37,9 +37,11 @@ class Inherited(Resuming):
         self._goes_on = goes_on
         step, _, place = left.partition(LEFT)
         rank, here = engine.context.group_rank, engine.context
-        area = GroupMemory.open(place).area(rank)
+        memory = GroupMemory.open(place)
+        area = memory.area(rank)
         number = max(x.number for x in area.generations() if x.step == int(step))
-        self._left = area.read(number)
+        self._left = area.read(number)  # a view, which has the memory until it is dropped
+        memory.close()
         assert self._left is not None, "its agent has looked"
         self._head, (_, *self._parts), _ = unpacked(self._left.head)
         own = Share(self._head.get("place", ""), None, ())

@@ -64,7 +64,7 @@ class Inherited(Resuming):
         self._goes_on(self._head, self._parts)
         if self._context.group_rank == 0:
             told.say(
-                f"no replica held the job's state any more: replica {self._context.replica_id} "
-                f"goes on from step {found.manifest.step}, which its launcher had in memory"
+                f"replica {self._context.replica_id} goes on from step {found.manifest.step}, "
+                "which its launcher had in memory: no replica has a newer state"
             )
         return tree

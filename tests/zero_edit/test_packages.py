@@ -13,6 +13,9 @@ from tests.jobs import Job
 pytestmark = pytest.mark.timeout(300)
 
 TRAINER = """
+import torch
+from torch.utils.data import DataLoader
+
 class State:
     def __init__(self):
         self.log_history, self.global_step = [], 0
@@ -23,7 +26,7 @@ class Handler:
 
 class Loader:  # as accelerate's
     def __init__(self, data):
-        self.data, self.iteration = iter(data), 0
+        self.data, self.iteration = DataLoader(data, 2), 0
 
 class Accelerator:
     def __init__(self):
@@ -36,10 +39,15 @@ class Trainer:  # as transformers'
         self.accelerator = Accelerator()
 
     def evaluate(self):
-        loader = Loader([1, 2])  # another one each time
+        loader = Loader(torch.zeros(4, 6))  # another one each time
         self.accelerator._dataloaders.append(loader)
-        for _ in loader.data:
-            loader.iteration += 1
+        self.model.eval()
+        self.given = iter(loader.data)  # as Lightning's: kept, and stopped by a count
+        with torch.no_grad():
+            for _ in range(len(loader.data)):
+                self.model(next(self.given))
+        self.model.train()
+        loader.iteration += 1
 
     def train(self):
         for epoch in range(self.epochs):

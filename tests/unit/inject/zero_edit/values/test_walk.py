@@ -402,7 +402,8 @@ def test_what_a_package_puts_into_its_own_collection_is_not_the_scripts(
     monkeypatch.setitem(sys.modules, module.__name__, module)
     body = {"__module__": "of_accelerate"}
     accelerator, loader = (type(x, (), body)() for x in ("Accelerator", "Loader"))
-    loader.iteration, loader.dataset, callback = 2, object(), Meter(3)
+    loader.iteration, loader.dataset = 2, object()
+    callback: Any = Meter(3)
     callback.opaque = object()
     accelerator.loaders, accelerator.callbacks = [loader], [callback]
     given = values_of(sys._getframe()).values

@@ -104,7 +104,8 @@ def _sums(trainer: Any) -> Part:
     def read() -> Callable[[], dict[str, Any]]:
         known = {key: _sum(x, trainer) for key, x in _results(trainer).items()}
         found = mapped({key: x for key, x in known.items() if x}, lambda x: x)
-        return lambda: {"sums": packed(found)}
+        has_begun = _connector(trainer)._first_loop_iter is False
+        return lambda: {"sums": packed(found), "has_begun": has_begun}
 
     def load(state: dict[str, Any]) -> None:
         results = _results(trainer)
@@ -115,13 +116,18 @@ def _sums(trainer: Any) -> Part:
                 meta.sync = lightnings._Sync(fn=trainer.strategy.reduce, **known["sync"])
                 results[key] = lightnings._ResultMetric(meta, True)
             vars(results[key]).update(known["sums"])
+        if state["has_begun"]:  # the first batch of an epoch resets what the one before has left
+            _connector(trainer)._first_loop_iter = False
 
     return Part(read, load)
 
 
 def _results(trainer: Any) -> Any:
-    loop = getattr(getattr(trainer, "fit_loop", None), "epoch_loop", None)
-    return getattr(loop, "_results", {})
+    return trainer.fit_loop.epoch_loop._results
+
+
+def _connector(trainer: Any) -> Any:
+    return trainer._logger_connector
 
 
 def _sum(metric: Any, trainer: Any) -> dict[str, Any]:
@@ -213,7 +219,9 @@ class Frameworks:
                 return True
             self._trainer = own.trainer
             callbacks = self._trainer.callbacks
-            self._parts = [*map(_stateful, _first(callbacks)), _sums(self._trainer)]
+            self._parts = [_stateful(x) for x in _first(callbacks)]
+            if hasattr(self._trainer, "fit_loop"):
+                self._parts.append(_sums(self._trainer))
             self._holders = {"module": self._trainer.lightning_module}
         else:
             return False

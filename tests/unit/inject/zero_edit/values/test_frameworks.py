@@ -190,6 +190,7 @@ def test_callbacks_of_lightning_heal_also_where_the_newcomer_has_none_of_their_t
 def logging_loop() -> tuple[Loop, Results]:
     loop, results = Loop(), Results()
     loop.trainer.strategy = Strategy()
+    loop.trainer._logger_connector = SimpleNamespace(_first_loop_iter=None)
     loop.trainer.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace(_results=results))
     return loop, results
 
@@ -205,9 +206,11 @@ def test_what_lightning_has_logged_of_an_epoch_heals(monkeypatch: pytest.MonkeyP
     donor, newcomer = found(old.advance()), found(new.advance())
     for value in (0.1, 0.7):
         donors.log(old.trainer, value, 4)
+    old.trainer._logger_connector._first_loop_iter = False
     donor.capture()
     donors.log(old.trainer, 0.3, 2)
     newcomer.parts()[0].load_state_dict(donor.parts()[0].state_dict())
+    assert new.trainer._logger_connector._first_loop_iter is False, "else all is reset"
     own.log(new.trainer, 0.3, 2)
     (theirs,), (mine,) = donors.values(), own.values()
     assert torch.equal(mine.value, theirs.value) and mine._update_count == 3

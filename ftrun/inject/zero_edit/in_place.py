@@ -163,6 +163,7 @@ class InPlace(Generations):
     def connect(self, session: Any) -> None:
         """See Keeper."""
         self._session, self._engine, self._machine = session, session.engine, session.machine
+        self.opening.open()  # a replica of one worker makes no group for votes
         if not self.is_repeating:
             self._results.starts()
 

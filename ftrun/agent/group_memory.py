@@ -178,11 +178,9 @@ class MemorySnapshots:
     def kept(self, incarnation: str, rank: int) -> Kept | None:
         """What there is of a worker that dies; None: the script has no process group."""
         known = self._known.get(incarnation)
-        if known is None:
+        if known is None or not any(done := known.board.all_done()):
             return None
-        board, area, done = known.board, known.area(rank), known.board.all_done()
-        if not (any(done) or area.generations()):
-            return None
+        board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
         found = area.generations()
         place = begin(found, area.logs(), done, rank, board.all(Word.FULL))

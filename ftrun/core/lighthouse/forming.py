@@ -222,8 +222,7 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(*outcome(state, NOBODY_HOLDS_IT))
             return True
-        # One worker may commit before a quorum comes.
-        stands = self._standing(ids) if state.workers > 1 else None
+        stands = self._standing(ids)
         if stands is not None:
             choice = Choice(stands.state, tuple(sorted(ids, key=replica_order)), ())
         is_new, refused, tries = self._refused(choice)

@@ -319,8 +319,7 @@ class _Opening(Opening):
             )
         return is_whole
 
-    def open(self) -> None:
-        """The script's world is about to be made, if it was not before."""
+    def _open(self, _limit: timedelta) -> None:
         world: Any = self._world
         if world.is_open:
             return
@@ -334,12 +333,9 @@ class _Opening(Opening):
         world.is_open = True
         world.opens(self._store, self._prefix)
 
-    def _open(self, _limit: timedelta) -> None:
-        self.open()
-
     def add(self, shell: Shell) -> None:
         """Make a group that is not the script's."""
-        self.open()
+        self._open(shell.timeout)
         self._connect(shell)
 
     def _is_shelled(self, backend: Any) -> bool:

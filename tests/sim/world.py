@@ -469,7 +469,8 @@ class World:
         began, before = self.now, self.commits
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
-        if self.job.workers > 1 or self.job.is_kept:  # ranks of a group that are a step apart find out by waiting
+        if self.job.workers > 1 or self.job.is_kept:
+            # Ranks of a group that are a step apart find out by waiting.
             bound_s += 2 * GROUP_TIMEOUT_S
         if self.hung:  # peers notice only by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S + JOIN_TIMEOUT_S  # it may hold the state alone

@@ -332,7 +332,8 @@ def are_equal(directory: Path, output: str, found: list[str], kind: str, workers
 
 
 def at_random(seed: int) -> tuple[str, int, list[Death]]:
-    """A model, the workers of a replica, and up to six deaths: of one rank or two at once, in a repair, with a lighthouse."""
+    """A model, the workers of a replica, and up to six deaths: of one rank or two at once, in a
+    repair, with a lighthouse."""
     rng = random.Random(seed)
     kind, deaths = rng.choice(RANDOM), list[Death]()
     for step in sorted(rng.sample(range(3, 49), rng.choice([2, 3, 3, 4]))):

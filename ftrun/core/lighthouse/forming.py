@@ -222,7 +222,8 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(*outcome(state, NOBODY_HOLDS_IT))
             return True
-        stands = self._standing(ids)
+        last = state.quorum
+        stands = self._standing(ids, last) if last and len(last.members) == len(ids) else None
         if stands is not None:
             choice = Choice(stands.state, tuple(sorted(ids, key=replica_order)), ())
         is_new, refused, tries = self._refused(choice)
@@ -302,14 +303,12 @@ class Forming:
             standing=() if stands is None else stands.kept,
         )
 
-    def _standing(self, names: Collection[str]) -> Standing | None:
+    def _standing(self, names: Collection[str], last: Quorum) -> Standing | None:
         """What stands of the step under way in the same members' next quorum (choice.standing).
 
         Its results are of all contributors. So must be what follows.
         """
-        state, last = self._state, self._state.quorum
-        if last is None:
-            return None
+        state = self._state
         if {m.key for m in state.replicas.members(names, state.workers)} != {
             m.key for m in last.members
         }:

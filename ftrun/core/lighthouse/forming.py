@@ -81,7 +81,7 @@ class Forming:
         state.stalled.clear()
         state.too_few.clear()
         state.enter(Phase.REJOIN)
-        state.expect(state.live, state.settings.rejoin_timeout_s)
+        state.expect(state.live, state.rejoin_timeout_s)
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
@@ -97,7 +97,7 @@ class Forming:
             if self._spares_the_last():
                 return False
             state.waiting.until = None
-            cause = f"no answer within {state.settings.rejoin_timeout_s:g} s; it is replaced"
+            cause = f"no answer within {state.rejoin_timeout_s:g} s; it is replaced"
             state.replace(state.waiting.silent(), cause)
             return True
         return False
@@ -120,7 +120,7 @@ class Forming:
         """Whether silent survivors are given up: not at once, because we may have been paused."""
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
-        timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
+        timeout_s, late_s = state.rejoin_timeout_s, state.now - waiting.until
         if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
         waiting.until = self._silence_check.next_look_at

@@ -448,6 +448,8 @@ class StepFacts:
             return False
         if self.key.replica_id in quorum.recomputes:
             return False
+        if quorum.recomputes and self.sets_up_together:
+            return False  # calls of the script's own would wait for one that is in a void step
         if quorum.newcomers and self.serves_between_steps and self.heal.heals_first:
             return False  # they heal before their forward pass, from a state that is read later
         if self.healing:

@@ -22,6 +22,7 @@ from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, TOGETHER
 from ftrun.core.ids import WorkerKey
+from ftrun.core.replay.falls import Fall
 
 STACKS_WAIT_S = 2.0
 """The longest wait for stacks. After it the replica is killed without them."""
@@ -98,6 +99,8 @@ class Hangs(Part):
             whole = CORRUPTED, TOGETHER
             why = reason if reason.startswith(whole) else f"was given up: {reason}"
             gone = e.WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
+            if reason.startswith((DIVERGED, CORRUPTED)) and slot.mending is not None:
+                slot.mending.fallen = Fall.UNLIKE
             if reason.startswith((DIVERGED, *whole)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:

@@ -48,11 +48,12 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     reasons = {
         "--memory-snapshots is off": settings.memory_snapshots == "off",
         "torchrun's options keep torchrun's restarts": settings.as_torchrun and not is_asked,
-        f"{settings.replicas} replica groups heal from each other": several
-        and not (is_stated and settings.workers_per_replica > 1),
+        f"{settings.replicas} replica groups heal from each other": several and not is_stated,
         "of several replica groups it is without --snapshot and on one node so far": several
         and (settings.snapshot_path is not None or settings.nodes > 1),
-        "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
+        "one worker has no peers to go on with": settings.workers_per_replica < 2
+        and not several
+        and one is None,
         "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO

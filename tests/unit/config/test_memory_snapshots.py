@@ -46,7 +46,6 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"replicas": 2, "workers_per_replica": 1}, "2 replica groups heal from each other"),
         ({"replicas": 2, "inject": "off"}, "--inject off leaves the script alone"),
         ({"replicas": 2, "inject": "explicit", "nodes": 2, "lighthouse": "h:1"}, "one node so far"),
         ({"workers_per_replica": 1}, "one worker has no peers"),
@@ -67,8 +66,9 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
         check(settings)
 
 
-def test_replicas_of_several_workers_have_them_if_asked(script: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"replicas": 2, "workers_per_replica": 2, "inject": "explicit"}
+@pytest.mark.parametrize("workers", [1, 2])
+def test_replicas_have_them_if_asked(script: str, tmp_path: Path, workers: int) -> None:
+    given: dict[str, Any] = {"replicas": 2, "workers_per_replica": workers, "inject": "explicit"}
     assert why_no_memory_snapshots(resolved(script, **given))
     settings = resolved(script, **given, memory_snapshots="auto")
     check(settings)

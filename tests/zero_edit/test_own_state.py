@@ -106,17 +106,25 @@ print(f"end {digest.hexdigest()[:16]}", flush=True)
 FILES = [name for rank in (0, 1) for name in (f"log-{rank}.csv", f"often-{rank}.txt")]
 FILES.append("both.txt")
 ON = ("--workers-per-replica", "2", "--device", "cpu", "--memory-snapshots")
-MENDED = r"worker 0\.\d \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
+REPLICAS = ("--replicas", "2", "--device", "cpu", "--memory-snapshots")
+MENDED = r"worker \d\.\d \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
 
 
-@pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
-def test_one_group_ends_as_undisturbed(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        pytest.param("fsdp", ON, id="fsdp"),
+        pytest.param("ddp", ON, id="ddp", marks=pytest.mark.slow),
+        pytest.param("ddp", REPLICAS, id="replicas"),
+    ],
+)
+def test_it_ends_as_undisturbed(tmp_path: Path, kind: str, form: tuple[str, ...]) -> None:
     found = []
     for name, deaths in (("off", []), ("auto", ["1 in 5", "0 after 9", "1 in 14", "0 in 20"])):
         (tmp_path / name).mkdir()
-        with Job(tmp_path / name, SCRIPT, *ON, name, args=(kind, *deaths)) as job:
+        with Job(tmp_path / name, SCRIPT, *form, name, args=(kind, *deaths)) as job:
             assert job.end() == 0, job.output
-            found.append(sorted(re.findall(r"^\[0\.\d\] end \w+$", job.output, re.MULTILINE)))
+            found.append(sorted(re.findall(r"^\[\d\.\d\] end \w+$", job.output, re.MULTILINE)))
             assert len(re.findall(MENDED, job.output)) == len(deaths), job.output
         files = {x: (tmp_path / name / x).read_text() for x in FILES}
         found[-1].append(files)

@@ -83,6 +83,7 @@ def install(
     from ftrun.inject.zero_edit.checkpoints import Checkpoints
     from ftrun.inject.zero_edit.loop import Loop
     from ftrun.inject.zero_edit.patches import Patches
+    from ftrun.inject.zero_edit.values.kinds import has_its_rank
     from ftrun.inject.zero_edit.world.opening import Opening
     from ftrun.inject.zero_edit.wrapping import Wrapping
 
@@ -93,6 +94,8 @@ def install(
             f"torch {torch.__version__} has no {', '.join(lacking)}, which ftrun needs to heal a "
             "script step by step. Use a version of torch that ftrun names in its requirements"
         )
+    if keeper is not None:
+        has_its_rank()
     loop, patches = Loop(here, keeper=keeper), Patches()
     script = loop.script
     script.models.install(patches)

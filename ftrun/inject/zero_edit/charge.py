@@ -70,6 +70,8 @@ class Charge:
             self._script.memory.lacks(loose)
         elif self._script.mates.rank == 0 and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
+        if self._script.predecessor is not None:
+            self._script.predecessor.lacks(loose)
 
     def _compare(self, optimizers: Sequence[Optimizer], *, joins: bool) -> None:
         """Refuse optimizers that step some parameters here and others at the next rank of this

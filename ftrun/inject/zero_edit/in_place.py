@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -398,7 +399,8 @@ class InPlace(Generations):
         if self.number == NONE:
             self.board.set(world.rank, Word.SET_UP, time.thread_time_ns())
         begun = world.count
-        given = pack(self._session.healing.tree())
+        with nullcontext() if self.predecessor is None else self.predecessor.giving():
+            given = pack(self._session.healing.tree())
         if world.count != begun:
             self.lacks("the script makes a collective where it gives its state")
             return

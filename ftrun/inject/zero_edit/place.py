@@ -150,6 +150,25 @@ class Place:
         )
         return replace(self, loaders=loaders, others=others)
 
+    def for_peers(self, is_far: Callable[[str, str], bool]) -> Place:
+        """The same without what is for this worker's own successor alone: values of which
+        ``is_far`` is true, by function and path, and generators of Python's."""
+
+        def near(known: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                function: {path: x for path, x in values.items() if not is_far(function, path)}
+                for function, values in known.items()
+            }
+
+        def details() -> Details:
+            all_of = self.details()
+            lists = [x for x in all_of.lists if not is_far(x[0], x[1])]
+            together = [(step, near(values)) for step, values in all_of.together]
+            return replace(all_of, changed=near(all_of.changed), lists=lists, together=together)
+
+        begun_with, counters = near(self.begun_with), near(self.counters)
+        return replace(self, counters=counters, begun_with=begun_with, details=details, held=())
+
     @property
     def taken(self) -> int:
         """The steps that the peers have taken since, with its batches or to their end: a replica

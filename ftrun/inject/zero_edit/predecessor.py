@@ -18,6 +18,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Misses
+from ftrun.inject.zero_edit import suspended
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import call_site
@@ -150,6 +151,15 @@ class Predecessor:
         }
         return head, [*random, *bodies]
 
+    @contextmanager
+    def giving(self) -> Iterator[None]:
+        """The state is asked for, for a successor."""
+        self._script.tensors.gives_all = True
+        try:
+            yield
+        finally:
+            self._script.tensors.gives_all = False
+
     def is_left(self) -> None:
         """A generation is made."""
         self._gradients.are_left_out()
@@ -175,6 +185,8 @@ class Predecessor:
         self.batches.expect(head["batches"], states, have_drawn=head["draws"])
         if self._is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
+        walk, held = script.counters.walk, Place.decode(head["place"]).held
+        self.lacks(suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held]))
         if script.noting.appended is not None:
             script.noting.appended.goes_on(head["step"], head["files"])
         if script.noting.printed is not None:

@@ -5,9 +5,7 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,7 +96,9 @@ class Script:
             self.counters.walk,
             lambda: self.models.bare(),
         )
-        self.tensors.keeps_all = self.counters.walk.reaches_all = memory is not None
+        is_kept = memory is not None or keeper is not None
+        self.tensors.keeps_all = self.counters.walk.reaches_all = is_kept
+        self.tensors.gives_all = keeper is None
         RANGES.are_predecessors = memory is not None or self.is_in_place
         if memory is not None:
             self.tensors.busy = memory.world.busy
@@ -281,11 +281,12 @@ class Script:
 
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal where the script stands in this step."""
-        manager.session.exchanges.show_place(partial(self._encoded, self.standing.shown))
+        shown, is_far = self.standing.shown, self.counters.walk.is_far
+        manager.session.exchanges.show_place(lambda: self._encoded(shown().for_peers(is_far)))
 
     def encoded(self) -> str:
-        """The place of the step that has begun."""
-        text: str = self._encoded(self.standing.shown)
+        """The place of the step that has begun, for this worker's own successor."""
+        text: str = self._encoded(self.standing.shown())
         return text
 
     @ours
@@ -294,9 +295,8 @@ class Script:
         return summary(self.standing.shown()) if self.course.now.has_stepped else ""
 
     @ours
-    def _encoded(self, shown: Callable[[], Place]) -> str:
+    def _encoded(self, place: Place) -> str:
         """For a newcomer, in any thread."""
-        place = shown()
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 

@@ -25,6 +25,8 @@ OTHERS = frozenset(
         *("_current_frames", "_data", "_exit", "_fields", "_getframe"),  # Python's
         *("_inst", "_member_map_", "_name_sequence", "_slotnames", "_zap"),
         *("_distributed_c10d", "_dynamo", "_autograd", "_C"),  # on the way to a name
+        *("_first_loop_iter", "_logger_connector", "_results"),  # Lightning's, if it has them
+        *("_Metadata", "_ResultMetric", "_Sync"),
     }
 )
 """Private names that ftrun uses and that are not torch's to change."""

@@ -22,6 +22,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     KINDS,
     Kind,
+    is_of_rank,
     is_own,
     is_value,
     packed,
@@ -76,8 +77,9 @@ class Attributes:
             for root, module in self._modules().items()
         }
 
-    def state(self, own: set[int]) -> dict[str, Any]:
-        """What has changed. ``own``: the memory of what heals by itself."""
+    def state(self, own: set[int], *, for_peers: bool = False) -> dict[str, Any]:
+        """What has changed. ``own``: the memory of what heals by itself. ``for_peers``: without
+        what is of a rank."""
         found: dict[str, dict[str, Any]] = {PLAIN: {}, TENSORS: {}}
         for root, module in self._modules().items():
             before = (self._first or {}).get(root, {})
@@ -85,6 +87,8 @@ class Attributes:
                 first = before.get(name, _ABSENT)
                 if first is value:
                     continue  # mostly so
+                if for_peers and is_of_rank(name.partition(" ")[2]):
+                    continue
                 now = packed(value) if is_plain else value
                 if is_plain:
                     is_same = type(first) is type(now) and histories.are_equal(first, now)

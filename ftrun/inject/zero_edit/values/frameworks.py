@@ -122,6 +122,16 @@ def _sums(trainer: Any) -> Part:
     return Part(read, load)
 
 
+def _has_sums(trainer: Any) -> bool:
+    """Whether this Lightning has what ``_sums`` asks it for: names that are its own."""
+    try:
+        package: Any = sys.modules[type(_results(trainer)).__module__]
+        used = package._Metadata, package._Sync, package._ResultMetric
+        return None not in used and hasattr(_connector(trainer), "_first_loop_iter")
+    except AttributeError:
+        return False
+
+
 def _results(trainer: Any) -> Any:
     return trainer.fit_loop.epoch_loop._results
 
@@ -220,7 +230,7 @@ class Frameworks:
             self._trainer = own.trainer
             callbacks = self._trainer.callbacks
             self._parts = [_stateful(x) for x in _first(callbacks)]
-            if hasattr(self._trainer, "fit_loop"):
+            if _has_sums(self._trainer):
                 self._parts.append(_sums(self._trainer))
             self._holders = {"module": self._trainer.lightning_module}
         else:

@@ -144,6 +144,13 @@ def has_its_rank() -> None:
 
 
 @lru_cache(maxsize=65_536)
+def is_of_rank(name: str) -> bool:
+    """Whether a variable of this name, or what a path leads to, belongs to one rank: no peer gives
+    it, also if its own successor ``has_its_rank``."""
+    return re.search(_OF_RANK, name) is not None
+
+
+@lru_cache(maxsize=65_536)
 def is_own(name: str) -> bool:
     """Whether a variable of this name belongs to one rank, as ``is_world_process_zero`` does."""
     return _Own.names.search(name) is not None

@@ -25,7 +25,7 @@ import torch
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
-from ftrun.inject.zero_edit.values.kinds import DICTS, is_own, is_small, packed
+from ftrun.inject.zero_edit.values.kinds import DICTS, is_of_rank, is_own, is_small, packed
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
     Keys,
@@ -108,6 +108,8 @@ class Tensors:
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
             held from the draw on until it is asked for. So is always what packages keep.
+        gives_all: what asks for the state now is for this worker's own successor; else that is left
+            out which peers do not give.
         unlike: the modules that were not alike on all ranks before the first step; ``again``: those
             of a newcomer that it has made as its predecessor had.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
@@ -139,7 +141,9 @@ class Tensors:
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
         self._handed_on: set[Key] = set()
+        self._late: set[Key] = set()  # always other ones, which are kept by ``keeps_all`` alone
         self._has_begun = self.keeps_all = False
+        self.gives_all = True
         self.unlike = self.again = frozenset[str]()
         self._firsts: dict[str, Mark] = {}  # of the modules beside
         self._loaded: set[str] = set()
@@ -184,7 +188,9 @@ class Tensors:
         a batch that its rank alone has: a small one is a value, and another one does not heal."""
         for to, of_frame in zip(reached, names, strict=False):
             for name in of_frame & to.units.keys():
-                if torch.is_tensor(to.units[name]):
+                if torch.is_tensor(to.units[name]) and self.keeps_all:
+                    self._handed_on.add((to.function, name))
+                elif torch.is_tensor(to.units[name]):
                     unit = to.units.pop(name)
                     if is_small(unit):
                         to.values[name] = packed(unit)
@@ -232,6 +238,7 @@ class Tensors:
             mark = None if self._has_begun else mark_of(value)
             return _Known(identity, None, mark, Thin(value), last.doubts + 1)
         if last is not None and (is_dict or last.is_there):
+            self._late.discard(key)
             mark = None if last.mark is _LATER and not is_batch else last.mark
             is_marked = self._has_begun and mark is not _LATER  # a batch heals if it changes
             return _Known(identity, value, mark if is_marked else mark_of(value))
@@ -241,7 +248,10 @@ class Tensors:
         if one_before is not None:
             self._others.add(key)
             begins |= one_before.kept is not None
-        begins |= self.keeps_all or key[0] == KEPT
+        begins |= key[0] == KEPT
+        if self.keeps_all and not (begins or is_dict or is_batch):
+            self._late.add(key)
+        begins |= self.keeps_all
         is_kept = is_dict or (begins and not is_batch)
         return _Known(identity, None, None if is_kept else _LATER, Thin(value))
 
@@ -260,12 +270,14 @@ class Tensors:
 
     def _rebound(self) -> list[Key]:
         new = {key for key, known in self._known.items() if known.mark is _LATER}
+        new |= set() if self.gives_all else self._late & self._known.keys()
         known = {
             key
             for key in self._others - self._healed
             if (key not in self._changed or key in new) and ("." in key[1] or "[" in key[1])
         }
-        return sorted(known | self._handed_on)
+        is_given = self.gives_all and self.keeps_all
+        return sorted(known if is_given else known | self._handed_on)
 
     def carried(self) -> set[Key]:
         """The units that have changed so far, and heal, by function and path."""
@@ -299,9 +311,10 @@ class Tensors:
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
             value = known.value
-            if value is None:
+            if value is None or not (self.gives_all or self._is_for_peers(key)):
                 continue
-            rest = self._keys.named(_without(value, own), " ".join(key))
+            whole = value if self.gives_all else _for_peers(value)
+            rest = self._keys.named(_without(whole, own), " ".join(key))
             if rest is _OWN:
                 self._healed.add(key)
             elif key in self._changed or known.has_changed:
@@ -322,7 +335,7 @@ class Tensors:
         rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]
         if self.keeps_all:
             self._held = []
-        attributes = self._attributes.state(own)
+        attributes = self._attributes.state(own, for_peers=not self.gives_all)
         return {
             UNITS: found,
             REBOUND: [*rebound, *self._keys.lost],
@@ -331,6 +344,9 @@ class Tensors:
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
             STILL: still,
         }
+
+    def _is_for_peers(self, key: Key) -> bool:
+        return not (key in self._late or key in self._handed_on or self._walk.is_far(*key))
 
     def are_trained(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether these are parameters or buffers of the trained models, or lie in their memory."""
@@ -451,6 +467,14 @@ def _state_of(module: torch.nn.Module, trained: set[int]) -> dict[str, Any]:
 def _are_alike(own: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
     shapes = [{k: getattr(x, "shape", None) for k, x in state.items()} for state in (own, given)]
     return shapes[0] == shapes[1]
+
+
+def _for_peers(value: Any) -> Any:
+    """A unit's value without what is of a rank."""
+    if type(value) not in DICTS:
+        return value
+    items = list(value.items())
+    return {k: _for_peers(x) for k, x in items if type(k) is not str or not is_of_rank(k)}
 
 
 def _without(value: Any, own: set[int]) -> Any:

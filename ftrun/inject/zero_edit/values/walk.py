@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     is_data,
     is_name,
     is_of_loop_package,
+    is_of_rank,
     is_parameter,
     is_read_again,
     is_single,
@@ -92,6 +94,7 @@ READ_ANEW = 64
 """Whether a container is one of tensors is known from the last draw if it is as long; all are read
 at one draw in this many."""
 _PYTHONS = "builtins", "itertools"
+_STEP = re.compile(r"[.\[(]")
 _TORCHS = vars(torch.nn.Module()).keys()
 _OPTIMIZERS = vars(torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])).keys() | {
     *("step", "_step_count", "_opt_called", "_need_device_dtype_check_for_fused"),
@@ -141,7 +144,8 @@ class Walk:
         step: how many steps are committed.
 
     Attributes:
-        reaches_all: a newcomer gets its own predecessor's values.
+        reaches_all: a newcomer gets its own predecessor's values. What is reached only therefore
+            ``is_far``, and is not for peers.
         trainer: gives that of a package, if one runs the loop; ``optimizers``: all.
     """
 
@@ -150,6 +154,8 @@ class Walk:
         self.trainer: Callable[[], Any] = lambda: None
         self.optimizers: Callable[[], Sequence[Any]] = list
         self._has_begun = self._is_off = self.reaches_all = False
+        self._far: dict[str, set[str]] = {}  # by function, paths
+        self._far_functions: set[str] = set()
         self.kept_ids = set[int]()
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._looks = 0
@@ -213,8 +219,24 @@ class Walk:
         self._around = {}  # a batch lives no longer
         return found
 
+    def is_far(self, function: str, path: str) -> bool:
+        """Whether what a path leads to is reached for its own successor alone."""
+        if function in self._far_functions or (self.reaches_all and is_of_rank(path)):
+            return True
+        known = self._far.get(function)
+        ends = [x.start() for x in _STEP.finditer(path)] if known else []
+        return known is not None and any(path[:end] in known for end in (*ends, len(path)))
+
+    def goes_far(self, function: str, path: str) -> None:
+        """What this path leads to is far."""
+        known = self._far.setdefault(function, set())
+        if len(known) < limits.TRACKED:
+            known.add(path)
+
     def _of_frame(self, frame: FrameType, variables: Mapping[str, Any]) -> Reached:
         to = Reached(spot_of(frame).name)
+        if not isinstance(frame, FrameType | KeptFrame):  # of a module, or of a generator
+            self._far_functions.add(to.function)
         is_package = is_loop_package(frame.f_code.co_filename)
         search = _Search(self, to, VALUES if is_package else ALL)
         if isinstance(frame, KeptFrame):
@@ -228,8 +250,11 @@ class Walk:
             if LEFT_OUT[name]:
                 continue
             if kind is Kind.NOTHING:
-                if self.reaches_all or PACKAGES[type(value)]:
+                if PACKAGES[type(value)]:
                     packages.append((name, value))
+                elif self.reaches_all:
+                    packages.append((name, value))
+                    self.goes_far(to.function, name)
             elif kind is Kind.PLAIN:
                 to.values[name] = value
             elif kind is Kind.LINK:
@@ -295,7 +320,10 @@ class Walk:
         known = attributes_of(item) or {}
         if not self._known(item, len(known), _has_tensors):
             return False
-        return self.reaches_all or depth > 0 or self.stays(function, path, item)
+        is_near = depth > 0 or self.stays(function, path, item)
+        if self.reaches_all and not is_near:
+            self.goes_far(function, path)
+        return self.reaches_all or is_near
 
     def _known(self, value: Any, length: int, find: Callable[[Any], bool]) -> bool:
         before = self._before.get(id(value))
@@ -344,8 +372,11 @@ class _Search:
         elif (mode & TENSORS or walk.reaches_all) and walk.keeps_tensors(
             self._to.function, path, item, depth
         ):
+            if not mode & TENSORS:
+                walk.goes_far(self._to.function, path)
             self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
         elif walk.reaches_all and mode & OBJECTS:
+            walk.goes_far(self._to.function, path)
             self._counting.append((path, item))
 
     def _counts(self) -> None:
@@ -423,6 +454,8 @@ class _Search:
             if LEFT_OUT[name] or name in torchs or around.get(name, around) is item:
                 continue
             if inner is Kind.NOTHING:
+                if self._walk.reaches_all and not PACKAGES[type(item)]:
+                    self._walk.goes_far(self._to.function, f"{path}.{name}")
                 if self._walk.reaches_all or PACKAGES[type(item)]:
                     self.package(f"{path}.{name}", item, depth + 1, mode)
             elif inner is Kind.PLAIN:
@@ -472,7 +505,7 @@ class _Search:
             if mode & VALUES:
                 self._to.containers[path] = value
         elif kind >= Kind.RECORD:
-            if self._leads_on(value, kind):
+            if self._leads_on(path, value, kind):
                 self._nodes.append((path, value, kind, depth, dicts, mode))
         elif kind is Kind.TUPLE and is_value(value):
             if mode & VALUES:
@@ -517,14 +550,18 @@ class _Search:
         is_new = depth <= limits.DEEP and id(item) not in self._met
         has_slots = bool(slots_of(type(item)))
         has_any = has_slots or hasattr(item, "__dict__") or kind is Kind.LINK
-        if is_new and has_any and self._leads_on(item, kind):
+        if is_new and has_any and self._leads_on(path, item, kind):
             self._met.add(id(item))
             self._nodes.append((path, item, kind, depth, 0, mode))
 
-    def _leads_on(self, item: Any, kind: int) -> bool:
+    def _leads_on(self, path: str, item: Any, kind: int) -> bool:
         if id(item) in self._walk.kept_ids and issubclass(type(item), Optimizer):
             return False
-        return kind is not Kind.LINK or (self._walk.reaches_all and bool(attributes_of(item)))
+        if kind is not Kind.LINK:
+            return True
+        if self._walk.reaches_all:
+            self._walk.goes_far(self._to.function, path)
+        return self._walk.reaches_all and bool(attributes_of(item))
 
 
 def frames_of(held: Mapping[tuple[str, str], Any]) -> list[Any]:

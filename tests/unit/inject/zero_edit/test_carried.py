@@ -54,6 +54,7 @@ class Made:
         key = WorkerKey("0", "aa", 0)
         script: Any = SimpleNamespace(
             here=SimpleNamespace(key=key),
+            is_in_place=False,
             models=models_,
             stepping=stepping,
             frameworks=SimpleNamespace(parts=list),

@@ -195,13 +195,19 @@ def logging_loop() -> tuple[Loop, Results]:
     return loop, results
 
 
-def test_what_lightning_has_logged_of_an_epoch_heals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seen: the mean over an epoch was that of the steps since a death."""
-    results_module = ModuleType("lightning_results")
+@pytest.fixture
+def results_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = ModuleType("lightning_results")
     names = {"_Metadata": Metadata, "_Sync": Sync, "_ResultMetric": ResultMetric}
-    vars(results_module).update(names)
-    monkeypatch.setitem(sys.modules, "lightning_results", results_module)
+    vars(module).update(names)
+    monkeypatch.setitem(sys.modules, "lightning_results", module)
     monkeypatch.setattr(Results, "__module__", "lightning_results")
+    return module
+
+
+@pytest.mark.usefixtures("results_module")
+def test_what_lightning_has_logged_of_an_epoch_heals() -> None:
+    """Seen: the mean over an epoch was that of the steps since a death."""
     (old, donors), (new, own) = logging_loop(), logging_loop()
     donor, newcomer = found(old.advance()), found(new.advance())
     for value in (0.1, 0.7):
@@ -217,6 +223,12 @@ def test_what_lightning_has_logged_of_an_epoch_heals(monkeypatch: pytest.MonkeyP
     assert int(mine.cumulated_batch_size) == 10
 
 
+def test_another_lightning_keeps_its_sums(results_module: ModuleType) -> None:
+    del results_module._Sync
+    assert found(logging_loop()[0].advance()).parts() == []
+
+
+@pytest.mark.usefixtures("results_module")
 def test_a_sum_of_lightning_that_cannot_be_made_elsewhere_stays() -> None:
     loop, results = logging_loop()
     donor = found(loop.advance())

@@ -112,7 +112,9 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
         ({"memory_snapshots": "off"}, ""),
         ({"nproc_per_node": 2, "workers_per_replica": None}, ""),
         ({"inject": "explicit"}, ""),
-        ({"replicas": 2}, ""),
+        ({"replicas": 2}, None),
+        ({"replicas": 2, "memory_snapshots": "off"}, ""),
+        ({"replicas": 2, "inject": "explicit"}, ""),
         ({"workers_per_replica": 1}, ""),
     ],
 )

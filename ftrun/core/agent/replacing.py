@@ -23,11 +23,13 @@ from ftrun.core.agent import mend_words as words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
+from ftrun.core.agent.hangs import WHOLE
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import Restart
 from ftrun.core.agent.slot_state import Mend, Replaced, SlotPhase, SlotState
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.failure_kinds import DIVERGED
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
 from ftrun.core.replay.afterwards import Apart, StepVerdict
@@ -58,17 +60,25 @@ class Replacing(Part):
     _fail: Callable[[SlotState, e.WorkerExited], None]
     _group_ended: Callable[[SlotState], None]
 
+    _is_over: bool = False
+
     @property
     def _is_one(self) -> bool:
         return self._settings.replicas == 1
 
     def begin(self, slot: SlotState) -> None:
         """A new incarnation, with new memory."""
-        if self._settings.has_memory_snapshots:
+        if self._settings.has_memory_snapshots and not self._is_over:
             s = self._settings
             was_late = slot.mending is not None and slot.mending.is_late(self._out.now)
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
             slot.mending = Mending(*limits, was_late=was_late)
+
+    def ends(self) -> None:
+        """The script keeps its state itself: from now on it is as without memory snapshots."""
+        self._is_over = True
+        for slot in self._slots:
+            slot.mending = None
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
@@ -168,6 +178,23 @@ class Replacing(Part):
         for rank in sorted(slot.lives):
             self._replace(slot, rank)
         slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
+
+    def was_late(self, incarnation: str, reason: str) -> bool:
+        """The other replicas go on without one, for a ``reason``: it restarts, by the restart of
+        the death, if one of its workers is being replaced, or the step since is not decided."""
+        slot = self._slots.of_incarnation(incarnation)
+        if slot is None or slot.phase is not SlotPhase.RUNNING or self._is_one:
+            return False
+        if reason.startswith((DIVERGED, *WHOLE)) or not (slot.replaced or slot.untold):
+            return False
+        if not slot.replaced:
+            slot.untold.pop()
+            slot.replaced = slot.mended
+            for known in slot.replaced.values():
+                slot.ends.note(known.at, known.failure)
+        slot.fall, slot.verdict = words.WAS_LATE, Restart(0.0, slot.budget.spent)
+        self._fail(slot, next(iter(slot.replaced.values())).end)
+        return True
 
     def stops_waiting(self, slot: SlotState) -> None:
         """The group is to stop while it waits for a node: nothing of it runs."""

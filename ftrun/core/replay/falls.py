@@ -41,6 +41,7 @@ class Fall(IntEnum):
     QUORUM = 27
     MANAGER = 28
     APART = 29
+    EXPLICIT = 30
 
     @property
     def words(self) -> str:
@@ -107,5 +108,6 @@ _WORDS = {
     ),
     Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
     Fall.QUORUM: "a replica has just joined or left, and its snapshot is older",
+    Fall.EXPLICIT: "the script makes a Manager, which only --inject explicit tells in time",
     Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",
 }

@@ -47,8 +47,8 @@ class MemorySnapshots:
     Attributes:
         disk: where they go too; None: nowhere.
         on_progress: gets how far a group is, and what a loss would cost it.
-        on_manager: is called once if the script makes a Manager, and nobody has asked for snapshots:
-            from then on it is as without them.
+        on_manager: is called once if the script makes a Manager, and nobody has asked for them:
+            from then on there are none.
         elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
             that ``--snapshot`` has; whoever stores one notes it here.
     """

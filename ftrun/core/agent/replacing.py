@@ -1,8 +1,10 @@
 """A worker that died is replaced inside its group, and the others wait in their call.
 
-That is so if the agent keeps its state in memory (``WorkerExited.kept``). The survivors are told at
-once, by a decree. The replacement starts when the dead process is gone. Then the board is looked at
-until all are in one group again. If that cannot be followed, all processes are ended, and all begin
+That is so if the agent keeps its state in memory (``WorkerExited.kept``), and of several replicas
+if the script itself has not failed: it would fail again in the same step, which a replica that
+heals from the others does not repeat. The survivors are told at once, by a decree. The replacement
+starts when the dead process is gone. Then the board is looked at until all are in one group again.
+If that cannot be followed, all processes are ended, and all begin
 again from the last step that each has in memory. After a mend the board is looked at for some
 steps more, because all may be connected and wait in calls that cannot meet. Where memory is not to
 be had, it is an ordinary failure: the whole group is started again, and its line tells why. If a
@@ -83,11 +85,15 @@ class Replacing(Part):
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
         kept, mending, rank = end.kept, slot.mending, end.group_rank
-        if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
+        is_to_stay = not (self._ending.has_begun or slot.leaves is not None or slot.lost)
+        if kept is None or mending is None or not is_to_stay:
             return False
         if slot.hung is not None and slot.hung.group_rank == rank:
             slot.hung = end = replace(slot.hung, pid=end.pid, kept=kept)
         failure = failure_of(slot, end)
+        if failure.is_of_script and not self._is_one:
+            slot.fall = words.WOULD_FAIL_AGAIN if isinstance(kept.place, Generation) else ""
+            return False
         is_counted, verdict = mending.counts(rank), None
         if is_counted and mending.fallen is None and isinstance(kept.place, Generation):
             verdict = slot.budget.failed(failure)

@@ -102,7 +102,7 @@ class Replacing(Part):
                 return False
             slot.restarts += 1
         died_at = self._out.now - end.ago_s
-        outcome = mending.died(rank, kept.place, died_at, kept.set_up_s)
+        outcome = mending.died(rank, kept.place, died_at, kept.set_up_s, kept.reached)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)

@@ -42,6 +42,7 @@ class Fall(IntEnum):
     MANAGER = 28
     APART = 29
     EXPLICIT = 30
+    SAME_STEP = 31
 
     @property
     def words(self) -> str:
@@ -75,6 +76,7 @@ _WORDS = {
     ),
     Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
+    Fall.SAME_STEP: "its replacement has died in the same step",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.STAYS: "another worker has not left its broken process group for too long",
     Fall.APART: "since it was replaced the workers of a group wait in calls that cannot meet",

@@ -103,7 +103,10 @@ def run(directory: Path, deaths: list[list[object]], *options: str) -> tuple[lis
 
 ENDS = 4
 DEATHS: dict[str, list[list[object]]] = {
-    "in a pass, and its replacement": [[1, 0, 0, 12, "backward 0"], [1, 0, 1, 12, "loss"]],
+    "in a pass, and beside its replacement": [
+        [1, 0, 0, 12, "backward 0"],
+        [1, 1, 0, 12, "told"],
+    ],
     "all of a group, and a worker of the other": [
         [0, 0, 0, 20, "reduced"],
         [0, 1, 0, 20, "told"],

@@ -140,3 +140,11 @@ def test_no_sample_is_lost_and_nobody_leaves(
     assert set(steps) == {"of 2 in quorum 1"}
     told = re.findall(r"all go on after \S+ s, no step lost\. Restart", output)
     assert len(told) == len({(replica, rank) for replica, rank, *_ in given})
+
+
+def test_a_script_with_a_manager_is_asked_first(tmp_path: Path) -> None:
+    """Under ``--inject auto`` it turns out to be one: its replica restarts, without a word."""
+    found, output = run(tmp_path / "killed", [[1, 0, 0, 12, "loss"]], "--inject", "auto")
+    assert len(found) == ENDS and len({line.split()[-1] for line in found}) == 1, output
+    assert "emory snapshots" not in output and "replaced alone" not in output, output
+    assert "worker 0 (pid" in output and "died: SIGKILL. Restart 1 of 10 now." in output, output

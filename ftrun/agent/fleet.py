@@ -412,7 +412,7 @@ class Fleet:
         try:
             if devices:
                 await self._before_start(start.replica_id, devices)
-            await self.memory.fill(start.replica_id, start.incarnation)
+            await self.memory.fill(start.replica_id, start.incarnation, start.sound_until)
         except (PeerError, OSError) as error:
             self._takes_back(start.incarnation, f"was not started: {error}")
         except (UserError, Damaged) as error:  # it would be the same again
@@ -448,7 +448,7 @@ class Fleet:
             group = Group(start, store, expected=expected, is_held=self.holds)
             self._groups[start.incarnation] = group
             group.port = self.meet(start, self._ports[store])
-            self.memory.make(start.replica_id, start.incarnation)
+            self.memory.make(start.replica_id, start.incarnation, start.sound_until)
             for rank in () if is_empty else self._settings.ranks_here:
                 self._start_worker(group, rank)
             if not self._settings.master_port:  # a port of its own is free once the group has ended

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 from ftrun.agent.at_risk import AtRisk, Stored
@@ -24,7 +25,7 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
-from ftrun.snapshots.area import NONE, PRINTED, RESULTS_SHARE, GroupMemory, Word
+from ftrun.snapshots.area import LEFT, NONE, PRINTED, RESULTS_SHARE, GroupMemory, Word
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
@@ -68,6 +69,8 @@ class MemorySnapshots:
         self.on_manager: Callable[[], None] = lambda: None
         self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
         self._has_manager = False
+        self._left: dict[str, tuple[int, GroupMemory]] = {}  # by replica, and from which step
+        self._replica_of: dict[str, str] = {}
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
         self._ended: tuple[str, GroupMemory] | None = None
@@ -83,13 +86,13 @@ class MemorySnapshots:
     def _is_on_disk(self, step: int) -> None:
         self.on_disk = Stored(step, clock.now())
 
-    async def fill(self, replica_id: str, incarnation: str) -> None:
+    async def fill(self, replica_id: str, incarnation: str, sound_until: float) -> None:
         """Begin with the newest snapshot on the disk, if there is one.
 
         Raises:
             OSError, FtrunError: as GroupDisk.fill.
         """
-        self.make(replica_id, incarnation)
+        self.make(replica_id, incarnation, sound_until)
         if self.disk is None:
             return
         try:
@@ -110,8 +113,11 @@ class MemorySnapshots:
             known.board.set(rank, Word.NEWEST, step)
             known.board.set(rank, Word.REACHED, step)
 
-    def make(self, replica_id: str, incarnation: str) -> None:
-        """Set memory aside for a new incarnation, where snapshots in memory are taken."""
+    def make(self, replica_id: str, incarnation: str, sound_until: float = NONE) -> None:
+        """Set memory aside for a new incarnation, where snapshots in memory are taken.
+
+        ``sound_until``: it may go on from what those before it have left, up to this step.
+        """
         if why_no_memory_snapshots(self._settings):
             if why := misses_memory_snapshots(self._settings):
                 self._tell_once("off", f"No memory snapshots: {why}. {self._otherwise}")
@@ -119,6 +125,8 @@ class MemorySnapshots:
         if incarnation in self._known or self._has_manager:
             return
         self._forget_ended()
+        self._replica_of[incarnation] = replica_id
+        self._keep_left(replica_id, sound_until)
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
         several = self._settings.replicas > 1
         areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
@@ -151,15 +159,16 @@ class MemorySnapshots:
         return self._known.get(incarnation) or ended.get(incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
-        """A process is about to start as this rank; returns where it finds the memory, and after
-        that the memory of the other replicas; or ""."""
+        """A process is about to start as this rank; returns what the variable has; or ""."""
         known = self._known.get(incarnation)
         if known is None:
             return ""
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         known.board.set(rank, Word.SAID_AT, 0)
         others = (x for x in self._known.values() if x is not known)
-        return " ".join(x.place for x in (known, *others))
+        step, left = self._left.get(self._replica_of[incarnation], (NONE, None))
+        places = [x.place for x in (known, *others)]
+        return " ".join([*places, *([] if left is None else [f"{step}{LEFT}{left.place}"])])
 
     def ended_well(self, incarnation: str, rank: int) -> None:
         """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""
@@ -236,9 +245,34 @@ class MemorySnapshots:
         known = self._known.pop(incarnation, None)
         self._at_risk.pop(incarnation, None)
         self.elsewhere.pop(incarnation, None)
-        if known is not None:
-            self._forget_ended()
+        replica_id = self._replica_of.pop(incarnation, "")
+        if known is None:
+            return
+        self._forget_ended()
+        if self._settings.replicas == 1:
             self._ended = incarnation, known
+        elif (step := _boundary(known)) is not None:
+            self._drop_left(replica_id)
+            self._left[replica_id] = step, known
+        else:
+            known.close()
+
+    def _keep_left(self, replica_id: str, sound_until: float) -> None:
+        """The next incarnation begins: keep of what is left only that which it may begin from."""
+        _, left = self._left.get(replica_id, (NONE, None))
+        step = None if left is None else _boundary(left, sound_until)
+        if left is None or step is None:
+            self._drop_left(replica_id)
+            return
+        self._left[replica_id] = step, left
+        for rank in left.here:
+            left.area(rank).drop(but=step)
+            left.results(rank).drop()
+
+    def _drop_left(self, replica_id: str) -> None:
+        _, left = self._left.pop(replica_id, (NONE, None))
+        if left is not None:
+            left.close()
 
     async def end(self) -> None:
         """The job ends: write a last snapshot, if there is a disk; free all."""
@@ -249,6 +283,8 @@ class MemorySnapshots:
                 incarnation, known = self._ended
                 await self.disk.last(known, incarnation, self._settings.grace_s / 2)
             await self.disk.close()
+        for replica_id in list(self._left):
+            self._drop_left(replica_id)
         self._forget_ended()
 
     def _forget_ended(self) -> None:
@@ -270,6 +306,8 @@ class MemorySnapshots:
         now, room = clock.now(), free_bytes(left=LEFT_SHARE)
         memory.board.room = room
         known.look(now)
+        if known.newest is not None:  # what is left of an earlier incarnation is older
+            self._drop_left(key.replica_id)
         is_calm = known.newest is not None and known.age_s(now) >= CALM_AFTER_S
         is_calm &= self.disk is None and room >= ROOMY_BYTES
         self._loop.call_later(CALM_EVERY_S if is_calm else LOOK_EVERY_S, self._look, key)
@@ -314,6 +352,11 @@ class MemorySnapshots:
         if what not in self._told:
             self._told.add(what)
             self._tell(text)
+
+
+def _boundary(memory: GroupMemory, until: float = inf) -> int | None:
+    """The newest step, up to this one, of which all workers have left a whole state."""
+    return common([memory.area(rank).generations() for rank in memory.here], until=until)
 
 
 def free_bytes(

@@ -59,7 +59,9 @@ if TYPE_CHECKING:
     from ftrun.checkpoint.leaves import Leaf
 
 VARIABLE = "FTRUN_MEMORY"
-"""A worker's environment: the place of its group's memory, then those of other replicas'."""
+"""A worker's environment: the place of its group's memory, then those of other replicas'; last,
+behind its step and ``LEFT``, that of what its group's earlier processes have left."""
+LEFT = "@"
 LOGS = 3
 KEPT = 2
 """Generations that stay, so that all ranks have one of the same step."""
@@ -348,9 +350,13 @@ class Area:
     def _let_go(self, slot: int) -> None:
         fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
 
-    def drop(self) -> None:
-        """The worker: hold nothing any more, and give the memory back, but what is held."""
+    def drop(self, but: int = NONE) -> None:
+        """Hold nothing any more, ``but`` the newest generation of a step, and give the memory back;
+        not what is held. The worker, or when it has ended."""
+        kept = max((x.number for x in self.generations() if x.step == but), default=None)
         for slot in _SLOTS:
+            if self.words_of(slot)[_NUMBER] == kept:
+                continue
             begin, size = self.slot_at(slot), int(self._header[_SLOT_BYTES])
             with contextlib.suppress(OSError):
                 fcntl.lockf(self.memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, slot)

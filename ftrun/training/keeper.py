@@ -27,6 +27,10 @@ class Keeper(Protocol):
     def vote_group(self, timeout_s: float) -> Any:
         """The process group for the votes of this replica group."""
 
+    def resuming(self, engine: Any) -> Any:
+        """A claim to the state that this replica's earlier processes have left in memory, for the
+        first Manager; None: there is none."""
+
     def connect(self, session: Any) -> None:
         """The Manager is made, with this Session: called once, before any step."""
 

@@ -154,7 +154,8 @@ class Session:
     def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
         context, engine = self.here, self.engine
         if not context.snapshot_dir:
-            return None, None
+            keeper = None if self._before else self.keeper
+            return None if keeper is None else keeper.resuming(engine), None
         if self._before:
             log.warning(
                 "replica %s: this is Manager %d of its script, and snapshots are of the first one "

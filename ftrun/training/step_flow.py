@@ -156,6 +156,7 @@ class StepFlow:
         self._healing.passes.begins()
         machine.serves_between_steps = self._healing.serves_between_steps
         engine.register()
+        has_resumed = False
         while True:
             boundary = e.BoundaryReached(freeze_membership, catches_up)
             self._await_step(boundary, until.left_s(timeout_s), until)
@@ -164,7 +165,8 @@ class StepFlow:
                 return False
             if self._resuming is None or not self._resuming.is_pending:
                 break
-            if self._resuming.load_now():
+            has_resumed = self._resuming.load_now()
+            if has_resumed:
                 break
         self._healing.quorum_stands()
         if machine.heals_first:
@@ -172,7 +174,8 @@ class StepFlow:
         elif self._snapshots is not None and not (freeze_membership or machine.healing):
             self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
         if self._keeper is not None:
-            self._keeper.has_begun(is_whole=not machine.healing)
+            # Who resumes is not at its place in the script so far.
+            self._keeper.has_begun(is_whole=not (machine.healing or has_resumed))
         if for_draw:
             self._drawn = machine.begun
             self.heal_after_backward()  # whose the samples are, and whether any are left, heals

@@ -92,10 +92,12 @@ def ends(job: Job) -> list[str]:
     return sorted(re.findall(r"^\[\d\.\d\] end .+$", job.output, re.MULTILINE))
 
 
-def run(directory: Path, deaths: list[list[object]], *options: str) -> tuple[list[str], str]:
+def run(
+    directory: Path, deaths: list[list[object]], *options: str, script: str = SCRIPT
+) -> tuple[list[str], str]:
     directory.mkdir()
     args = (json.dumps(deaths),)
-    with Job(directory, SCRIPT, *OPTIONS, *options, args=args) as job:
+    with Job(directory, script, *OPTIONS, *options, args=args) as job:
         assert job.end() == 0
         assert not job.left()
         return ends(job), job.output
@@ -148,3 +150,31 @@ def test_a_script_with_a_manager_is_asked_first(tmp_path: Path) -> None:
     assert len(found) == ENDS and len({line.split()[-1] for line in found}) == 1, output
     assert "emory snapshots" not in output and "replaced alone" not in output, output
     assert "worker 0 (pid" in output and "died: SIGKILL. Restart 1 of 10 now." in output, output
+
+
+LOADS = """
+from ftrun.inject.zero_edit.in_place import InPlace
+
+loads = InPlace._load
+InPlace._load = lambda keeper: (at("loads"), loads(keeper))
+torch.manual_seed(1)
+"""
+
+
+@pytest.mark.slow
+def test_when_no_replica_is_left_all_go_on_from_what_one_has_in_memory(tmp_path: Path) -> None:
+    """In each replica a worker dies, and its replacements do before they have caught up."""
+    seed = "\ntorch.manual_seed(1)\n"
+    assert seed in SCRIPT
+    script = SCRIPT.replace(seed, LOADS, 1)
+    dies: list[list[object]] = [
+        [*who, life, 0 if life else 20, "loads" if life else "told"]
+        for who in ((0, 1), (1, 0))
+        for life in range(4)
+    ]
+    options = "--memory-snapshots", "auto"
+    found, output = run(tmp_path / "killed", dies, *options, script=script)
+    assert len(found) == ENDS and len({line.split()[-1] for line in found}) == 1, output
+    told = re.findall(r"goes on from step (\d+), which its launcher had in memory", output)
+    assert len(told) in (1, 2) and 0 < int(told[0]) <= 20, output
+    assert f"training begins again at step {told[0]}, " in output

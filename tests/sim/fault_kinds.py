@@ -15,7 +15,7 @@ from ftrun.core.agent import events as s
 from ftrun.core.lighthouse.events import Journal, OperatorAsked, Request
 from ftrun.core.lighthouse.phases import Phase
 from ftrun.core.worker import events as e
-from tests.sim.mending import MEND, mend
+from tests.sim.mending import FALL, MEND, fall, mend
 from tests.sim.network import KEEPALIVE_S
 
 if TYPE_CHECKING:
@@ -574,6 +574,7 @@ FOCUS_KINDS: Mapping[str, Callable[[World], None]] = {
     "false_alarm": _false_alarm,
     "hears_one": _hears_one,
     MEND: mend,
+    FALL: fall,
 }
 """Drawn by ``focus`` only, in tests of their own."""
 

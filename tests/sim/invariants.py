@@ -42,6 +42,7 @@ class Invariants:
         self._serves_not: set[WorkerKey] = set()
         self._refusals: Counter[WorkerKey] = Counter()
         self._leave_together: frozenset[str] = frozenset()  # incarnations
+        self._claims: dict[str, StateId] = {}  # of incarnations
 
     # ------------------------------------------------------------ the lighthouse
 
@@ -57,6 +58,8 @@ class Invariants:
         self, now: float, message: m.ToWorker, removed: Collection[tuple[str, str]] = ()
     ) -> None:
         """It sends ``message``. ``removed``: former members that are not known to be dead."""
+        if isinstance(message, m.NewQuorum):
+            self._check_claims(message.quorum)
         self.quorums.sent(now, message, removed)
 
     def switch_confirmed(self, quorum: Quorum, step: int) -> None:
@@ -193,6 +196,20 @@ class Invariants:
         """A worker's main thread ends with an error (H1)."""
         is_of_serving = key in self._serves_not and reason == CANNOT_SERVE
         require(not is_of_serving, "H1", f"{key} ends because it could not serve its state")
+
+    def claims(self, key: WorkerKey, state: StateId) -> None:
+        """A worker begins with what its slot's last group has left in memory."""
+        self._claims[key.incarnation] = state
+        self.lineages.heals(key)
+
+    def _check_claims(self, quorum: Quorum) -> None:
+        """A job that nobody trains goes on from the newest state that a member has claimed (E7)."""
+        if self.quorums.knows(quorum):
+            return
+        claimed = [self._claims.get(x.incarnation) for x in quorum.members]
+        newest = max((x.step for x in claimed if x is not None), default=0)
+        text = f"{quorum.attempt} begins at {quorum.step}, and a member has {newest} in memory"
+        require((quorum.step or 0) >= newest, "E7", text)
 
     def heals(self, key: WorkerKey) -> None:
         """The next state of this rank is not its own work (C2)."""

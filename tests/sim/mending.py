@@ -6,18 +6,26 @@ on its way to the lost one, or from it, is lost; but what a worker of its rank i
 has handed out is in that one's log. Then it answers late, like one that was interrupted. What its
 script holds is what the lost one has held, because it repeats that.
 
+The agent keeps the generations of a group that has ended. The slot's next group claims the newest
+that all ranks have left, as if it had loaded it. Only if nobody else holds the job's state does
+that count.
+
 Not here: when it strikes (faults.py), calls within the group (tests/sim/replay/).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
-from ftrun.core.ids import Attempt
+from ftrun.core.data.plan import DataPosition
+from ftrun.core.ids import Attempt, StateId
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.log_rules import may_take
+from ftrun.core.replay.settling import Generation, common
 from ftrun.core.worker import events as e
 from ftrun.core.worker.facts import StepPhase
 from ftrun.core.worker.machine import StepMachine
@@ -30,7 +38,10 @@ if TYPE_CHECKING:
 
 MEND = "mend"
 """In ``focus``: workers are replaced inside their group."""
+FALL = "fall"
+"""The same, where no group can be mended."""
 OF_SCRIPT = (e.OperationIssued, e.OperationsEnded, e.VoteStarted, e.Decided)
+KEPT = 2
 MEND_S = (0.02, 0.1, 0.3, 0.7, 1.4)
 OWN = ("vote_decided", "_tick", "lost_agent", "asked_to_stop", "crash")
 """What comes from elsewhere than the lighthouse and the peers, or is in a log."""
@@ -45,13 +56,56 @@ class Noted:
     result: Result
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A generation."""
+
+    state: StateId
+    content: int
+    position: DataPosition
+
+
+class Left:
+    """What the groups of an agent have left, by slot: of each rank its generations."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[list[Kept]]] = {}
+        self._ends: dict[str, dict[int, list[Kept]]] = {}
+
+    def ended(self, worker: Worker) -> None:
+        """A worker's process is gone."""
+        key, workers = worker.key, worker.world.job.workers
+        ends = self._ends.setdefault(key.incarnation, {})
+        ends[key.group_rank] = worker.log.kept
+        if len(ends) == workers:
+            ranks = [ends[rank] for rank in range(workers)]
+            if boundary(ranks, inf) is not None:
+                self._of[key.replica_id] = ranks
+            del self._ends[key.incarnation]
+
+    def claims(self, replica_id: str, until: float) -> list[Kept] | None:
+        """What the slot's next group begins with, by rank; None: it begins at the start."""
+        ranks = self._of.get(replica_id, [])
+        step = boundary(ranks, until) if ranks else None
+        if step is None:
+            self._of.pop(replica_id, None)
+            return None
+        return [[x for x in known if x.state.step == step][-1] for known in ranks]
+
+
+def boundary(ranks: Sequence[Sequence[Kept]], until: float) -> int | None:
+    """As the agent finds it (agent/group_memory.py)."""
+    found = [[Generation(n, x.state.step) for n, x in enumerate(known)] for known in ranks]
+    return common(found, until=until)
+
+
 @dataclass
 class Log:
     """Of one worker: a generation, what its script has done since, and what it was given.
 
     ``seed``: None: a successor could not begin. ``handed``: by step and index, the quorum.
     ``results``: by the step's number and index, of the newest try of it and of the step before.
-    ``is_lost``: a step was lost since: a successor falls there.
+    ``is_lost``: a step was lost since: a successor falls there. ``kept``: the newest generations.
     """
 
     seed: e.Succeeds | None = None
@@ -60,6 +114,7 @@ class Log:
     handed: dict[tuple[int, int], Quorum] = field(default_factory=dict)
     results: dict[tuple[int, int], Noted] = field(default_factory=dict)
     is_lost: bool = False
+    kept: list[Kept] = field(default_factory=list)
     _step: int = -1
 
     def note(self, worker: Worker, event: e.Event, instructions: list[e.Instruction]) -> None:
@@ -97,6 +152,8 @@ class Log:
             self.seed, self.events = machine.seed(), []
             self.handed.clear()
             self.is_lost = False
+            kept = Kept(machine.state, worker.content, worker.position)
+            self.kept = [*self.kept, kept][-KEPT:]
         self.events.append(e.BoundaryReached(machine.freezes_membership))
 
 
@@ -106,6 +163,14 @@ def mend(world: World) -> None:
     fit = [x for x in workers if x.log.seed is not None and _may_be_replaced(x)]
     if fit:
         _replace(world, world.mend_rng.choice(fit))
+
+
+def fall(world: World) -> None:
+    """A worker of each replica dies, within a moment: none of them can be replaced."""
+    workers = {x.key.replica_id: x for host in world.hosts for x in host.workers()}
+    within_s = world.mend_rng.choice((0.0, 0.01, 0.3))
+    for worker in workers.values():
+        world.at(world.mend_rng.uniform(0.0, within_s), worker, worker.crash)
 
 
 def _may_be_replaced(worker: Worker) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,7 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.books.ledger import Ledger
 from ftrun.core.books.uses import Use
 from ftrun.core.data.plan import DataPlan, DataPosition
+from ftrun.core.ids import StateId
 from ftrun.core.lighthouse import forming, membership, succession, takeover
 from ftrun.core.lighthouse.attempts import AttemptCounter
 from ftrun.core.lighthouse.choice import Choice, Standing, standing
@@ -473,6 +474,7 @@ def _ends_with_its_newcomers(self: Worker, tag: ids.Tag) -> None:
 
 
 _MENDS = (mending.MEND,)
+_FALLS = (mending.MEND, mending.FALL)
 _SERVING = ("cannot_serve", "nobody_can_serve", "kill_worker", "kill_two_workers")
 
 # ---------------------------------------------------------------- a successor's bugs
@@ -502,6 +504,23 @@ def _counts_as_when_it_began(self: StepMachine, event: e.WentOut) -> None:
 
 def _logs_after_handing_out(log: mending.Log) -> dict[tuple[int, int], Quorum]:
     return {key: at for key, at in log.handed.items() if key[0] < log.begun}
+
+
+# ---------------------------------------------------------------- bugs with what is left in memory
+
+_choose = succession.choose  # type: ignore[attr-defined]
+
+
+def _takes_the_oldest(group_states: Mapping[str, StateId | None]) -> Choice | None:
+    steps = [x.step for x in group_states.values() if x is not None]
+    least = min(steps, default=0)
+    found = {k: x if x is not None and x.step == least else None for k, x in group_states.items()}
+    return _choose(found)
+
+
+def _takes_each_ranks_newest(self: mending.Left, replica_id: str, until: float) -> Any:
+    ranks = self._of.get(replica_id, [])
+    return [known[-1] for known in ranks] if ranks and all(ranks) else None
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -727,6 +746,12 @@ MUTANTS: dict[str, Mutant] = {
     "a successor does not answer": Mutant(mending, "answers", _does_nothing, "Q2", _MENDS),
     "results are handed out before they are logged": Mutant(
         mending, "logged", _logs_after_handing_out, "C1", _MENDS
+    ),
+    "goes on from the oldest state in memory": Mutant(
+        succession, "choose", _takes_the_oldest, "E7", _FALLS
+    ),
+    "each worker goes on from its own newest state in memory": Mutant(
+        mending.Left, "claims", _takes_each_ranks_newest, "E7", _FALLS
     ),
     "loses samples of dead replicas": Mutant(
         DataPlan, "after", _loses_what_the_dead_had, "D2", _LOSSES

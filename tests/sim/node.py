@@ -16,6 +16,7 @@ from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, STANDSTILL_FACTOR, Actor
+from tests.sim.mending import Left
 from tests.sim.network import Stream
 from tests.sim.violation import Violation, require
 from tests.sim.worker import Worker
@@ -121,6 +122,7 @@ class Agent(Actor):
         self.workers: dict[WorkerKey, Worker] = {}
         self._starting: dict[str, None] = {}
         self._owed: dict[WorkerKey, int] = {}
+        self._left = Left()
         self._epoch = 0
         self._silent: tuple[str, ...] = ()
         self.stream: Stream | None = None
@@ -153,6 +155,7 @@ class Agent(Actor):
             min_replicas=self.world.job.min_replicas,
             alone=self.world.job.agents == 1,
             end_grace_s=1.0,
+            has_memory_snapshots=self.world.mends,
         )
 
     def start(self) -> None:
@@ -217,10 +220,10 @@ class Agent(Actor):
         match instruction:
             case s.SendToLighthouse(message):
                 self._tell(message)
-            case s.StartReplica(replica_id, incarnation, _):
+            case s.StartReplica(replica_id, incarnation, sound_until=until):
                 self._starting[incarnation] = None
                 delay_s = self.world.rng.uniform(0.01, 0.05)
-                self.world.at(delay_s, self, self._start_replica, replica_id, incarnation)
+                self.world.at(delay_s, self, self._start_replica, replica_id, incarnation, until)
             case s.SignalReplica(_, incarnation, number):
                 self._signal(incarnation, number)
             case s.SignalWorker(key, number):
@@ -285,7 +288,7 @@ class Agent(Actor):
         workers = (w for key, w in self.workers.items() if key.incarnation == incarnation)
         return any(w.hangs or w.was_paused or w.script.stands for w in workers)
 
-    def _start_replica(self, replica_id: str, incarnation: str) -> None:
+    def _start_replica(self, replica_id: str, incarnation: str, until: float) -> None:
         world = self.world
         if incarnation not in self._starting:
             return  # it was taken back
@@ -299,8 +302,11 @@ class Agent(Actor):
         ranks = range(world.job.workers)
         keys = [WorkerKey(replica_id, incarnation, rank) for rank in ranks]
         ballot = world.rings.ballot(incarnation)
+        claims = self._left.claims(replica_id, until) if world.mends else None
         for key in keys:
             worker = self.workers[key] = Worker(world, self, key, ballot)
+            if claims is not None:
+                worker.claims(claims[key.group_rank])
             worker.start()
             world.at(0.0, worker, worker.attached, self.supervisor.lease)
             if key in self._owed:
@@ -380,6 +386,7 @@ class Agent(Actor):
         """The kernel reports that a worker has ended."""
         if self.workers.pop(worker.key, None) is not None:
             key = worker.key
+            self._left.ended(worker)
             self.handle(s.WorkerExited(key.incarnation, key.group_rank, 1, status))
 
     # ------------------------------------------------------------ the lighthouse

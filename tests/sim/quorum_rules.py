@@ -90,6 +90,10 @@ class QuorumRules:
         elif isinstance(message, m.Prepare):
             self._issue(now, message.quorum, by_switch=True)
 
+    def knows(self, quorum: Quorum) -> bool:
+        """Whether one of its members was in a quorum before."""
+        return not self._ever.isdisjoint(_members(quorum))
+
     def _listens(self, now: float) -> bool:
         """A takeover is under way: its grace is not over, and members are missing."""
         return now < self._silent_until - 1e-9 and bool(self._missing - self.dead - self.cut_off)

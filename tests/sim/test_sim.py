@@ -30,7 +30,7 @@ from tests.sim.faults import Faults, all_faults
 from tests.sim.freezes import SPARING_FROM
 from tests.sim.keeping import KEEPING_FROM
 from tests.sim.lateness import LATE_FROM, LATENESS
-from tests.sim.mending import MEND
+from tests.sim.mending import FALL, MEND
 from tests.sim.mutants import MUTANTS
 from tests.sim.parting import EARLY_FROM, LINGERING_FROM
 from tests.sim.refusals import REFUSALS, REFUSING_FROM
@@ -267,6 +267,14 @@ def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...], schedu
         world.run()
     notes = [kind for world in worlds for _, _, kind, _ in world.trace]
     assert notes.count("is replaced in place") > len(schedules) / 2
+
+
+def test_replicas_that_all_fall_go_on_from_what_they_have_in_memory() -> None:
+    worlds = [World(seed, focus=(MEND, FALL)) for seed in range(1000, 1020)]
+    for world in worlds:
+        world.run()
+    claims = [what for world in worlds for _, _, kind, what in world.trace if kind == "claims"]
+    assert len(claims) > len(worlds)
 
 
 @pytest.mark.slow

@@ -112,6 +112,13 @@ class Worker(Actor):
         world.invariants.holds(key, self.machine.state, self.content)
         self.script = Script(self)
 
+    def claims(self, kept: mending.Kept) -> None:
+        """Begin with what the slot's last group has left, if nobody else holds the job's state."""
+        self.content, self.position = kept.content, kept.position
+        self.machine = self.new_machine(kept.state)
+        self.world.note(self.name, "claims", kept.state)
+        self.world.invariants.claims(self.key, kept.state)
+
     @property
     def _heal_at(self) -> str:
         return f"{self.key.incarnation}:{self.key.group_rank}:{self.lives}"

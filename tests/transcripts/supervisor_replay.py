@@ -43,6 +43,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from math import inf
 from typing import Any
 
 from ftrun.core import messages as m
@@ -181,9 +182,12 @@ class Replay:
 
     def _shown(self, instruction: e.Instruction) -> str:
         match instruction:
-            case e.StartReplica(_, _, restarts, standbys, peers_train):
+            case e.StartReplica(_, _, restarts, standbys, peers_train, until):
                 by = _by(",".join(standbys))
                 joins = ", peers train" if peers_train else ""
+                if until >= 0:
+                    joins += ", or from memory"
+                    joins += "" if until == inf else f" of step {until:g} or before"
                 return f"start {self._of(instruction)}: restart {restarts}{by}{joins}"
             case e.ReplaceWorker(key, restarts, standby):
                 return f"replace {self._worker(key)}: restart {restarts}" + _by(standby)

@@ -26,7 +26,13 @@ model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0004)
     "accumulated": """
 model = nn.parallel.DistributedDataParallel(model)
 """,
+    "local": """
+model = nn.parallel.DistributedDataParallel(model)
+""",
     "summed": """
+model = nn.parallel.DistributedDataParallel(model)
+""",
+    "plain": """
 model = nn.parallel.DistributedDataParallel(model)
 """,
     "unused": """
@@ -35,6 +41,12 @@ model = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     "fsdp": """
 from torch.distributed.fsdp import fully_shard
 for part in (model[0], model[3]):
+    fully_shard(part)
+fully_shard(model)
+""",
+    "shards": """
+from torch.distributed.fsdp import fully_shard
+for part in (model[0], model[2]):
     fully_shard(part)
 fully_shard(model)
 """,
@@ -114,6 +126,16 @@ if TAKES_NONE:
     from ftrun.inject.zero_edit.results import Results
 
     Results.of_others = lambda *_: None
+if FALLS:
+    from ftrun.core.replay.falls import Fall
+    from ftrun.inject.zero_edit.in_place import InPlace
+    from ftrun.inject.zero_edit.world.replayed import stay
+
+    def falls(keeper):
+        keeper.world.falls(Fall[FALLS])
+        stay()
+
+    InPlace._load = falls
 step = 0
 torch.manual_seed(1)
 x = torch.randn(160, 16)
@@ -124,6 +146,8 @@ names = [f"run of {world}" if rank == 0 else None]
 dist.broadcast_object_list(names, src=0)
 row = dist.new_group([0, 2])
 layers = [nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 1)]
+if KIND in ("plain", "shards"):
+    del layers[2]
 if KIND in ("ddp", "unused", "accumulated", "summed"):
     layers.insert(1, nn.BatchNorm1d(16))
 model = nn.Sequential(*layers)
@@ -144,9 +168,11 @@ for epoch in range(5):
             with model.no_sync():
                 nn.functional.mse_loss(model(bx[:2]), by[:2]).backward()
             at("half")
-        loss = nn.functional.mse_loss(model(bx), by)
-        at("loss")
-        loss.backward()
+        is_local = KIND == "local" and step % 3
+        with model.no_sync() if is_local else contextlib.nullcontext():
+            loss = nn.functional.mse_loss(model(bx), by)
+            at("loss")
+            loss.backward()
         at("reduced")
         mean = loss.detach().clone()
         dist.all_reduce(mean)
@@ -199,15 +225,21 @@ def death(rank: int, step: int, place: str, after_s: float = 0.0, *others: str) 
 
 
 def run(
-    directory: Path, kind: str, deaths: Sequence[Death], *options: str, takes_none: bool = False
+    directory: Path,
+    kind: str,
+    deaths: Sequence[Death],
+    *options: str,
+    takes_none: bool = False,
+    falls: str = "",
 ) -> tuple[list[str], str]:
     """What the workers have printed at their ends, and all output.
 
-    ``takes_none``: a replacement does not look into the logs of other replicas.
+    ``takes_none``: a replacement does not look into the logs of other replicas. ``falls``: for this
+    reason no replacement comes to its predecessor's place.
     """
     directory.mkdir()
     source = SCRIPT.replace("MODEL\n", MODELS[kind].lstrip()).replace("KIND", repr(kind))
-    source = source.replace("TAKES_NONE", repr(takes_none))
+    source = source.replace("TAKES_NONE", repr(takes_none)).replace("FALLS", repr(falls))
     with Job(directory, source, *OPTIONS, *options, args=(json.dumps(deaths),)) as job:
         assert job.end() == 0, job.output
         assert not job.left()
@@ -244,6 +276,10 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
     "between gradients that are summed over turns": (
         "summed",
         [death(2, 13, "loss"), death(1, 22, "told"), death(3, 35, "stepped")],
+    ),
+    "where each rank steps by itself": (
+        "local",
+        [death(2, 13, "loss"), death(1, 22, "told"), death(3, 36, "stepped")],
     ),
     "with the lighthouse": ("ddp", [death(2, 12, "back", 0, LIGHTHOUSE)]),
     "with the lighthouse, sharded": ("hsdp", [death(1, 22, "reduced", 0, LIGHTHOUSE)]),
@@ -291,6 +327,42 @@ def test_a_lost_step_is_told_and_nobody_stands_still(
     assert "stands still" not in output and "begins again" not in output, output
     assert len({line.split()[2] for line in found}) == 1, output  # all have the same parameters
     assert "1 step was not committed" in output
+
+
+ALL_FALL: dict[str, tuple[str, list[Death], str]] = {
+    "at once": ("plain", [death(1, 25, "loss"), death(2, 25, "loss")], "OTHER_INPUT"),
+    "at once, sharded": ("shards", [death(0, 25, "told"), death(3, 25, "pass")], "SLOW"),
+    "the last one too": ("plain", [death(1, 25, "loss"), death(2, 28, "loss")], "SLOW"),
+    "by another collective": ("plain", [death(1, 25, "loss"), death(2, 25, "loss")], "OTHER_CALL"),
+}
+"""By name, the model, the deaths, and why no worker can be replaced alone."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(x, marks=[] if x == "at once" else [pytest.mark.slow]) for x in ALL_FALL],
+)
+def test_all_replicas_fall_and_the_job_goes_on_from_what_one_has_left(
+    tmp_path: Path, case: str
+) -> None:
+    kind, given, why = ALL_FALL[case]
+    options = "--memory-snapshots", "auto"
+    found, output = run(tmp_path / "killed", kind, given, *options, falls=why)
+    from_memory = re.findall(r"replica (\d) goes on from step (\d+), which its launcher", output)
+    again = re.findall(r"training begins again at step (\d+)", output)
+    ends = {line.split()[2] for line in found}
+    assert len(ends) == 1, output  # all have the same parameters
+    if case == "by another collective":
+        assert from_memory == [] and again == ["0"], output
+    else:
+        assert [step for _, step in from_memory] == again, output
+        assert int(again[0]) > 0, output
+    if case == "the last one too":
+        assert from_memory[0][0] == "1", output
+        return  # it has trained some steps alone
+    if kind not in _UNDISTURBED:
+        _UNDISTURBED[kind], _ = run(tmp_path / "quiet", kind, [])
+    assert ends == {line.split()[2] for line in _UNDISTURBED[kind]}, output
 
 
 def are_equal(directory: Path, output: str, found: list[str], kind: str) -> list[str]:

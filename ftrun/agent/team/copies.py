@@ -64,11 +64,11 @@ class SpannedMemory(MemorySnapshots):
             self.spanned = SpannedDisk(settings, runtime_dir, tell, hands, lambda: self._copying)
             self._write_to(self.spanned)
 
-    def make(self, replica_id: str, incarnation: str) -> None:
+    def make(self, replica_id: str, incarnation: str, sound_until: float = NONE) -> None:
         """See MemorySnapshots."""
         if self.of(incarnation) is not None:
             return
-        super().make(replica_id, incarnation)
+        super().make(replica_id, incarnation, sound_until)
         self._incarnation = incarnation
         self._copying, self._reports, self._due = Copying(self._hands.own_id), {}, 0
         if self.of(incarnation) is not None:

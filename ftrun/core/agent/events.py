@@ -306,12 +306,15 @@ Event: TypeAlias = (
 class StartReplica(OfIncarnation):
     """Start all workers of a new incarnation. The first of them are these standbys.
 
-    ``peers_train``: a replica of this node trains, which the new one is to join.
+    ``peers_train``: a replica of this node trains, which the new one is to join. ``sound_until``:
+    if no replica holds the job's state any more, it may begin from what those before it have left
+    in memory, of this step or an earlier one; -1: of none.
     """
 
     restarts: int
     standbys: tuple[str, ...] = ()
     peers_train: bool = False
+    sound_until: float = -1
 
 
 @dataclass(frozen=True, slots=True)

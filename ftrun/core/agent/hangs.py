@@ -21,6 +21,7 @@ from ftrun.core.agent.stack_words import innermost
 from ftrun.core.agent.stopping import SIGKILL
 from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, TOGETHER
 from ftrun.core.ids import WorkerKey
+from ftrun.core.replay.falls import Fall
 
 WHOLE = CORRUPTED, TOGETHER
 STACKS_WAIT_S = 2.0
@@ -97,6 +98,8 @@ class Hangs(Part):
         if slot is not None and slot.phase is SlotPhase.RUNNING:
             why = reason if reason.startswith(WHOLE) else f"was given up: {reason}"
             gone = e.WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
+            if reason.startswith((DIVERGED, CORRUPTED)) and slot.mending is not None:
+                slot.mending.fallen = Fall.UNLIKE
             if reason.startswith((DIVERGED, *WHOLE)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:

@@ -68,13 +68,15 @@ class Replacing(Part):
     def _is_one(self) -> bool:
         return self._settings.replicas == 1
 
-    def begin(self, slot: SlotState) -> None:
-        """A new incarnation, with new memory."""
+    def begin(self, slot: SlotState) -> float:
+        """A new incarnation, with new memory; until which step that of the one before is sound."""
+        last = slot.mending
         if self._settings.has_memory_snapshots and not self._is_over:
             s = self._settings
-            was_late = slot.mending is not None and slot.mending.is_late(self._out.now)
+            was_late = last is not None and last.is_late(self._out.now)
             limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
             slot.mending = Mending(*limits, was_late=was_late)
+        return -1 if last is None or self._is_one else last.sound_until
 
     def ends(self) -> None:
         """The script keeps its state itself: from now on it is as without memory snapshots."""

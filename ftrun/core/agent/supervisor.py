@@ -285,12 +285,12 @@ class Supervisor:
             settings.hang_timeout_s,
             settings.hang_factor,
         )
-        self._replacing.begin(slot)
+        sound_until = self._replacing.begin(slot)
         self.slots.note(self._out.now, slot, f"started as {incarnation}")
         standbys = self.standbys.take(settings.workers_per_replica, self._out.now)
         peers_train = any(one.trains for one in self.slots)
-        start = e.StartReplica(slot.replica_id, incarnation, lives, standbys, peers_train)
-        self._out.add(start)
+        more = standbys, peers_train, sound_until
+        self._out.add(e.StartReplica(slot.replica_id, incarnation, lives, *more))
         restarts, left = slot.restarts, slot.budget.left
         self._out.send(m.ReplicaStarted(slot.replica_id, incarnation, restarts, left))
 

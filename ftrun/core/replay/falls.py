@@ -41,8 +41,9 @@ class Fall(IntEnum):
     QUORUM = 27
     MANAGER = 28
     APART = 29
-    EXPLICIT = 30
-    SAME_STEP = 31
+    UNLIKE = 30
+    EXPLICIT = 31
+    SAME_STEP = 32
 
     @property
     def words(self) -> str:
@@ -111,5 +112,6 @@ _WORDS = {
     Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
     Fall.QUORUM: "a replica has just joined or left, and its snapshot is older",
     Fall.EXPLICIT: "the script makes a Manager, which only --inject explicit tells in time",
+    Fall.UNLIKE: "its replica's parameters are not those of the others",
     Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",
 }

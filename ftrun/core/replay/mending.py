@@ -31,6 +31,9 @@ fall. So a worker is not replaced where that is known to be in vain: its script'
 for longer to its first step, or the mend before was too late (``is_late``). Then the next death is
 a restart at once, and the one after it is tried again. Nor is a worker replaced twice in one step:
 what has ended both may be in the step, and a replica that heals from the others does not repeat it.
+Its memory outlives a replica by that restart: where none holds the job's state any more, all go on
+from the newest step that one of them has left whole and sound there (``sound_until``; which one is
+chosen in core/lighthouse/choice.py).
 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
@@ -74,7 +77,11 @@ SOUND = frozenset(
         Fall.NODES,
         Fall.STAYS,
         Fall.DIES_AGAIN,
+        Fall.SAME_STEP,
         Fall.APART,
+        Fall.SLOW,
+        Fall.STEP_LOST,
+        Fall.QUORUM,
     }
 )
 """After these falls all generations are as good as before. A replacement that dies writes no whole
@@ -254,8 +261,16 @@ class Mending:
     def can_rewind(self) -> bool:
         """Whether what is in memory may be good enough to begin again from it, after a fall."""
         if self.replicas > 1:
-            return False  # the others train on, and it heals from them
+            return False  # it is restarted, because the others may train on: it heals from them
         return self.fallen in SOUND and self._rewinds < (REWINDS_MAX if self.spans else 1)
+
+    @property
+    def sound_until(self) -> float:
+        """The generations of this step and of those before are good enough to begin from, when all
+        processes are gone; -1: none is."""
+        if self.fallen is Fall.APART:
+            return self._sound_until or 0
+        return inf if self.fallen is None or self.fallen in SOUND else -1
 
     def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
         """After a fall all processes are gone: replace all of them, or (None) restart the group.
@@ -264,9 +279,7 @@ class Mending:
             boundary: of the memory that they have left (settling.common); None also if a worker
                 has ended well, because it is not to come back.
         """
-        if boundary is None or not self.can_rewind:
-            return None
-        if self.fallen is Fall.APART and boundary > (self._sound_until or 0):
+        if boundary is None or not self.can_rewind or boundary > self.sound_until:
             return None
         self.fallen = None
         self._rewinds += 1

@@ -45,6 +45,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 from typing import TypeAlias
 
 from ftrun.core.replay.falls import Fall
@@ -251,6 +252,7 @@ def begin(
 def common(
     generations: Sequence[Collection[Generation]],
     logs: Sequence[Collection[Logged]] | None = None,
+    until: float = inf,
 ) -> int | None:
     """The newest step at whose begin each rank has a whole generation; None: there is none.
 
@@ -260,12 +262,14 @@ def common(
         generations: the whole ones of each rank's memory.
         logs: of each rank: what is copied may show what the calls since the place have given, so
             whoever begins there has them from its log. None: the states go where no log is.
+        until: no later step counts.
     """
     ranks = [
         {
             x.step: x
             for x in sorted(known, key=lambda x: x.number)
-            if logs is None or x.place == x.copied or any(y.leads_to(x) for y in logs[rank])
+            if x.step <= until
+            and (logs is None or x.place == x.copied or any(y.leads_to(x) for y in logs[rank]))
         }
         for rank, known in enumerate(generations)
     ]

@@ -166,7 +166,7 @@ class Carried:
         Raises:
             Refused: this replica has made other objects, or the state is not all that it needs.
         """
-        if tree.get(APART):
+        if tree.get(APART) and not self._script.is_in_place:  # else it is this rank's own state
             refuse(
                 f"{tree[APART]}: the optimizers step by gradients that nothing has averaged over "
                 "the ranks, as in no_sync() for local SGD: the parameters of a rank that dies are "

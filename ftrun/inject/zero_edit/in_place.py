@@ -45,6 +45,7 @@ from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.generations import Generations, described, restored
+from ftrun.inject.zero_edit.inherited import Inherited
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
 from ftrun.inject.zero_edit.patches import Patches
@@ -59,7 +60,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, VARIABLE, Entry, GroupMemory, Word
+from ftrun.snapshots.area import LEFT, NONE, VARIABLE, Entry, GroupMemory, Word
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
@@ -68,6 +69,8 @@ from ftrun.training.reductions import Reduction
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.predecessor import Predecessor
+    from ftrun.training.engine import Engine
+    from ftrun.training.resuming import Resuming
 
 
 def install(here: WorkerContext) -> None:
@@ -87,7 +90,8 @@ def keeper_of(here: WorkerContext) -> InPlace | None:
         memory = GroupMemory.open(own)
     except (KeyError, OSError, ValueError):
         return None
-    keeper = context.Process.keeper = InPlace(here, memory, others)
+    left = others.pop() if others and LEFT in others[-1] else ""
+    keeper = context.Process.keeper = InPlace(here, memory, others, left)
     return keeper
 
 
@@ -121,8 +125,10 @@ class InPlace(Generations):
 
     world: _World
 
-    def __init__(self, here: WorkerContext, memory: GroupMemory, others: Sequence[str]) -> None:
-        """``others``: the places of the other replicas' memory."""
+    def __init__(
+        self, here: WorkerContext, memory: GroupMemory, others: Sequence[str], left: str = ""
+    ) -> None:
+        """``others``: the places of the other replicas' memory. ``left``: see Inherited."""
         seen = as_replicas(here)
         world = _World(seen, here.group_rank, memory)
         super().__init__(world, memory)
@@ -134,7 +140,7 @@ class InPlace(Generations):
             lambda: self.number != NONE and world.fell is None,
             self._fills_up,
         )
-        self._groups = here.replicas
+        self._groups, self._inherits = here.replicas, left
         rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
@@ -159,6 +165,18 @@ class InPlace(Generations):
         shell = Shell(world, name, ranks, own, limit, devices_of("gloo"), "gloo", None)
         self.opening.add(shell)
         return shell
+
+    def resuming(self, engine: Engine) -> Resuming | None:
+        """See Keeper."""
+        if self.is_repeating or not self._inherits:
+            return None
+        return Inherited(engine, self._inherits, self._goes_on)
+
+    def _goes_on(self, head: dict[str, Any], parts: Sequence[bytes]) -> None:
+        if self.predecessor is None:
+            States.decode(parts).set()
+        else:
+            self.predecessor.inherits(head, parts)
 
     def connect(self, session: Any) -> None:
         """See Keeper."""

@@ -154,6 +154,10 @@ class Predecessor:
         """A generation is made."""
         self._gradients.are_left_out()
 
+    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
+        """All replicas were restarted, and this worker goes on from a generation of before."""
+        self._script.randomness.given = head["iterators"], list(bodies[: head["random"]])
+
     # ------------------------------------------------------------ a replacement
 
     @property

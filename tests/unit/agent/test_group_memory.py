@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 
 from ftrun.agent import group_memory
 from ftrun.agent.group_memory import MemorySnapshots, free_bytes
+from ftrun.core.ids import WorkerKey
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.area import LEFT, GroupMemory, Word
 from tests.unit.run_settings import resolved
 
 ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
@@ -151,6 +153,45 @@ def test_a_worker_finds_the_memory_of_the_other_replicas_that_are_there(tmp_path
         assert [own, *others] == places
         known.free("a")
         assert known.starts("b", 1).split() == [places[0], places[2]]
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+
+
+def test_what_a_replica_has_left_stays_until_its_next_processes_have_a_state(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        settings = resolved(**{**ON, "replicas": 2, "workers_per_replica": 2})
+        known = MemorySnapshots(settings, tmp_path, told.append)
+
+        def lives(name: str, until: float, *steps: int, newest: int = -1) -> tuple[int, str]:
+            """A replica's processes, which leave states; what they find in memory."""
+            known.make("0", name, until)
+            step, _, place = known.starts(name, 0).split()[-1].rpartition(LEFT)
+            memory = known.of(name)
+            assert memory is not None
+            for rank in range(2):
+                memory.area(rank).divide()
+                for step_ in steps:
+                    memory.area(rank).write(step_, b"", [], step_, {}, {})
+                memory.board.set(rank, Word.NEWEST, newest)
+            known._look(WorkerKey("0", name, 0))
+            known.free(name)
+            return int(step or -1), place
+
+        assert lives("a", -1, 6, 7)[0] == -1, "nobody was there before"
+        step, place = lives("b", inf)
+        assert step == 7, "and it leaves nothing itself"
+        left = GroupMemory.open(place)
+        assert [x.step for rank in range(2) for x in left.area(rank).generations()] == [7, 7]
+        assert lives("c", inf, 8, 9)[0] == 7
+        assert lives("d", 8)[0] == 8, "what came later is not sound"
+        assert lives("e", -1)[0] == -1, "nothing is"
+        assert lives("f", inf, 11, newest=11)[0] == -1
+        assert lives("g", inf, newest=12)[0] == 11
+        assert lives("h", inf)[0] == -1, "there was a newer one"
         await known.end()
 
     told: list[str] = []

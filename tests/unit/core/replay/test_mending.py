@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from ftrun.core.replay.afterwards import Apart, Waits
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import (
     DEATHS_MAX,
     LIVING,
+    SOUND,
     TRIES_MAX,
     Decree,
     Mended,
@@ -118,6 +121,19 @@ def test_a_step_that_took_another_way_is_not_gone_on_from() -> None:
         assert mending.look(board(1, [1, 0, 1]), NONE, [0, fall, 0], 2.0) is fall
         assert mending.can_rewind is is_sound
         assert (mending.rewind(30, 3, 5.0) is not None) is is_sound
+
+
+def test_what_a_restarted_group_has_left_is_sound_by_the_same_rule() -> None:
+    mending = Mending(60.0, replicas=2, rejoin_s=5.0)
+    assert mending.sound_until == inf, "it was restarted for another reason"
+    for fall in Fall:
+        mending = Mending(60.0, replicas=2, rejoin_s=5.0)
+        mending.died(1, PLACE, 1.0)
+        assert mending.look(board(1, [1, 0, 1]), NONE, [0, fall, 0], 2.0) is fall
+        assert not mending.can_rewind, "it is restarted, because others may hold a newer state"
+        if fall is not Fall.APART:
+            assert mending.sound_until == (inf if fall in SOUND else -1)
+    assert {Fall.OTHER_CALL, Fall.SCRIPT, Fall.UNLIKE}.isdisjoint(SOUND)
 
 
 def test_a_replacement_that_never_comes_is_late_after_a_rewind_too() -> None:
@@ -244,6 +260,7 @@ def test_after_a_mend_from_which_nobody_goes_on_all_begin_again_once() -> None:
 def test_what_was_computed_after_such_a_mend_is_not_gone_on_from() -> None:
     mending = watched()
     apart(mending, 10.0)
+    assert mending.sound_until == 30
     assert mending.rewind(31, 3, 31.0) is None
 
 

@@ -125,6 +125,8 @@ def test_all_begin_again_at_the_newest_step_at_whose_begin_all_have_a_generation
     other = [at(7, 6, {0: 30}), at(6, 5, {0: 20}), at(8, 7, {0: 40})]
     assert common([first, other]) == 6  # each counts its own
     assert common([first, [*other, at(9, 6, {0: 31})]]) == 5  # that is another step
+    assert common([first, other], until=5) == 5, "what came later is not sound"
+    assert common([first, other], until=4) is None
     assert common([first, [at(8, 7, {0: 40})]]) is None
     assert common([first, []]) is None
 

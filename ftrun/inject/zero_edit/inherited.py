@@ -1,0 +1,70 @@
+"""What a replica's earlier processes have left in their launcher's memory: where the job goes on if
+no replica holds its state any more.
+
+A worker whose replica was restarted claims the state of the generation that its predecessor has
+left, as a job that is started again claims a snapshot on a disk (training/resuming.py). Mostly it
+heals from its peers. If none of them has a newer state, it loads what it has claimed.
+
+Not here: which generation that is (agent/group_memory.py), whose claim counts
+(core/lighthouse/choice.py), what a generation has (in_place.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ftrun.checkpoint.format import pack
+from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.generations import restored
+from ftrun.inject.zero_edit.values.journal import unpacked
+from ftrun.snapshots.area import LEFT, GroupMemory
+from ftrun.snapshots.directory import Found
+from ftrun.snapshots.manifest import Manifest, Origin, Share
+from ftrun.training.engine import Engine
+from ftrun.training.resuming import Resuming
+
+GoOn = Callable[[dict[str, Any], Sequence[bytes]], None]
+"""Called once it is loaded, with the head of the generation and the bytes behind that."""
+
+
+class Inherited(Resuming):
+    """One worker's claim. ``left``: as the worker's environment has it."""
+
+    def __init__(self, engine: Engine, left: str, goes_on: GoOn) -> None:
+        super().__init__(engine)
+        self._goes_on = goes_on
+        step, _, place = left.partition(LEFT)
+        rank, here = engine.context.group_rank, engine.context
+        memory = GroupMemory.open(place)
+        area = memory.area(rank)
+        number = max(x.number for x in area.generations() if x.step == int(step))
+        self._left = area.read(number)  # a view, which has the memory until it is dropped
+        memory.close()
+        assert self._left is not None, "its agent has looked"
+        self._head, (_, *self._parts), _ = unpacked(self._left.head)
+        own = Share(self._head.get("place", ""), None, ())
+        origin = here.script, here.inject, here.workers_per_replica, here.replicas
+        state, lineage = self._head["state"]
+        manifest = Manifest(
+            state, lineage, Origin(*origin), own.position, "", None, (), mates=(own,) * rank
+        )
+        self._found, self._has_looked = Found(Path("in memory"), manifest), True
+
+    def healed(self) -> None:
+        """See Resuming."""
+        super().healed()
+        self._left = None
+
+    def _read(self, found: Found) -> Any:
+        left, self._left = self._left, None
+        assert left is not None, "it is loaded once"
+        tree = restored(left, self._head, pack(self._healing.tree()).leaves)
+        self._goes_on(self._head, self._parts)
+        if self._context.group_rank == 0:
+            told.say(
+                f"replica {self._context.replica_id} goes on from step {found.manifest.step}, "
+                "which its launcher had in memory: no replica has a newer state"
+            )
+        return tree

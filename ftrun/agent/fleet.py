@@ -362,10 +362,17 @@ class Fleet:
             self.memory.ended_well(incarnation, group_rank)
         if group_rank in group.workers:
             self._forget_worker(group, group_rank, keeps_log=status == 0)
+        may_be_replaced = end.kept is not None and status != 0
+        if not may_be_replaced:
+            self._close_if_over(group, status)
+        self._emit(end)
+        if may_be_replaced and self._groups.get(incarnation) is group:
+            self._close_if_over(group, status)
+
+    def _close_if_over(self, group: Group, status: int) -> None:
         is_held = group.is_held and not (self.holds and status == 0)
         if not group.workers and not group.expected and not is_held:
-            self._close_group(incarnation)
-        self._emit(end)
+            self._close_group(group.start.incarnation)
 
     def _is_replaced(self, group: Group, group_rank: int, pid: int) -> bool:
         """Whether this is one more report of a process that has a replacement."""

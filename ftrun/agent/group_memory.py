@@ -327,7 +327,8 @@ class MemorySnapshots:
                     f"Memory snapshots: on {where} ({amount(each)} a worker so far, at most "
                     f"{amount(memory.worker_bytes)}). A lost worker {costs}.",
                 )
-            if known.has_gap:
+            # While a replacement catches up there is a gap too, and nothing was too large.
+            if known.has_gap and any(memory.board.all(Word.FULL)):
                 logs = amount(memory.area(memory.here.start).log_room)
                 then = f"takes all workers back to step {known.newest.step}"
                 then = then if self._settings.replicas == 1 else f"restarts {self._who}"

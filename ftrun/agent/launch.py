@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from typing import Any
 
 from ftrun.agent import env_markers
@@ -35,7 +36,9 @@ class SpawnerLaunch:
     ``guard_id``: the random marker that every process of the job carries in its environment.
     ``channel``, ``stores``: this end of its two socket pairs, for process.py. ``parked``: the
     standbys that it has from the start. ``guards``: the markers of all launches that are
-    ``beside`` each other, of which one may wait while another's job ends.
+    ``beside`` each other, of which one may wait while another's job ends. ``starting``: the lock
+    of all of them in which a process is started. Until its exec it shows the environment of this
+    process, not its marker, so a sweep looks for processes in the lock.
     """
 
     def __init__(self, beside: SpawnerLaunch | None = None) -> None:
@@ -43,7 +46,7 @@ class SpawnerLaunch:
         self._is_configured = False
         self.guard_id = os.urandom(GUARD_BYTES).hex()
         self.guards: set[str] = set() if beside is None else beside.guards
-        self.guards.add(self.guard_id)  # before there is a process that a sweep could find
+        self.starting: threading.Lock = threading.Lock() if beside is None else beside.starting
         self.channel, theirs = socket.socketpair()
         self.stores, their_stores = socket.socketpair()
         stdin_fd, stderr_fd = shareable_stdin(), os.dup(2)
@@ -53,7 +56,8 @@ class SpawnerLaunch:
         words = ["--parent", str(os.getpid()), "--title", "." * TITLE_CHARS]
         words += [f"--{name}={fd}" for name, fd in passed.items()]
         words += [f"--{name}={numbers}" for name, numbers in _signals_as_started().items()]
-        with theirs, their_stores:
+        with theirs, their_stores, self.starting:
+            self.guards.add(self.guard_id)
             self.process = own_process.start(
                 "ftrun.agent.spawner",
                 words,

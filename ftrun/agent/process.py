@@ -262,4 +262,9 @@ def sweeper(launch: SpawnerLaunch, before: frozenset[int]) -> Callable[[], list[
     ``before``: the agent's children from before the job.
     """
     spare, guard = before | {os.getpid()}, launch.guard_id
-    return lambda: sweep.job_processes(guard, os.getpid(), spare, {*launch.guards} - {guard})
+
+    def find() -> list[linux.ProcessRow]:
+        with launch.starting:
+            return sweep.job_processes(guard, os.getpid(), spare, launch.guards - {guard})
+
+    return find

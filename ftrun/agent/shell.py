@@ -185,6 +185,7 @@ class Agent:
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
+            waits_for_mends=s.waits_for_mends,
             spans=s.spans,
             agent_id=self._life,
             restarts=RestartRules(

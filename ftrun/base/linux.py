@@ -9,10 +9,13 @@ import contextlib
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from ftrun.base import clock
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -22,6 +25,10 @@ PF_EXITING = 0x4
 SIGNAL_MASKS = ("SigBlk", "SigIgn", "SigCgt")
 ARGUMENTS_FIELDS, ENVIRONMENT_FIELDS = (45, 46), (47, 48)
 """Of /proc/PID/stat, counted from the state: the memory behind ``cmdline`` and ``environ``."""
+SIZE_FIELD, CODE_FIELD, HIDDEN = 20, 23, "1"
+"""The address space, 0 without one; where the code begins, 1 if this process may not know."""
+EXEC_S, EXEC_LOOK_S = 1.0, 0.0005
+"""An exec shows neither words nor environment for some microseconds, or longer under load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +224,28 @@ def process_rows() -> list[ProcessRow]:
 
 def process_environment(pid: int) -> bytes:
     """The environment block of a process, NUL separated; empty if it may not be read."""
-    return _shown(pid, "environ")
+    return _memory_of(pid, "environ", ENVIRONMENT_FIELDS)
+
+
+def _memory_of(pid: int, name: str, fields: tuple[int, int]) -> bytes:
+    """A file of /proc/PID that shows memory; while the process calls exec, that after the exec.
+
+    Before the exec it is the parent's, in a process that was just started.
+    """
+    deadline = clock.now() + EXEC_S
+    while True:
+        found = _shown(pid, name)
+        if found or not _is_to_come(_stat(pid), fields) or clock.now() >= deadline:
+            return found
+        time.sleep(EXEC_LOOK_S)
+
+
+def _is_to_come(stat: list[str], fields: tuple[int, int]) -> bool:
+    """Whether memory that was shown empty is just being set up, or has been since."""
+    if not stat or stat[SIZE_FIELD] == "0" or stat[CODE_FIELD] == HIDDEN:
+        return False  # it has ended, belongs to the kernel, or may not be read
+    start, end = (stat[field] for field in fields)
+    return end == "0" or start != end
 
 
 def _shown(pid: int, name: str) -> bytes:
@@ -231,7 +259,8 @@ def _shown(pid: int, name: str) -> bytes:
 
 def command_line(pid: int) -> str:
     """The words or the title of a process; "" if it is gone or a zombie."""
-    return _shown(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    words = _memory_of(pid, "cmdline", ARGUMENTS_FIELDS)
+    return words.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
 
 
 def send_signal(row: ProcessRow, number: int) -> int | None:

@@ -52,12 +52,14 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         "--memory-snapshots is off": settings.memory_snapshots == "off",
         "torchrun's options keep torchrun's restarts": settings.as_torchrun and not is_asked,
         f"{settings.replicas} replica groups heal from each other": several
-        and settings.workers_per_replica < 2,
+        and not (is_stated or settings.workers_per_replica > 1),
         "of several replica groups it is without --snapshot and on one node so far": several
         and (settings.snapshot_path is not None or settings.nodes > 1),
         "where ftrun chooses the samples, no step can be repeated so far": several
         and (settings.data != AS_WRITTEN or settings.global_batch is not None),
-        "one worker has no peers to go on with": settings.workers_per_replica < 2 and one is None,
+        "one worker has no peers to go on with": settings.workers_per_replica < 2
+        and not several
+        and one is None,
         "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO

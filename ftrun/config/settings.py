@@ -21,7 +21,7 @@ from ftrun.base.addresses import normal_address, parse_address
 from ftrun.base.defaults import AS_WRITTEN, MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
-from ftrun.config.layers import Stated
+from ftrun.config.layers import DEFAULT, Stated
 from ftrun.config.rendezvous import Rendezvous, Span
 from ftrun.config.script import Script, TargetKind, other_python, own_path
 from ftrun.config.streams import PREFIX_VARIABLE, Streams, parse_ranks, parse_std, parse_words
@@ -228,12 +228,20 @@ class RunSettings:
         """Host and port of each address in ``lighthouse``, which must not be None."""
         return [parse_address(x, "--lighthouse") for x in (self.lighthouse or "").split(",")]
 
+    @property
+    def waits_for_mends(self) -> bool:
+        """Whether the others wait for a lost worker's replacement as long as for a newcomer: the
+        user has asked for memory snapshots of several replicas."""
+        is_stated = self.sources.get("memory_snapshots", DEFAULT) != DEFAULT
+        return is_stated and self.memory_snapshots != "off" and self.replicas > 1
+
     def spec(self) -> JobSpec:
         """The settings on which all agents of the job must agree.
 
         Of groups that are larger than a node the first node's agent comes, and no other.
         """
-        spec = JobSpec(**self.shared_with(JobSpec))
+        known = self.shared_with(JobSpec)
+        spec = JobSpec(**known, waits_for_mends=self.waits_for_mends)
         if self.workers_per_node is None:
             return spec
         groups = min(self.replicas, self.nodes // self.nodes_per_replica)

@@ -18,7 +18,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
@@ -51,8 +51,9 @@ def answer(says_so: bool = False) -> None:
         sys.meta_path.insert(0, _Finder(says_so))
 
 
-ON_IMPORT: list[Callable[[], None]] = []
-"""Called when the script first imports torchft, before it has any name of it."""
+ON_USE: list[Callable[[], None]] = []
+"""Called when the script first takes anything from torchft, before it has it. To import the package
+is no use of it: a script may look whether it is there, and train without it."""
 
 
 class _Finder(MetaPathFinder):
@@ -76,8 +77,6 @@ class _Finder(MetaPathFinder):
 
     def say_so(self) -> None:
         """Say whose modules these are, once."""
-        while ON_IMPORT:
-            ON_IMPORT.pop()()
         if self._says_so:
             self._says_so = False
             print(LINE, file=sys.__stderr__, flush=True)
@@ -98,3 +97,27 @@ class _Own(Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec  # the import system has put the one of this name there
         self._finder.say_so()
+        if module.__name__ == f"ftrun.{NAME}":
+            _watch(module)
+        else:
+            _used()
+
+
+def _used() -> None:
+    importlib.import_module("torch")  # what watches the script is attached from then on
+    while ON_USE:
+        ON_USE.pop()()
+
+
+def _watch(package: ModuleType) -> None:
+    """See what the script takes from the package."""
+    names = vars(package)
+    plain = names["__getattr__"]
+
+    def look_up(name: str) -> Any:
+        if name in dir(package):
+            names["__getattr__"] = plain
+            _used()
+        return plain(name)
+
+    names["__getattr__"] = look_up

@@ -104,11 +104,13 @@ class Session:
             own = context.key.incarnation
             lineage = fresh_lineage(own) if choices.init_sync else SHARED_LINEAGE
             self._before = seat.managers_before()
+            self.keeper = keeper = seat.keeper()
             self.machine = StepMachine(
                 context.key,
                 healing.endpoint,
                 StateId(0, later_lineage(lineage, self._before)),
                 workers_per_replica=context.workers_per_replica,
+                is_kept=keeper is not None,
                 repair=choices.repairs,
                 heal_first=choices.heals_first,
                 contributors_max=choices.min_replica_size if choices.spares else None,
@@ -123,8 +125,7 @@ class Session:
             self.events = EventLoggers(context.job_id, choices.name, context.group_rank)
             seat.claim()
             undo.callback(seat.release)
-            self.keeper = keeper = seat.keeper()
-            if context.workers_per_replica > 1:
+            if context.workers_per_replica > 1 or keeper is not None:
                 limit_s = choices.connect_timeout_s
                 group = None if keeper is None else keeper.vote_group(limit_s)
                 self.vote = GroupVote(context, limit_s, group)

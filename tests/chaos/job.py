@@ -16,7 +16,7 @@ from ftrun.base import linux
 from tests import jobs
 from tests.chaos.journal import last_step
 from tests.chaos.processes import SOCKET_TIMEOUT, Family
-from tests.jobs import Late, Lighthouse, command_of, wait
+from tests.jobs import Late, Lighthouse, wait
 
 SCRIPT = Path(__file__).parent / "train.py"
 START_S = 180.0
@@ -148,7 +148,7 @@ class Job:
         for path in sorted(self.out.glob("journal.*.*"), key=lambda p: p.stat().st_ctime_ns):
             _, replica, pid = path.name.split(".")
             step = last_step(path)
-            if step >= 0 and command_of(int(pid)).startswith("ftrun worker"):
+            if step >= 0 and linux.command_line(int(pid)).startswith("ftrun worker"):
                 found[replica] = int(pid), step
         return found
 
@@ -203,7 +203,8 @@ class Job:
         try:
             return wait(lambda: not left(), "nothing to be left", timeout_s)
         except Late as error:
-            raise Late(f"P1: left are {[(pid, command_of(pid)) for pid in left()]}") from error
+            words = [(pid, linux.command_line(pid)) for pid in left()]
+            raise Late(f"P1: left are {words}") from error
 
     def close(self) -> None:
         """Ends all living processes."""

@@ -13,7 +13,6 @@ import psutil
 
 from ftrun.base import linux
 from tests import jobs
-from tests.jobs import command_of
 
 SOCKET_TIMEOUT = float(os.environ.get("CHAOS_PATIENCE", "1"))
 """How many times as long the bounds of P1 and P2 may take: more than 1 on a slow machine."""
@@ -44,7 +43,7 @@ class Family(jobs.Family):
             return  # we were not there to see
         for key, since in self._zombies.items():
             if now - since > ZOMBIE_S and not _is_stopped(dead[key]):
-                self.stale.append(f"pid {key[0]}, child of {command_of(dead[key])}")
+                self.stale.append(f"pid {key[0]}, child of {linux.command_line(dead[key])}")
 
 
 def _is_stopped(pid: int) -> bool:

@@ -16,6 +16,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from ftrun.base import linux
 from tests.chaos.network import HUB_ADDRESS, NODE_ADDRESS, Network
 from tests.jobs.forks import INSIDE
 from tests.jobs.process import LOOK_S
@@ -66,7 +67,7 @@ class Machine:
         own = _pid_namespace(self.pid)
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and own and _pid_namespace(int(entry.name)) == own:
-                line = _command_line(entry)
+                line = linux.command_line(int(entry.name))
                 if line and int(entry.name) != self.pid:
                     found[int(entry.name)] = line
         return found
@@ -156,12 +157,4 @@ def _pid_namespace(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:  # it has ended meanwhile
-        return ""
-
-
-def _command_line(entry: Path) -> str:
-    try:
-        line = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-        return line.decode(errors="replace").strip()
-    except OSError:
         return ""

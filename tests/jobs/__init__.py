@@ -6,7 +6,7 @@ tests/snapshots/jobs.py …). Not here: what a test asserts.
 
 from __future__ import annotations
 
-from tests.jobs.family import Family, command_of
+from tests.jobs.family import Family
 from tests.jobs.forks import ROOT, popen, run
 from tests.jobs.job import (
     FTRUN,
@@ -49,7 +49,6 @@ __all__ = [
     "Lighthouse",
     "Process",
     "ask",
-    "command_of",
     "found_at",
     "free_port",
     "popen",

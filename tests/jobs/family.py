@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-from pathlib import Path
 
 from ftrun.agent import sweep
 from ftrun.base import clock, linux
@@ -42,7 +41,7 @@ class Family:
     def titles(self) -> dict[int, str]:
         """What ``ps`` shows for each, in the order of their starts."""
         rows = sorted(self.rows(), key=lambda row: row.start_ticks)
-        return {row.pid: command_of(row.pid) for row in rows}
+        return {row.pid: linux.command_line(row.pid) for row in rows}
 
     def titled(self, *words: str) -> list[int]:
         """The pids whose title holds one of the words, in the order of their starts."""
@@ -64,15 +63,6 @@ class Family:
     def kill_all(self, within_s: float = SWEEP_S) -> None:
         """SIGKILL until none is left."""
         sweep.kill_all(self.everybody, within_s)
-
-
-def command_of(pid: int) -> str:
-    """A process's command line or title, as ``ps`` shows it; empty if it is gone."""
-    try:
-        shown = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""  # it has ended, and is reaped
-    return shown.replace(b"\0", b" ").decode(errors="replace").strip()
 
 
 def _pidfd(pid: int) -> int | None:

@@ -121,23 +121,29 @@ def test_a_slow_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert fault["steps_lost"] == 0 and "Restart" not in job.output, shown
 
 
-def test_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asks", ["another", "itself"])
+def test_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: str) -> None:
+    """The node with replica 2 is lost. ``asks``: whose file the campaign finds the job by."""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a" / "state"))
-    lines = list[str]()
+    lines, script = list[str](), SCRIPT.replace("range(640)", "range(10**6)")
     with Lighthouse(tmp_path) as house:
         options = ("--replicas", "3", "--nodes", "2", "--lighthouse", house.address,
                    "--token-file", str(tmp_path / "token"))  # fmt: skip
         with (
-            Job(tmp_path / "a", SCRIPT, *options) as one,
-            Job(tmp_path / "b", SCRIPT, *options) as two,
+            Job(tmp_path / "a", script, *options) as one,
+            Job(tmp_path / "b", script, *options) as two,
         ):
             one.expect("in quorum")
+            # Who comes first gets two replicas.
+            lost, other = (one, two) if one.family.titled("ftrun worker 2.") else (two, one)
+            asked = lost if asks == "itself" else other
+            monkeypatch.setenv("XDG_STATE_HOME", str(asked.directory / "state"))
             thread, codes = run(tmp_path, CAMPAIGN.with_name("node.toml"), "job", lines)
             thread.join(200)
             shown = "\n".join([*lines, one.output, two.output])
-            assert not thread.is_alive() and two.end() == -9, shown
+            assert not thread.is_alive() and lost.end() == -9, shown
+            assert other.process.poll() is None, shown
     (fault,) = faults_of(tmp_path)
     assert codes == [0] and not fault["why_not"], shown
-    assert None not in (fault["found_s"], fault["next_step_s"]), shown
+    assert None not in (fault["found_s"], fault["next_step_s"], fault["back_s"]), shown

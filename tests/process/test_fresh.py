@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.jobs import Job, command_of
+from ftrun.base import linux
+from tests.jobs import Job
 
 STANDBY_TITLE = "ftrun standby-"
 
@@ -92,7 +93,7 @@ def test_workers_and_replacements_are_as_fresh_as_a_new_interpreter(tmp_path: Pa
 
 
 def standbys(job: Job) -> set[int]:
-    return {pid for pid in job.pids() if command_of(pid).startswith(STANDBY_TITLE)}
+    return {pid for pid in job.pids() if linux.command_line(pid).startswith(STANDBY_TITLE)}
 
 
 def test_a_standby_that_dies_is_replaced_and_none_outlives_its_spawner(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ class Row:
             changes no result.
         environment: more variables.
         workers: of each replica. ``replicas``: 1 is one group, in which workers are killed, and in
-            which not a bit may change.
+            which not a bit may change. ``in_place``: nor may it with memory snapshots of several
+            replicas, where workers are killed too.
         files: globs of what the script leaves, below ``directory``.
         lines: expressions; the groups of all matches in the output are part of the script's end.
         ignore: an expression; what matches in the names and texts of files is left out.
@@ -119,6 +120,7 @@ class Row:
     environment: tuple[str, ...] = ()
     workers: int = 1
     replicas: int = 2
+    in_place: bool = False
     files: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     ignore: str = ""
@@ -128,9 +130,15 @@ class Row:
     check_steps: int = 15
 
     @property
+    def is_mended(self) -> bool:
+        """Whether a worker that is killed is replaced in its group, and no death changes a bit."""
+        return self.replicas == 1 or self.in_place
+
+    @property
     def mark(self) -> str:
         """Of what the row says; what was run for another mark is not this row's."""
         said = repr(self).replace(", is_exact=True", "").replace(", replicas=2", "")
+        said = said.replace(", in_place=False", "")
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 

@@ -102,8 +102,8 @@ class Place:
         shutil.rmtree(notes, ignore_errors=True)
         notes.mkdir()
         victims = [str(number) for number in range(row.replicas)]
-        if row.replicas == 1:
-            victims = [f"0.{rank}" for rank in range(row.workers)]
+        if row.is_mended:
+            victims = [f"{x}.{rank}" for rank in range(row.workers) for x in victims]
         killer = Killer(job, kills, victims, waits, notes) if kills else None
         run = self._run(row, directory, [*words, "--prefix"], waits, killer)
         for path in logs.glob("*/events.jsonl"):
@@ -179,7 +179,7 @@ def form(row: Row) -> list[str]:
     words = ["--replicas", str(row.replicas)] if row.replicas > 1 else []
     if row.workers > 1:
         words += ["--workers-per-replica", str(row.workers)]
-    return words
+    return [*words, "--memory-snapshots", "auto"] if row.in_place else words
 
 
 class ChildFailed(Exception):

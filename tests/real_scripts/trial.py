@@ -143,8 +143,8 @@ class _Trial:
 
     def _verdict(self, run: Run, plain: Run) -> str:
         is_exact = self.result.is_seeded and self.row.is_exact
-        is_kept = is_exact and self.row.replicas == 1  # no death changes a bit
-        return verdict(run, plain, is_exact, None if is_kept else self.row.tolerance)
+        tolerance = None if is_exact and self.row.is_mended else self.row.tolerance
+        return verdict(run, plain, is_exact, tolerance)
 
     def _note(self, **verdicts: Any) -> None:
         for name, value in verdicts.items():

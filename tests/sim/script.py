@@ -316,7 +316,7 @@ class Script:
         enough = worker.divisor >= world.job.min_size
         flag = enough and not worker.error and not machine.healing
         outcome: bool | None = flag
-        if world.job.workers > 1:
+        if world.job.workers > 1 or world.job.is_kept:
             outcome = yield from self._vote(flag)
         yield INSTANT_S
         if self._decide(outcome, enough):

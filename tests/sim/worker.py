@@ -133,6 +133,7 @@ class Worker(Actor):
             Endpoint(self.agent.host.name, self._heal_at),
             state,
             workers_per_replica=job.workers,
+            is_kept=job.is_kept,
             repair=job.repair,
             heal_first=job.heal_first,
             contributors_max=job.contributors_max,

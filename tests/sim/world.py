@@ -103,6 +103,7 @@ class Job:
     step_s: float
     steps: int | None
     accepts_fewer: bool = True
+    is_kept: bool = False
 
     @staticmethod
     def draw(rng: random.Random) -> Job:
@@ -136,8 +137,8 @@ class Job:
         """In every second job groups have two workers, and the script issues a step's operations
         one by one: most of these deaths are between two of them."""
         if rng.random() < 0.5:
-            return self
-        return replace(self, workers=2, operations=3, batched=False, waits_each=True)
+            return replace(self, is_kept=True)
+        return replace(self, workers=2, operations=3, batched=False, waits_each=True, is_kept=True)
 
     def that_exchanges(self, rng: random.Random) -> Job:
         """A job whose script exchanges: its steps are repaired, because a replica that computed one
@@ -468,7 +469,8 @@ class World:
         began, before = self.now, self.commits
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
-        if self.job.workers > 1:  # ranks of a group that are a step apart find out by waiting
+        if self.job.workers > 1 or self.job.is_kept:
+            # Ranks of a group that are a step apart find out by waiting.
             bound_s += 2 * GROUP_TIMEOUT_S
         if self.hung:  # peers notice only by waiting for its part of a sum
             bound_s += OPERATION_TIMEOUT_S + JOIN_TIMEOUT_S  # it may hold the state alone

@@ -118,6 +118,22 @@ for _ in range(5):
     step()
     optimizer.step()
 {END}"""
+LOOKS = f"""
+import torchft as ft
+import os
+rank = os.environ["RANK"]
+{WORLD}{MODEL}{DDP_OF}
+for _ in range(5):
+    step()
+    optimizer.step()
+{END}"""
+USES_LATE = f"""
+import torchft as ft
+import os
+rank = os.environ["RANK"]
+ft.Manager
+import ftrun, torch
+{USES_FTRUN}"""
 BROKEN = f"""{WORLD}
 raise ValueError("mine")
 """
@@ -304,6 +320,23 @@ def test_ddp_without_a_manager_is_taken_although_ftrun_is_named(tmp_path: Path) 
         assert sorted(re.findall(r"end (\d of \d)", job.output)) == ["0 of 2", "1 of 2"]
         assert "trains without a Manager" not in job.output
         assert job.output.count("begins again") == 2  # it named ftrun too late, too
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_to_import_torchft_is_no_use_of_it(workers: str, tmp_path: Path) -> None:
+    """Seen: torchtitan imports it if it is there, and trains without it."""
+    with Job(tmp_path, LOOKS, "--replicas", "2", "-w", workers) as job:
+        assert job.end() == 0
+        assert "took charge of DistributedDataParallel" in job.output
+        assert len(re.findall(r"end \d of \d", job.output)) == 2 * int(workers)
+        assert "begins again" not in job.output
+
+
+def test_a_class_of_torchft_that_comes_late_begins_again(tmp_path: Path) -> None:
+    with Job(tmp_path, USES_LATE, "--replicas", "2") as job:
+        assert job.end() == 0
+        assert "torchft comes after the script has read RANK at script.py:4" in job.output
+        assert job.output.count("explicit end: rank 0 of 1") == 2
 
 
 def test_an_error_of_the_script_is_its_own(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""An unmodified script under ``--replicas 2 -w 2``: a worker dies, and is replaced in its group.
-
-The other replica neither shrinks nor restarts, and the end is equal to the bit to that of a run
-that nobody disturbs."""
+"""An unmodified script under ``--replicas 2 -w 2``, or ``--replicas 4 --memory-snapshots auto``: a
+worker dies, and is replaced in its group. No other replica shrinks or restarts, and the end is
+equal to the bit to that of a run that nobody disturbs."""
 
 from __future__ import annotations
 
@@ -216,7 +215,6 @@ print("end", hashlib.sha256(raw).hexdigest()[:12], lost, means[-3:], names, torc
 """
 Death: TypeAlias = tuple[int, int, str, float, tuple[str, ...]]
 """Of a rank in a step, so many seconds after a place; and who dies with it, by its title."""
-OPTIONS = ("--replicas", "2", "-w", "2", "--device", "cpu")
 STEPS = [str(number) for number in range(1, 51)]
 
 
@@ -229,18 +227,21 @@ def run(
     kind: str,
     deaths: Sequence[Death],
     *options: str,
+    workers: int = 2,
     takes_none: bool = False,
     falls: str = "",
 ) -> tuple[list[str], str]:
     """What the workers have printed at their ends, and all output.
 
-    ``takes_none``: a replacement does not look into the logs of other replicas. ``falls``: for this
-    reason no replacement comes to its predecessor's place.
+    ``workers``: of each replica; there are four in all. ``takes_none``: a replacement does not look
+    into the logs of other replicas. ``falls``: for this reason none comes to its predecessor's
+    place.
     """
+    sizes = "--replicas", str(4 // workers), "-w", str(workers), "--device", "cpu"
     directory.mkdir()
     source = SCRIPT.replace("MODEL\n", MODELS[kind].lstrip()).replace("KIND", repr(kind))
     source = source.replace("TAKES_NONE", repr(takes_none)).replace("FALLS", repr(falls))
-    with Job(directory, source, *OPTIONS, *options, args=(json.dumps(deaths),)) as job:
+    with Job(directory, source, *sizes, *options, args=(json.dumps(deaths),)) as job:
         assert job.end() == 0, job.output
         assert not job.left()
         found = re.findall(r"^\[\d\.\d\] end .+$", job.output, re.MULTILINE)
@@ -285,9 +286,18 @@ DEATHS: dict[str, tuple[str, list[Death]]] = {
     "with the lighthouse, sharded": ("hsdp", [death(1, 22, "reduced", 0, LIGHTHOUSE)]),
 }
 """By name, the model, and the deaths by rank, step and place."""
-LAST = ("at the end", "when all may leave", "when all leave")
-QUICK = ("in calls across", "sharded", "with the lighthouse")
-_UNDISTURBED: dict[str, list[str]] = {}
+OF_ONE: dict[str, tuple[str, list[Death]]] = {
+    "alone": ("ddp", [death(0, 12, "pass"), death(2, 22, "given"), death(1, 35, "unnoted")]),
+    "alone, all at once": ("ddp", [death(x, 17, "reduced", 0.005 * x) for x in range(4)]),
+    "alone, between summed gradients": ("summed", [death(3, 13, "loss"), death(0, 22, "told")]),
+    "alone, with the lighthouse": ("unused", [death(2, 12, "back", 0, LIGHTHOUSE)]),
+    "alone, at the end": ("ddp", [death(1, 50, "over"), death(2, 50, "end")]),
+}
+"""The same of replicas of one worker each."""
+DEATHS |= OF_ONE
+LAST = ("at the end", "when all may leave", "when all leave", "alone, at the end")
+QUICK = ("in calls across", "sharded", "with the lighthouse", "alone")
+_UNDISTURBED: dict[tuple[str, int], list[str]] = {}
 
 
 @pytest.mark.parametrize(
@@ -295,13 +305,11 @@ _UNDISTURBED: dict[str, list[str]] = {}
     [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in DEATHS],
 )
 def test_nothing_edited_and_nobody_leaves(tmp_path: Path, deaths: str) -> None:
-    kind, given = DEATHS[deaths]
-    if kind not in _UNDISTURBED:
-        _UNDISTURBED[kind], _ = run(tmp_path / "quiet", kind, [])
-    found, output = run(tmp_path / "killed", kind, given)
+    (kind, given), workers = DEATHS[deaths], 1 if deaths in OF_ONE else 2
+    found, output = runs(tmp_path, kind, given, workers)
     if was_late(output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
-    told = are_equal(tmp_path / "killed", output, found, kind)
+    told = are_equal(tmp_path / "killed", output, found, kind, workers)
     assert len(told) >= len({rank for rank, *_ in given}), output
     unknown = {"and the group ended before it was known whether a step was lost"}
     assert set(told) <= {"no step lost"} | (unknown if deaths in LAST else set()), output
@@ -329,6 +337,16 @@ def test_a_lost_step_is_told_and_nobody_stands_still(
     assert "1 step was not committed" in output
 
 
+def runs(
+    directory: Path, kind: str, deaths: Sequence[Death], workers: int = 2, falls: str = ""
+) -> tuple[list[str], str]:
+    """A run with deaths, beside an undisturbed one of its kind."""
+    if (kind, workers) not in _UNDISTURBED:
+        _UNDISTURBED[kind, workers], _ = run(directory / "quiet", kind, [], workers=workers)
+    options = ("--memory-snapshots", "auto") if workers == 1 else ()
+    return run(directory / "killed", kind, deaths, *options, workers=workers, falls=falls)
+
+
 ALL_FALL: dict[str, tuple[str, list[Death], str]] = {
     "at once": ("plain", [death(1, 25, "loss"), death(2, 25, "loss")], "OTHER_INPUT"),
     "at once, sharded": ("shards", [death(0, 25, "told"), death(3, 25, "pass")], "SLOW"),
@@ -346,8 +364,7 @@ def test_all_replicas_fall_and_the_job_goes_on_from_what_one_has_left(
     tmp_path: Path, case: str
 ) -> None:
     kind, given, why = ALL_FALL[case]
-    options = "--memory-snapshots", "auto"
-    found, output = run(tmp_path / "killed", kind, given, *options, falls=why)
+    found, output = runs(tmp_path, kind, given, falls=why)
     from_memory = re.findall(r"replica (\d) goes on from step (\d+), which its launcher", output)
     again = re.findall(r"training begins again at step (\d+)", output)
     ends = {line.split()[2] for line in found}
@@ -360,24 +377,24 @@ def test_all_replicas_fall_and_the_job_goes_on_from_what_one_has_left(
     if case == "the last one too":
         assert from_memory[0][0] == "1", output
         return  # it has trained some steps alone
-    if kind not in _UNDISTURBED:
-        _UNDISTURBED[kind], _ = run(tmp_path / "quiet", kind, [])
-    assert ends == {line.split()[2] for line in _UNDISTURBED[kind]}, output
+    assert ends == {line.split()[2] for line in _UNDISTURBED[kind, 2]}, output
 
 
-def are_equal(directory: Path, output: str, found: list[str], kind: str) -> list[str]:
+def are_equal(directory: Path, output: str, found: list[str], kind: str, workers: int) -> list[str]:
     """The end is that of the undisturbed run. Returns what each mend has cost."""
-    assert found == _UNDISTURBED[kind], output
+    assert found == _UNDISTURBED[kind, workers], output
     for rank in range(4):
         assert (directory / f"log.{rank}").read_text().split() == STEPS, output
-        printed = re.findall(rf"^\[{rank // 2}\.{rank % 2}\] step (\d+)$", output, re.MULTILINE)
+        who = rf"{rank // workers}\.{rank % workers}"
+        printed = re.findall(rf"^\[{who}\] step (\d+)$", output, re.MULTILINE)
         assert printed == STEPS, output
     assert "joined at" not in output
     return re.findall(r"all go on after \S+ s, (.*)\. Restart", output)
 
 
-def at_random(seed: int) -> tuple[str, list[Death]]:
-    """A model, and up to six deaths: of one rank or two at once, in a repair, with a lighthouse."""
+def at_random(seed: int) -> tuple[str, int, list[Death]]:
+    """A model, the workers of a replica, and up to six deaths: of one rank or two at once, in a
+    repair, with a lighthouse."""
     rng = random.Random(seed)
     kind, deaths = rng.choice(RANDOM), list[Death]()
     for step in sorted(rng.sample(range(3, 49), rng.choice([2, 3, 3, 4]))):
@@ -387,7 +404,8 @@ def at_random(seed: int) -> tuple[str, list[Death]]:
         if len(deaths) < DEATHS_MAX and rng.random() < 0.25 and ranks[0] ^ 1 not in ranks:
             later_s = rng.choice([0.0, 0.1, 0.3]) + moment(rng)
             deaths.append(death(ranks[0] ^ 1, step, rng.choice(["draw", "told"]), later_s))
-    return kind, deaths[:DEATHS_MAX]
+    workers = 2 if kind in ("fsdp", "hsdp") else rng.choice([1, 2])
+    return kind, workers, deaths[:DEATHS_MAX]
 
 
 def moment(rng: random.Random) -> float:
@@ -402,14 +420,12 @@ PLACES = ("draw", "pass", "loss", "back", "reduced", "told", "before", "stepped"
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(os.environ.get("DEATHS", "8"))))
 def test_deaths_at_random(tmp_path: Path, seed: int) -> None:
-    kind, given = at_random(seed)
-    if kind not in _UNDISTURBED:
-        _UNDISTURBED[kind], _ = run(tmp_path / "quiet", kind, [])
-    found, output = run(tmp_path / "killed", kind, given)
+    kind, workers, given = at_random(seed)
+    found, output = runs(tmp_path, kind, given, workers)
     assert "Traceback" not in output, output
     if was_late(output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
     if "cannot be replaced alone" in output:
         pytest.skip("a replica was restarted, by a rule that its line names")
-    told = are_equal(tmp_path / "killed", output, found, kind)
+    told = are_equal(tmp_path / "killed", output, found, kind, workers)
     assert set(told) == {"no step lost"}, output

@@ -13,6 +13,9 @@ from tests.jobs import Job
 pytestmark = pytest.mark.timeout(300)
 
 TRAINER = """
+import torch
+from torch.utils.data import DataLoader
+
 class State:
     def __init__(self):
         self.log_history, self.global_step = [], 0
@@ -21,10 +24,30 @@ class Handler:
     def __init__(self):
         self.callbacks = []
 
+class Loader:  # as accelerate's
+    def __init__(self, data):
+        self.data, self.iteration = DataLoader(data, 2), 0
+
+class Accelerator:
+    def __init__(self):
+        self._dataloaders = []
+
 class Trainer:  # as transformers'
     def __init__(self, model, optimizer, loader, epochs, on_loss):
         self.model, self.optimizer, self.loader, self.epochs = model, optimizer, loader, epochs
         self.state, self.callback_handler, self.on_loss = State(), Handler(), on_loss
+        self.accelerator = Accelerator()
+
+    def evaluate(self):
+        loader = Loader(torch.zeros(4, 6))  # another one each time
+        self.accelerator._dataloaders.append(loader)
+        self.model.eval()
+        self.given = iter(loader.data)  # as Lightning's: kept, and stopped by a count
+        with torch.no_grad():
+            for _ in range(len(loader.data)):
+                self.model(next(self.given))
+        self.model.train()
+        loader.iteration += 1
 
     def train(self):
         for epoch in range(self.epochs):
@@ -40,6 +63,8 @@ class Trainer:  # as transformers'
             self.optimizer.step()
             self.state.global_step += 1
             self.state.log_history.append({"loss": loss.item()})
+            if self.state.global_step % 4 == 0:
+                self.evaluate()
 """
 ROLLOUTS = """
 from collections import defaultdict
@@ -121,7 +146,7 @@ def on_loss(step):
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(96, 6))
+data = TensorDataset(torch.randn(48 * dist.get_world_size(), 6))
 loader = DataLoader(data, 8, sampler=DistributedSampler(data))
 net = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 3))
 model, average = DistributedDataParallel(net), Average(net.parameters())
@@ -168,14 +193,16 @@ def test_replicas(tmp_path: Path) -> None:
             assert lacking == differ, job.output
 
 
-def test_one_group(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_replaced_in_place(tmp_path: Path, replicas: int) -> None:
     found = []
     for name, deaths in (("off", ()), ("auto", DEATHS)):
         (tmp_path / name).mkdir()
         write(tmp_path / name)
-        with Job(tmp_path / name, SCRIPT, *ONE_GROUP, name, args=deaths) as job:
+        options = (*(("--replicas", "2") if replicas > 1 else ()), *ONE_GROUP, name)
+        with Job(tmp_path / name, SCRIPT, *options, args=deaths) as job:
             assert job.end() == 0, job.output
             assert len(re.findall(MENDED, job.output)) == len(deaths), job.output
             found.append(sorted(ends(job.output)))
-    assert len(found[0]) == 2
+    assert len(found[0]) == 2 * replicas
     assert found[0] == found[1]

@@ -45,7 +45,7 @@ AFTER_LOOK_S = 1.0
 SLOW_S = 3.0
 """A replacement that has not joined by then is spoken of before it has."""
 REJOIN_S = 5.0
-"""The lighthouse's (core/lighthouse/events.py: rejoin_timeout_s)."""
+"""The lighthouse's (core/lighthouse/events.py: rejoin_timeout_s), without ``waits_for_mends``."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,7 +74,8 @@ class Replacing(Part):
         if self._settings.has_memory_snapshots and not self._is_over:
             s = self._settings
             was_late = last is not None and last.is_late(self._out.now)
-            limits = s.join_timeout_s, s.spans, s.replicas, REJOIN_S, s.hang_timeout_s
+            rejoin_s = s.join_timeout_s if s.waits_for_mends else REJOIN_S
+            limits = s.join_timeout_s, s.spans, s.replicas, rejoin_s, s.hang_timeout_s
             slot.mending = Mending(*limits, was_late=was_late)
         return -1 if last is None or self._is_one else last.sound_until
 

@@ -28,7 +28,8 @@ class SupervisorSettings:
     of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
     once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
     job ends, and has its exit code. ``has_memory_snapshots``: a worker that dies may be replaced
-    alone (replacing.py). ``spans``: the workers of the one group are on several nodes.
+    alone (replacing.py). ``waits_for_mends``: see JobSpec. ``spans``: the workers of the one group
+    are on several nodes.
     """
 
     agent_id: str
@@ -53,5 +54,6 @@ class SupervisorSettings:
     asks_siblings: bool = False
     exits_with_job: bool = False
     has_memory_snapshots: bool = False
+    waits_for_mends: bool = False
     spans: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

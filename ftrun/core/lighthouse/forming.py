@@ -81,7 +81,7 @@ class Forming:
         state.stalled.clear()
         state.too_few.clear()
         state.enter(Phase.REJOIN)
-        state.expect(state.live, state.settings.rejoin_timeout_s)
+        state.expect(state.live, state.rejoin_timeout_s)
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
@@ -97,7 +97,7 @@ class Forming:
             if self._spares_the_last():
                 return False
             state.waiting.until = None
-            cause = f"no answer within {state.settings.rejoin_timeout_s:g} s; it is replaced"
+            cause = f"no answer within {state.rejoin_timeout_s:g} s; it is replaced"
             state.replace(state.waiting.silent(), cause)
             return True
         return False
@@ -120,7 +120,7 @@ class Forming:
         """Whether silent survivors are given up: not at once, because we may have been paused."""
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
-        timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
+        timeout_s, late_s = state.rejoin_timeout_s, state.now - waiting.until
         if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
         waiting.until = self._silence_check.next_look_at
@@ -222,8 +222,8 @@ class Forming:
             # The holders of the job's state are done; the rest would train from the beginning.
             state.end(*outcome(state, NOBODY_HOLDS_IT))
             return True
-        # One worker may commit before a quorum comes.
-        stands = self._standing(ids) if state.workers > 1 else None
+        last = state.quorum
+        stands = self._standing(ids, last) if last and len(last.members) == len(ids) else None
         if stands is not None:
             choice = Choice(stands.state, tuple(sorted(ids, key=replica_order)), ())
         is_new, refused, tries = self._refused(choice)
@@ -303,14 +303,12 @@ class Forming:
             standing=() if stands is None else stands.kept,
         )
 
-    def _standing(self, names: Collection[str]) -> Standing | None:
+    def _standing(self, names: Collection[str], last: Quorum) -> Standing | None:
         """What stands of the step under way in the same members' next quorum (choice.standing).
 
         Its results are of all contributors. So must be what follows.
         """
-        state, last = self._state, self._state.quorum
-        if last is None:
-            return None
+        state = self._state
         if {m.key for m in state.replicas.members(names, state.workers)} != {
             m.key for m in last.members
         }:

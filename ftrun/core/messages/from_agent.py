@@ -20,7 +20,8 @@ class JobSpec:
     member's loop may stand still while the others wait for it; 0: for ever. ``accepts_fewer``: the
     user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
     ``spare_nodes``: how many nodes are to stand by. ``on_corruption``: what follows when replicas
-    hold unlike parameters that were equal (core/failure_kinds.py).
+    hold unlike parameters that were equal (core/failure_kinds.py). ``waits_for_mends``: a lost
+    worker is to be replaced in its replica, so a silent one is waited for like a newcomer.
     """
 
     job_id: str
@@ -36,6 +37,7 @@ class JobSpec:
     accepts_fewer: bool = False
     spare_nodes: int = 0
     on_corruption: str = HEAL
+    waits_for_mends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

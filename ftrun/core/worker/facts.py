@@ -43,7 +43,8 @@ class StepFacts:
         key: this worker's identity.
         endpoint: the addresses at which its peers reach it.
         state: the state that it starts with.
-        workers_per_replica: W; with W > 1 a commit needs the group's vote.
+        workers_per_replica: W; with W > 1 a commit needs the group's vote. ``is_kept``: also if
+            W is 1, because another process may take this one's place, and is a mate to it.
         repair: reissue operations after an interrupt instead of discarding the step.
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
@@ -63,6 +64,7 @@ class StepFacts:
         state: StateId,
         *,
         workers_per_replica: int = 1,
+        is_kept: bool = False,
         repair: bool = True,
         heal_first: bool = False,
         contributors_max: int | None = None,
@@ -101,7 +103,7 @@ class StepFacts:
         self._too_few = 0  # steps in a row, under this quorum, with too few contributors
         self._too_few_since = 0.0
         self._between_steps = StepPhase.IDLE  # or WAITING or LEFT
-        self._workers = workers_per_replica
+        self._decides_alone = workers_per_replica == 1 and not is_kept
         self._repair = repair
         self._contributors_max = contributors_max
         self.contributors_min = contributors_min
@@ -268,7 +270,7 @@ class StepFacts:
         step = self._step
         if step is None or step.fate is Fate.INTERRUPTED:
             return None
-        lacks_state = self.healing and (self.heal.loaded is None or self._workers > 1)
+        lacks_state = self.healing and (self.heal.loaded is None or not self._decides_alone)
         return step.results if not lacks_state else None
 
     @property
@@ -279,7 +281,7 @@ class StepFacts:
         if self.isolated or self._step is None:
             return False  # Q3: the peers may have gone on without this worker
         if self.fate is Fate.INTERRUPTED_COMPLETE:
-            may_stand = self._workers == 1 and not self._step.is_blind
+            may_stand = self._decides_alone and not self._step.is_blind
             return may_stand and self.reduced is not None
         if self.fate is Fate.OPEN:
             return self._step.is_finished
@@ -423,7 +425,8 @@ class StepFacts:
     def _goes_on(self, step: StepUnderWay) -> bool:
         """What it has of the step can stand under the next quorum, before its group has voted."""
         may_stand = step.fate.is_interrupted and step.is_enough and not self.healing
-        return self._workers > 1 and may_stand and (self._repair or step.operations.complete)
+        goes_on = self._repair or step.operations.complete
+        return may_stand and goes_on and not self._decides_alone
 
     def _is_whole(self, step: StepUnderWay) -> bool:
         """Repair is on, no result was handed to the script, and no vote has begun."""
@@ -445,6 +448,8 @@ class StepFacts:
             return False
         if self.key.replica_id in quorum.recomputes:
             return False
+        if quorum.recomputes and self.sets_up_together:
+            return False  # calls of the script's own would wait for one that is in a void step
         if quorum.newcomers and self.serves_between_steps and self.heal.heals_first:
             return False  # they heal before their forward pass, from a state that is read later
         if self.healing:
@@ -463,7 +468,7 @@ class StepFacts:
     def _may_commit(self, step: StepUnderWay) -> bool:
         if step.fate is Fate.VOID or self.healing:
             return False
-        if self._workers == 1:
+        if self._decides_alone:
             return self.is_decidable
         if step.fate.is_interrupted:
             return self._vote_stands

@@ -564,7 +564,7 @@ class StepMachine(Showing):
 
         Not within a replica group: its other workers do not know of such a try.
         """
-        if self._workers == 1:
+        if self._decides_alone:
             self._tries.owe(event.quorum.first_step, self._missing(event), event.refused)
         elif event.quorum.state == self.state:
             self._tries.count = max(self._tries.count, event.refused_tries)

@@ -75,7 +75,7 @@ class Attaching:
             del names[name]  # else the script's import would find it without asking
         self._variables.on_name = lambda name: self._is_explicit(f"ftrun.{name}")
         context.before_claim(self._claimed)
-        torchft_names.ON_IMPORT.append(partial(self._is_explicit, "torchft"))
+        torchft_names.ON_USE.append(partial(self._is_explicit, "torchft"))
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def raised(self, error: Exception, is_early: bool) -> None:

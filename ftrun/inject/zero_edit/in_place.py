@@ -99,6 +99,7 @@ class _World(ReplayedWorld):
     """``is_loading``: a state is, in which nothing may be called. ``differs``: is called where this
     replacement makes another call than its predecessor."""
 
+    least = 1  # for the votes of a replica of one worker
     is_loading = False
     differs: Callable[[Call], None]
 
@@ -223,9 +224,10 @@ class InPlace(Generations):
     @property
     def _mates_have_begun(self) -> bool:
         """Whether a mate has begun the next step, so that its predecessor could have, too: then the
-        group is in one step, and results that others have of it stand."""
-        board, step, others = self.board, self._machine.position, set(range(self.board.ranks))
-        known = (board.begun(rank, step) for rank in others - {self.world.rank})
+        group is in one step, and results that others have of it stand. So it is if its predecessor
+        was alone, and had begun it."""
+        board, step, own = self.board, self._machine.position, {self.world.rank}
+        known = (board.begun(rank, step) for rank in set(range(board.ranks)) - own or own)
         return max(known, default=0) > 0
 
     @property

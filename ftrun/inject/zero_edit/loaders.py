@@ -86,7 +86,7 @@ class OpenIterators:
         one that was: a loop that draws ahead, and evaluates in between."""
         last = None if self.last is None else self.last()
         if last is not None and not last.is_training:
-            last.is_fresh = last.is_dim = False
+            last.is_fresh, last.is_dim, last.is_evaluated = False, False, True
 
     def add(self, iterator: LoaderIterator) -> None:
         """The script begins to iterate. Those that are open at one place have different numbers."""
@@ -158,7 +158,8 @@ class LoaderIterator:
         spot: where the script began to iterate.
         cursor: which batch comes next, and which one the step trains on.
         is_fresh: it has given a batch since the last training step; is_dim: with gradients off.
-        is_training: it gives the batches of training steps.
+        is_training: it gives the batches of training steps; is_evaluated: one of its batches was
+            for an evaluation.
         begins_steps: a step begins at each draw, not at the forward pass after it.
         epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
         began_with: its facts then.
@@ -200,6 +201,7 @@ class LoaderIterator:
         self.length: int | None = None
         self.learned: int | None = -1
         self.is_fresh = self.is_dim = self.is_training = self.is_elsewhere = False
+        self.is_evaluated = False
         self.begun: tuple[States, ...] = ()
         self._inner: Iterator[Any] = iter(())
         self._ahead: deque[tuple[int, States]] = deque(maxlen=HELD_MAX)
@@ -226,6 +228,12 @@ class LoaderIterator:
     def is_sampler(self) -> bool:
         """Whether it gives indices: what has read them all may hold them for later."""
         return isinstance(self.loader, Sampler)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it may be asked for more batches, if it has any. A package that evaluates begins
+        anew each time, and may keep the last one, which it has stopped by a count."""
+        return self.is_training or bool(self.spot.line) or not self.is_evaluated
 
     @property
     def is_done(self) -> bool:

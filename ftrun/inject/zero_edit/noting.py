@@ -75,8 +75,9 @@ class Noted:
     within: int = 0
 
     def others(self, draws: Sequence[LoaderIterator]) -> list[tuple[LoaderIterator, int]]:
-        """Those of ``opened`` that are not among ``draws``."""
-        known = [(one, drawn) for ref, drawn in self.opened if (one := ref()) is not None]
+        """Those of ``opened`` that are not among ``draws``, and may go on."""
+        every = [(one, drawn) for ref, drawn in self.opened if (one := ref()) is not None]
+        known = [(one, drawn) for one, drawn in every if one.may_go_on]
         return [(one, drawn) for one, drawn in known if all(one is not x for x in draws)]
 
 

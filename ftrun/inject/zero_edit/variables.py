@@ -143,12 +143,17 @@ def _reader(name: str) -> str:
 
 
 def has_imported_ftrun() -> bool:
-    """Whether a module of the script has ftrun, or a module of it, among its names."""
+    """Whether a module of the script has ftrun, or a module of it, among its names.
+
+    ``import torchft`` alone is none: see ``torchft_names.ON_USE``.
+    """
+    looks = f"{ftrun.__name__}.torchft" if "torchft" in sys.modules else ""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and is_script(file):
             for value in list(vars(module).values()):
                 is_module = issubclass(type(value), ModuleType)  # asks the value for nothing
-                if is_module and value.__name__.partition(".")[0] == ftrun.__name__:
+                name = value.__name__ if is_module else ""
+                if name.partition(".")[0] == ftrun.__name__ and name != looks:
                     return True
     return False

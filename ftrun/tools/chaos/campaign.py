@@ -32,6 +32,7 @@ from ftrun.tools.chaos.proxy import Proxy
 from ftrun.tools.chaos.session import (
     LOOK_S,
     REPLACED_S_MAX,
+    SILENT_S_MAX,
     ChaosSettings,
     JobEnded,
     Session,
@@ -162,6 +163,7 @@ class Campaign(Session):
         except JobEnded as ended:
             ending = str(ended)
             self._print(f"{ended}.")
+            self._agent.ends_within(SILENT_S_MAX)  # until then it writes how the job has ended
         except KeyboardInterrupt:
             ending = "Ctrl-C"
         for record in self._records:
@@ -173,6 +175,12 @@ class Campaign(Session):
         self._print(f"The result is in {self._result}.")
         is_well = all(not one.why_not for one in self._records) and end["equal"] is not False
         return ExitCode.OK if is_well else 1
+
+    def _pause(self, seconds: float, until: float | None) -> bool:
+        """Wait. The status tells the job's end: the agent that is held may be on a lost node."""
+        left_s = seconds if until is None else min(seconds, until - clock.now())
+        time.sleep(max(0.0, left_s))
+        return until is None or clock.now() < until
 
     # ------------------------------------------------------------ one fault
 

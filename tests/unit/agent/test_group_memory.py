@@ -21,9 +21,18 @@ DEADLINE_S = 60.0
 
 
 def play(
-    here: Path, *, frees: int = 1 << 30, falls: int = 0, fills: bool = False, **given: Any
+    here: Path,
+    *,
+    frees: int = 1 << 30,
+    falls: int = 0,
+    gap: bool = False,
+    fills: bool = False,
+    **given: Any,
 ) -> tuple[list[str], GroupMemory | None]:
-    """What people are told of one group, whose workers both have a generation, or do not fit."""
+    """What people are told of one group, whose workers both have a generation, or do not fit.
+
+    ``gap``: the log of one lacks a call; ``fills``: because there was no room for it.
+    """
 
     async def run() -> None:
         known = MemorySnapshots(resolved(**ON, **given), here, told.append)
@@ -44,7 +53,7 @@ def play(
                 seen.board.add_group(rank, 9)
                 seen.board.writer(seen.board.places(9, [rank])[0])(7)
                 seen.board.set(rank, Word.REACHED, 15)
-            if fills:
+            if gap or fills:
                 other = seen.area(1)
                 other.lay_out(4096, 4096)
                 other.open_log(3, 7)
@@ -60,12 +69,16 @@ def play(
             seen.board.set(1, Word.FALL, falls)
             kept = known.kept("a", 1)
             assert kept is not None
-            none = Fall.LOG_FULL if fills else Fall.NO_GENERATION
+            none = Fall.LOG_FULL if gap or fills else Fall.NO_GENERATION
             assert kept.place == (Fall(falls) if falls else none)
             known.decree("a", 1, 0)
             assert seen.board.decree == 1
+            seen.board.set(1, Word.FULL, 16 * fills)
         deadline = asyncio.get_running_loop().time() + DEADLINE_S
-        while len(told) < 1 + fills and asyncio.get_running_loop().time() < deadline:
+        while asyncio.get_running_loop().time() < deadline:
+            seen_gap = not gap or known._at_risk["a"].has_gap
+            if len(told) > fills and seen_gap:
+                break
             await asyncio.sleep(0.01)
         known.free("a")
         await known.end()
@@ -240,6 +253,11 @@ def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:
         "worker). Until the next snapshot a death takes all workers back to step 12. To have "
         "larger logs, free memory."
     )
+
+
+def test_while_a_replacement_catches_up_nothing_is_told_to_be_too_large(tmp_path: Path) -> None:
+    told, _ = play(tmp_path, gap=True)
+    assert len(told) == 1 and told[0].startswith("Memory snapshots: on this node")
 
 
 def test_of_several_replicas_one_is_restarted_then(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -96,13 +97,19 @@ def test_a_run_that_is_refused_leaves_no_spawner(
 def test_a_command_that_is_killed_while_it_starts_leaves_nobody(
     tmp_path: Path, after_s: float
 ) -> None:
-    """P1 before the agent starts. ``after_s``: from the moment at which both processes run."""
+    """P1 before the agent starts. ``after_s``: from the moment at which both processes run.
+
+    However late that is seen, no worker runs: the spawner does not come to the end of its imports.
+    """
     mark = tmp_path.name
+    (tmp_path / "never_imported.py").write_text("import signal\nsignal.pause()\n")
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('nobody comes to this')")
-    command = [*FTRUN, "--log-dir", str(tmp_path), str(script)]
+    command = [*FTRUN, "--log-dir", str(tmp_path), "--preload", "never_imported", str(script)]
+    variables = environment(mark)
+    variables["PYTHONPATH"] += f":{tmp_path}"
     with subprocess.Popen(
-        command, env=environment(mark), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout is not None
         deadline = clock.now() + ENDS_WITHIN_S
@@ -143,3 +150,37 @@ def test_a_sweep_spares_a_launch_that_begins_beside_it_meanwhile() -> None:
             launch.end()
             launch.channel.close()
             launch.stores.close()
+
+
+def test_a_sweep_spares_a_launch_that_begins_while_it_looks() -> None:
+    """Between fork and exec it shows this process's environment, and not its own marker."""
+    ends = SpawnerLaunch()
+    selection = sweeper(ends, frozenset())
+    looks: list[set[int]] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            looks.append({row.pid for row in selection()})
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(50):
+            waits = SpawnerLaunch(beside=ends)
+            before, deadline = len(looks), clock.now() + ENDS_WITHIN_S
+            while len(looks) < before + 2:  # the look in which it began is over
+                assert clock.now() < deadline
+                thread.join(0.001)
+            is_found = any(waits.process.pid in look for look in looks)
+            waits.end()
+            waits.channel.close()
+            waits.stores.close()
+            assert not is_found
+            looks.clear()
+    finally:
+        is_over.set()
+        thread.join()
+        ends.end()
+        ends.channel.close()
+        ends.stores.close()

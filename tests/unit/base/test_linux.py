@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from ftrun.base import linux
+from ftrun.base import clock, linux
 
 
 def run_python(code: str, **options: str) -> str:
@@ -81,6 +84,34 @@ def test_a_fork_can_change_what_proc_shows_of_its_environment() -> None:
         "os.waitpid(pid, 0)"
     )
     assert run_python(code, MARK="----") == "True\nTrue\n"
+
+
+@contextlib.contextmanager
+def running(words: list[str], environment: dict[str, str]) -> Iterator[int]:
+    with subprocess.Popen(words, env=environment) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_a_process_shows_its_words_and_its_environment_also_while_it_calls_exec(
+    tmp_path: Path,
+) -> None:
+    again = tmp_path / "again"
+    again.write_text('exec /bin/sh "$0"\n')
+    with running(["/bin/sh", str(again)], {"MARK": "abcd"}) as pid:
+        shown = {(linux.process_environment(pid), linux.command_line(pid)) for _ in range(2000)}
+    words = f"/bin/sh {again}"
+    assert {(b"MARK=abcd" in each, command) for each, command in shown} == {(True, words)}
+
+
+def test_an_environment_that_is_empty_is_not_waited_for() -> None:
+    with running(["/bin/sleep", "1000"], {}) as pid:
+        began = clock.now()
+        for _ in range(200):
+            assert linux.process_environment(pid) == b""
+        assert clock.now() < began + 100 * linux.EXEC_S
 
 
 def test_without_a_placeholder_the_environment_is_not_written() -> None:

@@ -46,7 +46,6 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"replicas": 2, "workers_per_replica": 1}, "2 replica groups heal from each other"),
         ({"replicas": 2, "inject": "off"}, "--inject off leaves the script alone"),
         ({"replicas": 2, "inject": "explicit", "nodes": 2, "lighthouse": "h:1"}, "one node so far"),
         ({"workers_per_replica": 1}, "one worker has no peers"),
@@ -101,12 +100,16 @@ def test_other_replicas_have_none_and_are_not_refused(
     assert standbys_of(settings) == 0
 
 
-def test_a_script_with_a_manager_has_them_if_asked(script: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {**TWO, "inject": "explicit"}
-    assert "must compute a step again" in why_no_memory_snapshots(resolved(script, **given))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_script_with_a_manager_has_them_if_asked(
+    script: str, tmp_path: Path, workers: int
+) -> None:
+    of: dict[str, Any] = {"replicas": 2, "workers_per_replica": workers}
+    given: dict[str, Any] = {**of, "inject": "explicit"}
+    assert why_no_memory_snapshots(resolved(script, **given))
     found = in_form(resolved(script, **TWO), Form.EXPLICIT)
     assert "must compute a step again" in why_no_memory_snapshots(found)
-    asked = in_form(resolved(script, **TWO, memory_snapshots="auto"), Form.EXPLICIT)
+    asked = in_form(resolved(script, **of, memory_snapshots="auto"), Form.EXPLICIT)
     assert why_no_memory_snapshots(asked) == ""
     assert why_no_memory_snapshots(in_form(resolved(script, **TWO), Form.DDP)) == ""
     settings = resolved(script, **given, memory_snapshots="auto")

@@ -30,7 +30,7 @@ from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.tensors import DIGEST
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
-from ftrun.inject.zero_edit.values.writing import lacks, write_values
+from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -199,6 +199,7 @@ class Counters:
         sources: Sources,
         taken: Taken,
     ) -> None:
+        values = settable(frame, values)
         donors, own, found = sources.of(function, values)
         taken.changed += write_values(frame, donors)
         taken.of_its_own += write_values(frame, own)

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import is_plain, packed, plain_values, short, unpacked
@@ -20,6 +22,13 @@ from ftrun.inject.zero_edit.values.units import mapped
 
 _TRANSFORMERS = "transformers.trainer"
 _LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
+_META = (
+    *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph"),
+    *("add_dataloader_idx", "dataloader_idx", "metric_attribute"),
+)
+_SYNC = ("_should", "rank_zero_only")
+_SUMS = ("value", "cumulated_batch_size", "has_reset", "_update_count")
+"""Of a metric that ``self.log`` makes: what it is, how ranks share it, what it has summed up."""
 
 
 class Part:
@@ -84,6 +93,56 @@ def _history(trainer: Any) -> Part:
         trainer.state.log_history = list(state["log_history"])
 
     return Part(read, load)
+
+
+def _sums(trainer: Any) -> Part:
+    """What ``self.log`` of Lightning has of the epoch under way: its mean is of all steps.
+
+    A metric is made by the first step that logs it, so a replica that has just begun has none.
+    """
+
+    def read() -> Callable[[], dict[str, Any]]:
+        known = {key: _sum(x, trainer) for key, x in _results(trainer).items()}
+        found = mapped({key: x for key, x in known.items() if x}, lambda x: x)
+        has_begun = _connector(trainer)._first_loop_iter is False
+        return lambda: {"sums": packed(found), "has_begun": has_begun}
+
+    def load(state: dict[str, Any]) -> None:
+        results = _results(trainer)
+        for key, known in (unpacked(state["sums"]) or {}).items():
+            if key not in results:
+                lightnings: Any = sys.modules[type(results).__module__]
+                meta = lightnings._Metadata(**known["meta"], reduce_fx=known["reduce"])
+                meta.sync = lightnings._Sync(fn=trainer.strategy.reduce, **known["sync"])
+                results[key] = lightnings._ResultMetric(meta, True)
+            vars(results[key]).update(known["sums"])
+        if state["has_begun"]:  # the first batch of an epoch resets what the one before has left
+            _connector(trainer)._first_loop_iter = False
+
+    return Part(read, load)
+
+
+def _results(trainer: Any) -> Any:
+    return trainer.fit_loop.epoch_loop._results
+
+
+def _connector(trainer: Any) -> Any:
+    return trainer._logger_connector
+
+
+def _sum(metric: Any, trainer: Any) -> dict[str, Any]:
+    """One metric; empty: it cannot be made like this elsewhere."""
+    meta, sums = metric.meta, vars(metric)
+    name = getattr(meta.reduce_fx, "__name__", "")
+    is_plain_sum = metric.is_tensor and meta.reduce_fx is getattr(torch, name, None)
+    if not is_plain_sum or meta.sync.group is not None or meta.sync.fn != trainer.strategy.reduce:
+        return {}
+    return {
+        "meta": {x: getattr(meta, x) for x in _META},
+        "reduce": name,
+        "sync": {x: getattr(meta.sync, x) for x in _SYNC},
+        "sums": {x: sums[x] for x in _SUMS if x in sums},
+    }
 
 
 class Frameworks:
@@ -161,6 +220,8 @@ class Frameworks:
             self._trainer = own.trainer
             callbacks = self._trainer.callbacks
             self._parts = [_stateful(x) for x in _first(callbacks)]
+            if hasattr(self._trainer, "fit_loop"):
+                self._parts.append(_sums(self._trainer))
             self._holders = {"module": self._trainer.lightning_module}
         else:
             return False

@@ -15,7 +15,9 @@ names is looked into once, by the first way that leads to it.
 A collection in a variable may be a batch, which is another one at the next draw. So the objects in
 it count from the second step on at which it is there. What was there before the first step, or is
 in an object's attribute, counts at once. The values of an object in a list or a dict begin with its
-class, if it has nothing but what heals: a newcomer that lacks it makes it from these.
+class, if it has nothing but what heals: a newcomer that lacks it makes it from these. What a
+package has put into a collection of its own (each evaluation's loader) has "" there: it may be
+lacking, because no code of the script's keeps it.
 
 In a frame of a package that runs the loop, only plain values of its variables and objects count.
 What its Trainer and the optimizers keep in attributes of their own counts as if they were the
@@ -79,9 +81,9 @@ from ftrun.inject.zero_edit.values.kinds import (
 from ftrun.inject.zero_edit.values.units import is_leaf, is_of_tensors
 
 CLASS = "__class__"
-VALUES, OBJECTS, TENSORS, HELPERS = 1, 2, 4, 8
+VALUES, OBJECTS, TENSORS, HELPERS, OF_PACKAGE = 1, 2, 4, 8, 16
 """What counts below a node: the values and containers of a dict; objects in collections; units; the
-objects of packages."""
+objects of packages. ``OF_PACKAGE``: the collection is one of a package's own."""
 ALL = VALUES | OBJECTS | TENSORS
 CYCLE = "(cycle)"
 """In a path: into an ``itertools.cycle``, which keeps what it was given."""
@@ -389,7 +391,7 @@ class _Search:
             if kind is Kind.DICT:
                 self._items(path, value, depth, dicts, mode)
             elif kind in (Kind.LIST, Kind.TUPLE):
-                below = mode & OBJECTS
+                below = mode & (OBJECTS | OF_PACKAGE)
                 for index, item in enumerate(value):
                     inner = KINDS[type(item)]
                     if inner >= Kind.LIST or inner is Kind.GENERATOR:
@@ -411,7 +413,7 @@ class _Search:
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
         if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
             mode &= ~(TENSORS | VALUES * is_read_again(kind))
-        below = mode & OBJECTS if is_package else mode
+        below = mode & OBJECTS | OF_PACKAGE if is_package else mode
         values = self._to.values
         known = attributes_of(holder) or {}
         torchs = _OPTIMIZERS if issubclass(type(holder), Optimizer) else ()
@@ -442,7 +444,7 @@ class _Search:
                 below = mode if kind < Kind.LIST or is_name(key) else mode & ~OBJECTS
                 self._item(f"{path}[{key}]", item, kind, depth, dicts + 1, below, Kind.DICT)
             elif type(key) is int and kind >= Kind.LIST:
-                below = mode & OBJECTS
+                below = mode & (OBJECTS | OF_PACKAGE)
                 self._item(f"{path}[#{key}]", item, kind, depth, 0, below, Kind.DICT)
 
     def _item(
@@ -459,6 +461,8 @@ class _Search:
             is_new = id(item) not in self._met and kind is not Kind.LINK
             if is_new and of is not Kind.TUPLE and _is_whole(item):
                 self._to.values[f"{path}.{CLASS}"] = class_name(type(item))
+            elif is_new and mode & OF_PACKAGE and is_of_loop_package(type(item)):
+                self._to.values[f"{path}.{CLASS}"] = ""
             self._object(path, item, kind, depth + 1, ALL)
 
     def _add(self, path: str, value: Any, kind: int, depth: int, dicts: int, mode: int) -> None:

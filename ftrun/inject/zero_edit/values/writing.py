@@ -178,6 +178,18 @@ def write_values(frame: FrameType, values: Values) -> list[str]:
     return changed
 
 
+def settable(frame: FrameType, values: Values) -> Values:
+    """Without the objects that a package has in a collection of its own, and this replica lacks."""
+    here, end = FrameVariables(frame), f".{CLASS}"
+    packages = {path for path, x in values.items() if x == "" and path.endswith(end)}
+    lacking = tuple(path.removesuffix(CLASS) for path in packages if not here.find(path))
+    return {
+        path: x
+        for path, x in values.items()
+        if path not in packages and not path.startswith(lacking)
+    }
+
+
 def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
     """The objects in collections whose values cannot be set, because this replica lacks them."""
     here = FrameVariables(frame)

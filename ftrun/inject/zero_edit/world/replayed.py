@@ -94,9 +94,10 @@ class ReplayedWorld(World):
             None: there are no such calls.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
             mark of the next one, so that a repeated step that gets another batch is found.
+        least: the calls of a group of fewer workers are not followed.
     """
 
-    call = ReplayedCall
+    call, least = ReplayedCall, 2
 
     def __init__(self, here: WorkerContext, rank: int, memory: GroupMemory) -> None:
         super().__init__(here, rank, lambda reason: self.falls(Fall.SCRIPT, reason))
@@ -178,7 +179,7 @@ class ReplayedWorld(World):
 
     def add(self, shell: Shell) -> None:
         super().add(shell)
-        if len(shell.seats) < 2:
+        if len(shell.seats) < self.least:
             return
         if not self.in_set_up:
             self.falls(Fall.LATE_GROUP, f"the one that is made at {call_site()}")

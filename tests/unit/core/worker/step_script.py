@@ -93,6 +93,7 @@ def machine_of(line: str) -> StepMachine:
     found = re.findall(r"(\w+)=(\w+)", options)
     settings: dict[str, Any] = {name: int(value) for name, value in found}
     serves_between_steps = bool(settings.pop("serves_between_steps", False))
+    sets_up_together = bool(settings.pop("sets_up_together", False))
     machine = StepMachine(
         WorkerKey(replica_id, f"i{replica_id}", 0),
         ENDPOINT,
@@ -103,6 +104,7 @@ def machine_of(line: str) -> StepMachine:
         **settings,
     )
     machine.serves_between_steps = serves_between_steps
+    machine.sets_up_together = sets_up_together
     return machine
 
 

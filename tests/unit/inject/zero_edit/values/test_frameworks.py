@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -49,6 +50,64 @@ class Loop:
 
     def advance(self) -> FrameType:
         return sys._getframe()
+
+
+@dataclass
+class Sync:
+    """As Lightning's."""
+
+    fn: Any = None
+    _should: bool = False
+    rank_zero_only: bool = False
+    group: Any = None
+
+
+@dataclass
+class Metadata:
+    """As Lightning's, of which a second ``self.log`` must have an equal one."""
+
+    fx: str
+    name: str
+    prog_bar: bool = False
+    logger: bool = True
+    on_step: bool = False
+    on_epoch: bool = True
+    reduce_fx: Any = "mean"
+    enable_graph: bool = False
+    add_dataloader_idx: bool = True
+    dataloader_idx: int | None = None
+    metric_attribute: str | None = None
+    sync: Any = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.reduce_fx, str):
+            self.reduce_fx = getattr(torch, self.reduce_fx)
+
+
+class ResultMetric:
+    """As Lightning's."""
+
+    def __init__(self, meta: Metadata, is_tensor: bool) -> None:
+        self.meta, self.is_tensor, self._update_count = meta, is_tensor, 0
+        self.value, self.cumulated_batch_size = torch.tensor(0.0), torch.tensor(0)
+
+
+class Results(dict[str, ResultMetric]):
+    """As Lightning's."""
+
+    def log(self, trainer: Any, value: float, size: int, reduce_fx: Any = "mean") -> None:
+        meta = Metadata("training_step", "loss", on_step=True, reduce_fx=reduce_fx)
+        meta.sync = Sync(trainer.strategy.reduce, True)
+        metric = self.setdefault("training_step.loss", ResultMetric(meta, True))
+        assert metric.meta == meta
+        metric.value = metric.value + torch.tensor(value) * size
+        metric.cumulated_batch_size = metric.cumulated_batch_size + size
+        metric._update_count += 1
+
+
+class Strategy:
+    def reduce(self) -> None:
+        """Over all ranks."""
 
 
 class Best:
@@ -126,6 +185,43 @@ def test_callbacks_of_lightning_heal_also_where_the_newcomer_has_none_of_their_t
     newcomer.parts()[0].load_state_dict(state)
     assert new.trainer.callbacks[0].models == {"a.ckpt": torch.tensor(0.25)}
     assert newcomer.write(donor.values()) == ["module.batches 0→9"]
+
+
+def logging_loop() -> tuple[Loop, Results]:
+    loop, results = Loop(), Results()
+    loop.trainer.strategy = Strategy()
+    loop.trainer._logger_connector = SimpleNamespace(_first_loop_iter=None)
+    loop.trainer.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace(_results=results))
+    return loop, results
+
+
+def test_what_lightning_has_logged_of_an_epoch_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: the mean over an epoch was that of the steps since a death."""
+    results_module = ModuleType("lightning_results")
+    names = {"_Metadata": Metadata, "_Sync": Sync, "_ResultMetric": ResultMetric}
+    vars(results_module).update(names)
+    monkeypatch.setitem(sys.modules, "lightning_results", results_module)
+    monkeypatch.setattr(Results, "__module__", "lightning_results")
+    (old, donors), (new, own) = logging_loop(), logging_loop()
+    donor, newcomer = found(old.advance()), found(new.advance())
+    for value in (0.1, 0.7):
+        donors.log(old.trainer, value, 4)
+    old.trainer._logger_connector._first_loop_iter = False
+    donor.capture()
+    donors.log(old.trainer, 0.3, 2)
+    newcomer.parts()[0].load_state_dict(donor.parts()[0].state_dict())
+    assert new.trainer._logger_connector._first_loop_iter is False, "else all is reset"
+    own.log(new.trainer, 0.3, 2)
+    (theirs,), (mine,) = donors.values(), own.values()
+    assert torch.equal(mine.value, theirs.value) and mine._update_count == 3
+    assert int(mine.cumulated_batch_size) == 10
+
+
+def test_a_sum_of_lightning_that_cannot_be_made_elsewhere_stays() -> None:
+    loop, results = logging_loop()
+    donor = found(loop.advance())
+    results.log(loop.trainer, 0.5, 1, max)
+    assert unpacked(donor.parts()[0].state_dict()["sums"]) == {}
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.bool, torch.bfloat16])

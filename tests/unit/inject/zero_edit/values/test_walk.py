@@ -27,7 +27,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     packed_values,
 )
 from ftrun.inject.zero_edit.values.walk import KEPT, Reached, Walk
-from ftrun.inject.zero_edit.values.writing import lacks, write_values
+from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
 
 
 def values_of(frame: FrameType) -> Reached:
@@ -391,6 +391,30 @@ def test_values_are_set_in_the_objects_that_are_there() -> None:
     assert (by_number[5].count, by_number[5].values) == (13, [1, 2])
     assert "trainer.callbacks[0].count 1→11" in words
     assert lacks(sys._getframe(), values) == ["trainer.callbacks[7]"]
+
+
+def test_what_a_package_puts_into_its_own_collection_is_not_the_scripts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: accelerate keeps the loader of each evaluation, and no death was mended after one."""
+    module = types.ModuleType("of_accelerate")
+    module.__file__ = "/env/site-packages/accelerate/accelerator.py"
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    body = {"__module__": "of_accelerate"}
+    accelerator, loader = (type(x, (), body)() for x in ("Accelerator", "Loader"))
+    loader.iteration, loader.dataset = 2, object()
+    callback: Any = Meter(3)
+    callback.opaque = object()
+    accelerator.loaders, accelerator.callbacks = [loader], [callback]
+    given = values_of(sys._getframe()).values
+    assert given["accelerator.loaders[0].iteration"] == 2
+    accelerator.loaders, accelerator.callbacks = [], []
+    frame = sys._getframe()
+    assert lacks(frame, settable(frame, given)) == ["accelerator.callbacks[0]"]
+    accelerator, own = None, [loader]
+    given = values_of(frame).values
+    own.clear()
+    assert lacks(frame, settable(frame, given)) == ["own[0]"]
 
 
 def test_what_a_function_has_of_the_one_that_made_it() -> None:

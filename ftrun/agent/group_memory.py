@@ -17,6 +17,7 @@ from ftrun.base import clock
 from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
 from ftrun.config.forms import misses_memory_snapshots, why_no_memory_snapshots
+from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
@@ -47,6 +48,8 @@ class MemorySnapshots:
     Attributes:
         disk: where they go too; None: nowhere.
         on_progress: gets how far a group is, and what a loss would cost it.
+        on_manager: is called once if the script makes a Manager, and nobody has asked for them:
+            from then on there are none.
         elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
             that ``--snapshot`` has; whoever stores one notes it here.
     """
@@ -63,6 +66,9 @@ class MemorySnapshots:
         self._who = "all workers" if settings.replicas == 1 else "its replica"
         self._otherwise = f"A death restarts {self._who}."
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
+        self.on_manager: Callable[[], None] = lambda: None
+        self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
+        self._has_manager = False
         self._left: dict[str, tuple[int, GroupMemory]] = {}  # by replica, and from which step
         self._replica_of: dict[str, str] = {}
         self.elsewhere: dict[str, Stored] = {}
@@ -116,7 +122,7 @@ class MemorySnapshots:
             if why := misses_memory_snapshots(self._settings):
                 self._tell_once("off", f"No memory snapshots: {why}. {self._otherwise}")
             return
-        if incarnation in self._known:
+        if incarnation in self._known or self._has_manager:
             return
         self._forget_ended()
         self._replica_of[incarnation] = replica_id
@@ -188,6 +194,8 @@ class MemorySnapshots:
         """What there is of a worker that dies; None: the script has no process group."""
         known = self._known.get(incarnation)
         if known is None or not any(done := known.board.all_done()):
+            return None
+        if self._is_its_own(known):
             return None
         board, area = known.board, known.area(rank)
         fall = next(filter(None, board.all(Word.FALL)), 0)
@@ -289,6 +297,12 @@ class MemorySnapshots:
         known, memory = self._at_risk.get(key.incarnation), self._known.get(key.incarnation)
         if known is None or memory is None:
             return
+        if self._is_its_own(memory):
+            self._has_manager = True
+            for incarnation in list(self._known):
+                self.free(incarnation)
+            self.on_manager()
+            return
         now, room = clock.now(), free_bytes(left=LEFT_SHARE)
         memory.board.room = room
         known.look(now)
@@ -330,6 +344,10 @@ class MemorySnapshots:
             elsewhere = self.elsewhere.get(key.incarnation)
             scalars = () if self.disk is None else self.disk.scalars
             self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
+
+    def _is_its_own(self, known: GroupMemory) -> bool:
+        """Whether the script makes a Manager, and nobody says that it can repeat a step."""
+        return not self._is_asked and Fall.EXPLICIT in known.board.all(Word.FALL)
 
     def _tell_once(self, what: str, text: str) -> None:
         if what not in self._told:

@@ -113,6 +113,7 @@ class Agent:
             wants_glance=self._line is not None,
         )
         self._fleet.memory.on_progress = self._group_progressed
+        self._fleet.memory.on_manager = lambda: self.handle(e.ManagerFound())
         self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, setup.runtime_dir)
         self._address = settings.lighthouse or ""

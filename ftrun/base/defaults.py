@@ -23,3 +23,5 @@ SNAPSHOT_EVERY_S = 300.0
 SNAPSHOTS_KEPT = 3
 MEMORY_SNAPSHOTS = "auto"
 """The default of --memory-snapshots."""
+AS_WRITTEN = "as-written"
+"""The default of --data: the script chooses the samples."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ftrun.base.defaults import AS_WRITTEN
 from ftrun.config.layers import DEFAULT
 from ftrun.config.script import TargetKind
 from ftrun.config.settings import RunSettings
@@ -37,7 +38,9 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     """The reason why this run takes no memory snapshots; "": it takes them.
 
     What --snapshot writes of a single group is read from there, so it asks for them too. Where
-    nobody has asked, a machine with GPUs has none, a command of torchrun's, and several replicas.
+    nobody has asked, a machine with GPUs has none, and a command of torchrun's. A script with a
+    Manager, of several replicas, must compute a step again from its state: whoever states them says
+    that it does.
     """
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     is_asked = is_stated or settings.snapshot_path is not None
@@ -48,9 +51,12 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     reasons = {
         "--memory-snapshots is off": settings.memory_snapshots == "off",
         "torchrun's options keep torchrun's restarts": settings.as_torchrun and not is_asked,
-        f"{settings.replicas} replica groups heal from each other": several and not is_stated,
+        f"{settings.replicas} replica groups heal from each other": several
+        and not (is_stated or settings.workers_per_replica > 1),
         "of several replica groups it is without --snapshot and on one node so far": several
         and (settings.snapshot_path is not None or settings.nodes > 1),
+        "where ftrun chooses the samples, no step can be repeated so far": several
+        and (settings.data != AS_WRITTEN or settings.global_batch is not None),
         "one worker has no peers to go on with": settings.workers_per_replica < 2
         and not several
         and one is None,
@@ -58,6 +64,8 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         "its group may change its size": one is not None and one.least < one.most,
         f"--inject {settings.inject} leaves the script alone": settings.inject != AUTO
         and not (several and settings.inject != "off"),
+        "a script with a Manager must compute a step again from its state": several
+        and not (is_stated or settings.inject in (AUTO, Form.DDP.value)),
         "it is for CPU so far": settings.device == "cuda" or (sees_gpus and not is_asked),
         "it is for Python scripts that ftrun itself runs": script.kind
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),

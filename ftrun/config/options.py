@@ -248,8 +248,8 @@ _OWN: tuple[Option, ...] = (
             default=defaults.SNAPSHOTS_KEPT),
     _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
             default_words="the newest in --snapshot, if there is one"),
-    _option("--memory-snapshots", str, "Keep the last step of each worker of a single group in "
-            "memory, so that a lost worker costs no step.", "auto|off",
+    _option("--memory-snapshots", str, "Keep the last step of each worker of a group in memory, so "
+            "that a lost worker is replaced alone, and no step is lost.", "auto|off",
             default=defaults.MEMORY_SNAPSHOTS),
     _option("--token-file", Path, "File with the job's token, mode 0600.", "FILE"),
     _option("--tls-cert", Path, "TLS: certificate to present.", "PEM"),
@@ -259,7 +259,7 @@ _OWN: tuple[Option, ...] = (
     _option("--inject", str, "How ftrun attaches to the script.", "auto|explicit|ddp|off",
              default="auto"),
     _option("--data", str, "Who chooses the samples: the script or ftrun.",
-            "as-written|exactly-once", default="as-written"),
+            "as-written|exactly-once", default=defaults.AS_WRITTEN),
     _option("--global-batch", int, "Samples of all replicas in a step, for ftrun.ElasticSampler.",
             "G", default_words="as many as the replicas that train bring"),
     _option("--start", str, "How workers start: forked with torch loaded, or each as a new "

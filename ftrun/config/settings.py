@@ -18,7 +18,7 @@ from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.addresses import normal_address, parse_address
-from ftrun.base.defaults import MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
+from ftrun.base.defaults import AS_WRITTEN, MEMORY_SNAPSHOTS, SNAPSHOTS_KEPT
 from ftrun.base.errors import UserError
 from ftrun.config import torchrun
 from ftrun.config.layers import DEFAULT, Stated
@@ -121,7 +121,7 @@ class RunSettings:
     log_keep: str = ""
     log_max_size: str = ""
     merged_log: bool = False
-    data: str = "as-written"
+    data: str = AS_WRITTEN
     global_batch: int | None = None
     snapshot: Path | None = None
     snapshot_every: str = "5m"

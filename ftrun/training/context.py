@@ -53,7 +53,7 @@ class WorkerContext:
     peers_train: bool = False
     hang_factor: float = 0.0
     global_batch: int | None = None
-    data: str = "as-written"
+    data: str = defaults.AS_WRITTEN
     script: str = ""
     inject: str = "explicit"
     snapshot_dir: str = ""
@@ -75,7 +75,7 @@ class WorkerContext:
 
     def options_of_samplers(self) -> str:
         """The options that only an ElasticSampler can keep, as they were given; "": none."""
-        asked = [] if self.data == "as-written" else [f"--data {self.data}"]
+        asked = [] if self.data == defaults.AS_WRITTEN else [f"--data {self.data}"]
         if self.global_batch is not None:
             asked.append(f"--global-batch {self.global_batch}")
         return " and ".join(asked)

@@ -105,7 +105,10 @@ def run(
 
 ENDS = 4
 DEATHS: dict[str, list[list[object]]] = {
-    "in a pass, and its replacement": [[1, 0, 0, 12, "backward 0"], [1, 0, 1, 12, "loss"]],
+    "in a pass, and beside its replacement": [
+        [1, 0, 0, 12, "backward 0"],
+        [1, 1, 0, 12, "told"],
+    ],
     "all of a group, and a worker of the other": [
         [0, 0, 0, 20, "reduced"],
         [0, 1, 0, 20, "told"],
@@ -139,6 +142,14 @@ def test_no_sample_is_lost_and_nobody_leaves(
     assert set(steps) == {"of 2 in quorum 1"}
     told = re.findall(r"all go on after \S+ s, no step lost\. Restart", output)
     assert len(told) == len({(replica, rank) for replica, rank, *_ in given})
+
+
+def test_a_script_with_a_manager_is_asked_first(tmp_path: Path) -> None:
+    """Under ``--inject auto`` it turns out to be one: its replica restarts, without a word."""
+    found, output = run(tmp_path / "killed", [[1, 0, 0, 12, "loss"]], "--inject", "auto")
+    assert len(found) == ENDS and len({line.split()[-1] for line in found}) == 1, output
+    assert "emory snapshots" not in output and "replaced alone" not in output, output
+    assert "worker 0 (pid" in output and "died: SIGKILL. Restart 1 of 10 now." in output, output
 
 
 LOADS = """

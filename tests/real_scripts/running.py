@@ -239,10 +239,11 @@ def unlike_replicas(notes: Path, workers: int) -> list[str]:
 
 
 def says_back(output: str, victim: str) -> bool:
-    """Whether a replica has joined, or a worker of one group (``0.1``) was replaced."""
-    joined = rf"[Rr]eplica {victim} (joined|healed)"
-    if "." in victim:
-        joined = rf"worker {re.escape(victim)} .* all go on after .* no step lost"
+    """Whether a replica has joined, or a worker (``0.1``, or any of a replica) was replaced."""
+    worker = re.escape(victim) if "." in victim else rf"{victim}\.\d+"
+    joined = rf"worker {worker} .* all go on after .* no step lost"
+    if "." not in victim:
+        joined = rf"(?:[Rr]eplica {victim} (?:joined|healed)|{joined})"
     return bool(re.search(f"ftrun: {joined}", output))
 
 

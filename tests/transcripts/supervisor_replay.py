@@ -17,6 +17,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     0a board: number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0
     0a raises [at 7] [healing]: ValueError: no
     0a has no manager [and trains] | 0a wants world: reason | 0a beats | 0a pauses for 30: eval
+    the script makes a manager              and nobody has asked for memory snapshots
     another world is made [for good]        by no worker [and the form of the run is fixed]
     0a sets timer NAME for 5, signal 9 | 0a releases timer NAME | 0a disconnects
     0a used 1.5 | 0a stacks: 0 words; 1 words        seconds of processor time | its stacks
@@ -474,6 +475,7 @@ EVENTS: dict[str, Make] = {
         r.key(name), FIRST_PID + r.key(name).group_rank, float(cpu_s)
     ),
     rf"{INCARNATION} board: (.*)": _board,
+    r"the script makes a manager": lambda r: e.ManagerFound(),
     rf"{INCARNATION} stacks:(?: (.*))?": lambda r, name, text: _stacks(r, name, text or ""),
     rf"{WORKER}: (.*)": _sent,
     rf"{INCARNATION} is well": lambda r, name: e.HealthChecked(r.incarnation(name), ""),

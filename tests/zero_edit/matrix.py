@@ -111,7 +111,7 @@ def run(
         [
             *(python, "-m", "ftrun", "--replicas", str(case.replicas), "--prefix"),
             *("--workers-per-replica", str(case.workers)),
-            *(("--memory-snapshots", "auto") if case.is_kept else ()),
+            *(() if case.is_kept else ("--memory-snapshots", "off")),
             *("--log-dir", str(directory / "logs"), str(SCRIPTS / script), *args),
         ],
         cwd=directory,

@@ -262,7 +262,7 @@ def test_what_is_another_one_in_each_undisturbed_run_is_not_compared(tmp_path: P
 
 def test_a_worker_is_replaced_in_its_replica(tmp_path: Path) -> None:
     (tmp_path / "sharded.py").write_text(SHARDED)
-    options = ("--device", "cpu", "--replicas", "2", "-w", "2", "--memory-snapshots", "auto")
+    options = ("--device", "cpu", "--replicas", "2", "-w", "2")
     code, lines = check(tmp_path, *options, "sharded.py")
     assert (code, lines[-1]) == (0, "ok: the script heals and no step was lost"), "\n".join(lines)
     text = "\n".join(lines)
@@ -355,7 +355,8 @@ def test_what_replica_0_alone_has_is_lost_with_it(tmp_path: Path) -> None:
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:
-    code, lines = check(tmp_path, "--replicas", "2", "-w", "2", str(SCRIPTS / "sharded.py"))
+    options = ("--replicas", "2", "-w", "2", "--memory-snapshots", "off")
+    code, lines = check(tmp_path, *options, str(SCRIPTS / "sharded.py"))
     assert (code, lines[-1]) == (0, "ok: the script heals"), lines
     found = [x for x in lines if x.startswith("worker 1 of replica 1 was killed in training")]
     assert found and "and the replica joined at " in found[0], lines

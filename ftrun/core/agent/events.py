@@ -161,6 +161,12 @@ class BoardSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ManagerFound:
+    """The script makes a Manager, and nobody says that it can repeat a step from its state: from
+    now on there are no memory snapshots."""
+
+
+@dataclass(frozen=True, slots=True)
 class HealthChecked:
     """``--health-check`` has ended before a restart. ``failure``: why not well; "": it is well."""
 
@@ -271,6 +277,7 @@ Event: TypeAlias = (
     | WorkerUsed
     | StacksTaken
     | BoardSeen
+    | ManagerFound
     | HealthChecked
     | SignalReceived
     | DrainAsked

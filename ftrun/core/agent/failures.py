@@ -101,6 +101,11 @@ class Failure:
         return kinds.SIGNAL if self.status < 0 else kinds.EXIT
 
     @property
+    def is_of_script(self) -> bool:
+        """Whether the script itself has failed: in the same step it would probably fail again."""
+        return self.kind in (kinds.EXCEPTION, kinds.EXIT)
+
+    @property
     def step(self) -> int | None:
         """The step at which it raised, by its own report; None: not known, or before the first."""
         return self.report.step if self.report is not None else None

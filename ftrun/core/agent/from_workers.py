@@ -92,7 +92,9 @@ class FromWorkers(Part):
         if slot.kill_at is None:
             slot.kill_at = self._out.now + self._settings.grace_s
         is_group = self._settings.workers_per_replica > 1
-        if slot.mending is not None or (slot.is_at_start and is_group):
+        if slot.mending is not None and (self._settings.replicas == 1 or not raised.is_of_script):
+            return  # it alone may be replaced
+        if slot.is_at_start and is_group:
             return  # no peer trains with it yet, and its cause may be another worker's death
         # Its peers need not wait while the interpreter ends, which takes half a second.
         self._failures.report(slot, raised)

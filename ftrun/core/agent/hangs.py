@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from ftrun.core.agent import events as e
 from ftrun.core.agent import words
-from ftrun.core.agent.mend_words import WAS_LATE
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 from ftrun.core.agent.stack_words import innermost
@@ -24,6 +23,7 @@ from ftrun.core.failure_kinds import CORRUPTED, DIVERGED, TOGETHER
 from ftrun.core.ids import WorkerKey
 from ftrun.core.replay.falls import Fall
 
+WHOLE = CORRUPTED, TOGETHER
 STACKS_WAIT_S = 2.0
 """The longest wait for stacks. After it the replica is killed without them."""
 
@@ -96,16 +96,13 @@ class Hangs(Part):
         """The lighthouse goes on without this replica. ``reason``: why."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is SlotPhase.RUNNING:
-            whole = CORRUPTED, TOGETHER
-            why = reason if reason.startswith(whole) else f"was given up: {reason}"
+            why = reason if reason.startswith(WHOLE) else f"was given up: {reason}"
             gone = e.WorkerExited(incarnation, min(slot.alive), 0, -SIGKILL, why)
             if reason.startswith((DIVERGED, CORRUPTED)) and slot.mending is not None:
                 slot.mending.fallen = Fall.UNLIKE
-            if reason.startswith((DIVERGED, *whole)):
+            if reason.startswith((DIVERGED, *WHOLE)):
                 self._fail(slot, gone)  # its stacks have nothing to do with it
             else:
-                if slot.replaced and self._settings.replicas > 1:
-                    slot.fall = WAS_LATE
                 self._give_up(slot, gone)
 
     def stacks_taken(self, incarnation: str, stacks: tuple[tuple[int, str], ...]) -> None:

@@ -29,6 +29,9 @@ def replaced(failure: Failure, then: str, *, is_told: bool = False) -> ShowNotic
 
 
 WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."
+WOULD_FAIL_AGAIN = (
+    "It would fail again in the step that its replacement repeats, so its replica restarts. "
+)
 WAS_LATE = "The other replicas went on before its replacement was ready, so its replica restarts. "
 
 

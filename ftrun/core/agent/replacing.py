@@ -1,8 +1,10 @@
 """A worker that died is replaced inside its group, and the others wait in their call.
 
-That is so if the agent keeps its state in memory (``WorkerExited.kept``). The survivors are told at
-once, by a decree. The replacement starts when the dead process is gone. Then the board is looked at
-until all are in one group again. If that cannot be followed, all processes are ended, and all begin
+That is so if the agent keeps its state in memory (``WorkerExited.kept``), and of several replicas
+if the script itself has not failed: it would fail again in the same step, which a replica that
+heals from the others does not repeat. The survivors are told at once, by a decree. The replacement
+starts when the dead process is gone. Then the board is looked at until all are in one group again.
+If that cannot be followed, all processes are ended, and all begin
 again from the last step that each has in memory. After a mend the board is looked at for some
 steps more, because all may be connected and wait in calls that cannot meet. Where memory is not to
 be had, it is an ordinary failure: the whole group is started again, and its line tells why. If a
@@ -23,11 +25,13 @@ from ftrun.core.agent import mend_words as words
 from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
+from ftrun.core.agent.hangs import WHOLE
 from ftrun.core.agent.part import Part
 from ftrun.core.agent.restarts import Restart
 from ftrun.core.agent.slot_state import Mend, Replaced, SlotPhase, SlotState
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.failure_kinds import DIVERGED
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
 from ftrun.core.replay.afterwards import Apart, StepVerdict
@@ -58,6 +62,8 @@ class Replacing(Part):
     _fail: Callable[[SlotState, e.WorkerExited], None]
     _group_ended: Callable[[SlotState], None]
 
+    _is_over: bool = False
+
     @property
     def _is_one(self) -> bool:
         return self._settings.replicas == 1
@@ -65,7 +71,7 @@ class Replacing(Part):
     def begin(self, slot: SlotState) -> float:
         """A new incarnation, with new memory; until which step that of the one before is sound."""
         last = slot.mending
-        if self._settings.has_memory_snapshots:
+        if self._settings.has_memory_snapshots and not self._is_over:
             s = self._settings
             was_late = last is not None and last.is_late(self._out.now)
             rejoin_s = s.join_timeout_s if s.waits_for_mends else REJOIN_S
@@ -73,14 +79,24 @@ class Replacing(Part):
             slot.mending = Mending(*limits, was_late=was_late)
         return -1 if last is None or self._is_one else last.sound_until
 
+    def ends(self) -> None:
+        """The script keeps its state itself: from now on it is as without memory snapshots."""
+        self._is_over = True
+        for slot in self._slots:
+            slot.mending = None
+
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
         kept, mending, rank = end.kept, slot.mending, end.group_rank
-        if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
+        is_to_stay = not (self._ending.has_begun or slot.leaves is not None or slot.lost)
+        if kept is None or mending is None or not is_to_stay:
             return False
         if slot.hung is not None and slot.hung.group_rank == rank:
             slot.hung = end = replace(slot.hung, pid=end.pid, kept=kept)
         failure = failure_of(slot, end)
+        if failure.is_of_script and not self._is_one:
+            slot.fall = words.WOULD_FAIL_AGAIN if isinstance(kept.place, Generation) else ""
+            return False
         is_counted, verdict = mending.counts(rank), None
         if is_counted and mending.fallen is None and isinstance(kept.place, Generation):
             verdict = slot.budget.failed(failure)
@@ -89,7 +105,7 @@ class Replacing(Part):
                 return False
             slot.restarts += 1
         died_at = self._out.now - end.ago_s
-        outcome = mending.died(rank, kept.place, died_at, kept.set_up_s)
+        outcome = mending.died(rank, kept.place, died_at, kept.set_up_s, kept.reached)
         if not isinstance(outcome, Decree):
             if is_counted and verdict is None and self._can_begin_again(slot, rank):
                 verdict = slot.budget.failed(failure)
@@ -171,6 +187,23 @@ class Replacing(Part):
         for rank in sorted(slot.lives):
             self._replace(slot, rank)
         slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
+
+    def was_late(self, incarnation: str, reason: str) -> bool:
+        """The other replicas go on without one, for a ``reason``: it restarts, by the restart of
+        the death, if one of its workers is being replaced, or the step since is not decided."""
+        slot = self._slots.of_incarnation(incarnation)
+        if slot is None or slot.phase is not SlotPhase.RUNNING or self._is_one:
+            return False
+        if reason.startswith((DIVERGED, *WHOLE)) or not (slot.replaced or slot.untold):
+            return False
+        if not slot.replaced:
+            slot.untold.pop()
+            slot.replaced = slot.mended
+            for known in slot.replaced.values():
+                slot.ends.note(known.at, known.failure)
+        slot.fall, slot.verdict = words.WAS_LATE, Restart(0.0, slot.budget.spent)
+        self._fail(slot, next(iter(slot.replaced.values())).end)
+        return True
 
     def stops_waiting(self, slot: SlotState) -> None:
         """The group is to stop while it waits for a node: nothing of it runs."""

@@ -32,6 +32,9 @@ class Stopping(Part):
         """
         if slot.failure_reports:
             return
+        if slot.replaced and self._settings.replicas > 1:
+            self.kill(slot)  # it comes to no boundary in time, and the others have its state
+            return
         grace_s = self._settings.grace_s
         slot.phase = SlotPhase.STOPPING
         slot.asked_with = number

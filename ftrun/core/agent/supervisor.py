@@ -128,12 +128,15 @@ class Supervisor:
                 self._hangs.stacks_taken(incarnation, stacks)
             case e.BoardSeen():
                 self._replacing.seen(event)
+            case e.ManagerFound():
+                self._replacing.ends()
             case e.HealthChecked():
                 self._health.checked(event)
             case m.IncidentRecord(number, incarnations, is_open):
                 self.evidence.recorded(incarnations, number, is_open=is_open)
             case m.RestartReplica(_, incarnation, reason):
-                self._hangs.given_up(incarnation, reason)
+                if not self._replacing.was_late(incarnation, reason):
+                    self._hangs.given_up(incarnation, reason)
                 self._has_not_joined(incarnation)
             case m.StopReplica():
                 if not self.is_ending:
@@ -362,7 +365,9 @@ class Supervisor:
 
         In this order, because a peer may rely on a reported group committing nothing more (Q3).
         """
-        failure = failure_of(slot, event)
+        known = slot.replaced.get(event.group_rank)
+        is_known = known is not None and known.end is event  # its replacement has another log
+        failure = known.failure if known and is_known else failure_of(slot, event)
         if self._from_workers.fails_as_one and not self.is_ending:
             reason = f"replica {slot.replica_id} {failure.cause()}, and {words.ELSEWHERE}"
             self._from_workers.begin_again(slot, Form.ONE_WORLD, reason)

@@ -42,6 +42,8 @@ class Fall(IntEnum):
     MANAGER = 28
     APART = 29
     UNLIKE = 30
+    EXPLICIT = 31
+    SAME_STEP = 32
 
     @property
     def words(self) -> str:
@@ -75,6 +77,7 @@ _WORDS = {
     ),
     Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
+    Fall.SAME_STEP: "its replacement has died in the same step",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.STAYS: "another worker has not left its broken process group for too long",
     Fall.APART: "since it was replaced the workers of a group wait in calls that cannot meet",
@@ -108,6 +111,7 @@ _WORDS = {
     ),
     Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
     Fall.QUORUM: "a replica has just joined or left, and its snapshot is older",
+    Fall.EXPLICIT: "the script makes a Manager, which only --inject explicit tells in time",
     Fall.UNLIKE: "its replica's parameters are not those of the others",
     Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",
 }

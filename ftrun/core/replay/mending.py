@@ -29,9 +29,11 @@ Of several ``replicas`` the other ones wait while this one is mended, but only s
 (``rejoin_s``). Then they go on without it, and it is restarted and heals from them, as after a
 fall. So a worker is not replaced where that is known to be in vain: its script's main thread works
 for longer to its first step, or the mend before was too late (``is_late``). Then the next death is
-a restart at once, and the one after it is tried again. Its memory outlives it by that restart:
-where no replica holds the job's state any more, all go on from the newest step that one of them has
-left whole and sound there (``sound_until``; which one is chosen in core/lighthouse/choice.py).
+a restart at once, and the one after it is tried again. Nor is a worker replaced twice in one step:
+what has ended both may be in the step, and a replica that heals from the others does not repeat it.
+Its memory outlives a replica by that restart: where none holds the job's state any more, all go on
+from the newest step that one of them has left whole and sound there (``sound_until``; which one is
+chosen in core/lighthouse/choice.py).
 
 Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
 lost in the rewind, that leads to one more.
@@ -75,6 +77,7 @@ SOUND = frozenset(
         Fall.NODES,
         Fall.STAYS,
         Fall.DIES_AGAIN,
+        Fall.SAME_STEP,
         Fall.APART,
         Fall.SLOW,
         Fall.STEP_LOST,
@@ -127,6 +130,7 @@ class Mending:
     number: int = 0
     fallen: Fall | None = None
     _deaths: Counter[int] = field(default_factory=Counter)
+    _reached: dict[int, int] = field(default_factory=dict)
     _rewinds: int = 0
     _began_at: float = 0.0
     _took_s: float = 0.0
@@ -157,16 +161,20 @@ class Mending:
         place: Generation | Fall,
         now: float,
         set_up_s: float = 0.0,
+        reached: int = 0,
     ) -> Outcome:
         """A worker has died; ``place``: where its replacement would begin (settling.begin).
 
         ``set_up_s``: so long its main thread has worked to its first step, as the replacement's
-        will.
+        will. ``reached``: so many steps it has taken.
         """
         if self.fallen is not None:
             return None
         if self.replicas > 1 and (self.was_late or set_up_s >= self.rejoin_s):
             return self._fall(place if isinstance(place, Fall) else Fall.SLOW)
+        if self.replicas > 1 and reached <= self._reached.get(rank, -1):
+            return self._fall(Fall.SAME_STEP)
+        self._reached[rank] = reached
         if not self._deaths:
             self._began_at = now
         self._deaths[rank] += 1

@@ -163,7 +163,7 @@ class Attaching:
         self._variables.become_explicit()
         self._undo()
         if self._script.mates.keeper is not None:
-            self._script.mates.keeper.lacks("--inject explicit tells in time that it makes one")
+            self._script.mates.keeper.leaves()
 
     def _why_late(self) -> str:
         if self.stage is Stage.TAKEN:

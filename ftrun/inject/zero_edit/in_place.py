@@ -191,6 +191,11 @@ class InPlace(Generations):
         if self.world.fell is None:
             self.world.falls(Fall.MANAGER, what)
 
+    def leaves(self) -> None:
+        """The script turns out to make its Manager itself: nobody keeps this worker."""
+        context.Process.keeper = None
+        self.world.falls(Fall.EXPLICIT)
+
     @property
     def may_leave(self) -> bool:
         """Whether a mate has been at the end with this worker, or its predecessor, and was let go:

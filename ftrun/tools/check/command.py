@@ -33,6 +33,7 @@ from ftrun.tools.check.verdict import Run, Trial, lines_of, may_vary
 
 VARIABLE, PLAN, REFUSED, UNEVEN = "FTRUN_CHECK", "plan.json", "refused.json", "uneven"
 """As in inject/zero_edit/trial.py, which imports torch."""
+INJECT = "auto"
 END_S = 30.0
 REPORT_BYTES_MAX = 1 << 30
 NO_SNAPSHOTS = "ftrun: No memory snapshots"
@@ -47,7 +48,7 @@ def check_script(
     timeout_s: float,
     workers: int = 1,
     *,
-    is_in_place: bool = False,
+    is_group: bool = False,
 ) -> int:
     """Try the script ``words``; the exit code: 0 if it heals, else 1.
 
@@ -57,7 +58,7 @@ def check_script(
         replicas: how many. ``workers``: of each; the last one dies. Of one replica all may.
         steps: the number of steps after which each run ends, if the script does not end before.
         timeout_s: a run is ended then.
-        is_in_place: of several replicas too, a worker is replaced from memory snapshots.
+        is_group: there are memory snapshots, so that workers are replaced one by one.
 
     Raises:
         UserError: the current directory cannot be copied.
@@ -69,10 +70,10 @@ def check_script(
         # Of several workers the step of a death is computed again under a quorum that needs the
         # newcomer, with the next batches, and one of them may be a batch further.
         waits = [] if workers > 1 else ["--min-replicas", str(replicas)]
-        is_group, command = replicas == 1 or is_in_place, ["run", "--replicas", str(replicas)]
+        command = ["run", "--replicas", str(replicas)]
         if is_group:  # each worker is seen as a replica
-            waits, replicas = ["--memory-snapshots", "auto"], replicas * workers
-        command += ["--prefix", "--inject", "auto", *waits, *several, *options]
+            waits, replicas = [], replicas * workers
+        command += ["--prefix", "--inject", INJECT, *waits, *several, *options]
         command += _from_copy(words, options)
 
         def run(kind: str, kills: Sequence[Kill], clock: str = "") -> Run:

@@ -5,6 +5,8 @@ Not here: the trial (check/).
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +31,7 @@ def check(
     steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
     memory_snapshots: Annotated[
         str,
-        typer.Option(metavar="off|auto", help="auto: workers of several replicas are replaced."),
+        typer.Option(metavar="off|auto", help="off: a worker's replica restarts, of several."),
     ] = "",
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="When a run is ended.")
@@ -54,20 +56,38 @@ def check(
             f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
             "was started."
         )
-    is_in_place = memory_snapshots == "auto" and replicas > 1
-    usual = "auto" if replicas == 1 else "off"
-    if memory_snapshots not in ("", usual) and not (is_in_place and workers > 1):
+    has_choice = replicas > 1 and workers > 1
+    usual = ("auto", "off") if has_choice else ("auto" if replicas == 1 else "off",)
+    if memory_snapshots not in ("", *usual):
         raise UserError(
             f"--memory-snapshots {memory_snapshots} is for several replicas of several workers "
             "(off or auto). A group without replicas has them in each trial (auto), and a replica "
             "of one worker never (off). Nothing was started."
         )
+    from ftrun.agent.devices import gpu_count
     from ftrun.config import script as config
-    from ftrun.tools.check.command import check_script
+    from ftrun.config.forms import why_no_memory_snapshots
+    from ftrun.config.layers import CONFIG_VARIABLE, gather
+    from ftrun.config.settings import resolve
+    from ftrun.tools.check.command import INJECT, check_script
 
     kind = config.TargetKind.MODULE if module else config.TargetKind.FILE
     config.check_script(config.Script(config.own_path(script[0]), kind, tuple(script[1:])))
+    stated = {
+        "replicas": str(replicas),
+        "workers_per_replica": str(workers),
+        "memory_snapshots": memory_snapshots or None,
+        "device": device,
+        "inject": INJECT,
+        "module": module or None,
+    }
+    file = os.environ.get(CONFIG_VARIABLE)
+    known = gather(stated, os.environ, Path(file) if file else None)
+    settings = resolve(script, known, gpu_count(os.environ))
+    is_group = replicas == 1 or not why_no_memory_snapshots(settings)
     options = ["--device", device, *(["--module"] if module else [])]
+    if is_group or memory_snapshots:
+        options += ["--memory-snapshots", memory_snapshots or "auto"]
     raise typer.Exit(
-        check_script(script, options, replicas, steps, timeout_s, workers, is_in_place=is_in_place)
+        check_script(script, options, replicas, steps, timeout_s, workers, is_group=is_group)
     )

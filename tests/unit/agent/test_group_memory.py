@@ -127,7 +127,9 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
         ({"memory_snapshots": "off"}, ""),
         ({"nproc_per_node": 2, "workers_per_replica": None}, ""),
         ({"inject": "explicit"}, ""),
-        ({"replicas": 2}, ""),
+        ({"replicas": 2}, None),
+        ({"replicas": 2, "memory_snapshots": "off"}, ""),
+        ({"replicas": 2, "inject": "explicit"}, ""),
         ({"workers_per_replica": 1}, ""),
     ],
 )
@@ -212,6 +214,36 @@ def test_what_a_replica_has_left_stays_until_its_next_processes_have_a_state(
 def test_a_script_that_cannot_be_followed_is_told_before_anybody_dies(tmp_path: Path) -> None:
     told, _ = play(tmp_path, falls=Fall.SCRIPT)
     assert told[0].startswith("No memory snapshots: ftrun cannot follow this script")
+
+
+@pytest.mark.parametrize("given", [{}, {"memory_snapshots": "auto"}])
+def test_a_script_that_makes_a_manager_has_them_only_if_asked(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    async def run() -> None:
+        found, told = asyncio.Event(), asyncio.Event()
+        known = MemorySnapshots(
+            resolved(replicas=2, workers_per_replica=2, **given),
+            tmp_path,
+            lambda text: (texts.append(text), told.set())[0],
+        )
+        known.on_manager = found.set
+        known.make("0", "a")
+        known.make("1", "b")
+        seen = GroupMemory.open(known.starts("a", 0).split()[0])
+        seen.board.add_group(0, 9)
+        seen.board.writer(seen.board.places(9, [0])[0])(1)
+        seen.board.set(0, Word.FALL, Fall.EXPLICIT)
+        assert (known.kept("a", 0) is None) is not bool(given)
+        await asyncio.wait_for((told if given else found).wait(), DEADLINE_S)
+        known.make("0", "c")
+        assert bool(known.of("b") and known.starts("c", 0)) is bool(given)
+        await known.end()
+
+    texts: list[str] = []
+    asyncio.run(run())
+    assert len(texts) == len(given)
+    assert not given or "the script makes a Manager, which only --inject explicit" in texts[0]
 
 
 def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:

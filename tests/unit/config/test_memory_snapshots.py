@@ -7,8 +7,8 @@ import pytest
 
 from ftrun.base.errors import UserError
 from ftrun.config.checks import check
-from ftrun.config.forms import injection, standbys_of, why_no_memory_snapshots
-from ftrun.core.forms import MEMORY
+from ftrun.config.forms import in_form, injection, standbys_of, why_no_memory_snapshots
+from ftrun.core.forms import MEMORY, Form
 from tests.unit.run_settings import resolved
 
 
@@ -66,10 +66,52 @@ def test_they_are_refused_with_what_they_do_not_apply_to(
         check(settings)
 
 
+TWO: dict[str, Any] = {"replicas": 2, "workers_per_replica": 2}
+
+
+@pytest.mark.parametrize("inject", ["auto", "ddp"])
+def test_replicas_of_several_workers_have_them_and_a_standby(script: str, inject: str) -> None:
+    settings = resolved(script, **TWO, inject=inject)
+    check(settings)
+    assert why_no_memory_snapshots(settings) == ""
+    assert injection(settings) == inject
+    assert standbys_of(settings) == 1
+    off = resolved(script, **TWO, inject=inject, memory_snapshots="off")
+    assert (why_no_memory_snapshots(off), standbys_of(off)) == ("--memory-snapshots is off", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"workers_per_replica": 1}, "2 replica groups heal from each other"),
+        ({"nodes": 2, "lighthouse": "h:1"}, "on one node so far"),
+        ({"inject": "off"}, "--inject off leaves the script alone"),
+        ({"gpus": 2}, "for CPU so far"),
+        ({"no_python": True}, "for Python scripts"),
+        ({"data": "exactly-once"}, "ftrun chooses the samples"),
+        ({"global_batch": 8}, "ftrun chooses the samples"),
+    ],
+)
+def test_other_replicas_have_none_and_are_not_refused(
+    script: str, given: dict[str, Any], why: str
+) -> None:
+    settings = resolved(script, **{**TWO, **given})
+    assert why in why_no_memory_snapshots(settings)
+    assert standbys_of(settings) == 0
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_replicas_have_them_if_asked(script: str, tmp_path: Path, workers: int) -> None:
-    given: dict[str, Any] = {"replicas": 2, "workers_per_replica": workers, "inject": "explicit"}
+def test_a_script_with_a_manager_has_them_if_asked(
+    script: str, tmp_path: Path, workers: int
+) -> None:
+    of: dict[str, Any] = {"replicas": 2, "workers_per_replica": workers}
+    given: dict[str, Any] = {**of, "inject": "explicit"}
     assert why_no_memory_snapshots(resolved(script, **given))
+    found = in_form(resolved(script, **TWO), Form.EXPLICIT)
+    assert "must compute a step again" in why_no_memory_snapshots(found)
+    asked = in_form(resolved(script, **of, memory_snapshots="auto"), Form.EXPLICIT)
+    assert why_no_memory_snapshots(asked) == ""
+    assert why_no_memory_snapshots(in_form(resolved(script, **TWO), Form.DDP)) == ""
     settings = resolved(script, **given, memory_snapshots="auto")
     check(settings)
     assert why_no_memory_snapshots(settings) == ""

@@ -191,6 +191,20 @@ def test_after_a_mend_that_was_late_the_next_death_is_a_restart() -> None:
     assert of_two().died(1, PLACE, 300.0) == Decree(1), "the one after it is tried again"
 
 
+def test_a_worker_of_one_of_several_replicas_is_replaced_once_in_a_step() -> None:
+    for mends in (False, True):
+        mending = of_two()
+        assert mending.died(1, PLACE, 1.0, reached=7) == Decree(1)
+        assert mending.died(2, PLACE, 1.1, reached=7) == Decree(2), "another worker"
+        if mends:
+            assert isinstance(mending.look(board(2, [2, 2, 2]), [2, 2, 2], NONE, 2.0), Mended)
+        assert mending.died(1, PLACE, 3.0, reached=7 - (not mends)) is Fall.SAME_STEP
+    mending = of_two()
+    mending.died(1, PLACE, 1.0, reached=7)
+    mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 2.0)
+    assert mending.died(1, PLACE, 3.0, reached=8) == Decree(2), "it has made a step"
+
+
 def test_many_replicas_wait_as_two_do() -> None:
     assert Mending(60.0, replicas=16, rejoin_s=5.0).died(1, PLACE, 1.0) == Decree(1)
 

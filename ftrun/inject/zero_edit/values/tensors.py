@@ -188,14 +188,15 @@ class Tensors:
         a batch that its rank alone has: a small one is a value, and another one does not heal."""
         for to, of_frame in zip(reached, names, strict=False):
             for name in of_frame & to.units.keys():
-                if torch.is_tensor(to.units[name]) and self.keeps_all:
+                unit = to.units[name]
+                if not torch.is_tensor(unit):
+                    continue
+                if is_small(unit):
+                    to.values[name] = packed(unit)
+                elif self._has_begun:
                     self._handed_on.add((to.function, name))
-                elif torch.is_tensor(to.units[name]):
-                    unit = to.units.pop(name)
-                    if is_small(unit):
-                        to.values[name] = packed(unit)
-                    elif self._has_begun:
-                        self._handed_on.add((to.function, name))
+                if is_small(unit) or not self.keeps_all:
+                    del to.units[name]
 
     def let_go(self) -> None:
         """Nobody asks for the state any more in this step: the script may want the memory back."""

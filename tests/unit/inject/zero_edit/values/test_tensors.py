@@ -715,7 +715,7 @@ def test_names_of_parameters_outside_the_models() -> None:
 
 
 def test_what_a_turn_hands_on_is_a_successors_and_a_peers_if_it_is_small() -> None:
-    def play(name: str, *, keeps_all: bool, gives_all: bool) -> tuple[bool, bool, bool]:
+    def play(name: str, *, keeps_all: bool, gives_all: bool) -> tuple[bool, ...]:
         """Whether it is a value, and is given, and is told to be lacking."""
         walk = Walk()
         tensors = Tensors(list, walk=walk)

@@ -56,13 +56,11 @@ def check(
             f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
             "was started."
         )
-    has_choice = replicas > 1 and workers > 1
-    usual = ("auto", "off") if has_choice else ("auto" if replicas == 1 else "off",)
+    usual = ("auto",) if replicas == 1 else ("auto", "off")
     if memory_snapshots not in ("", *usual):
         raise UserError(
-            f"--memory-snapshots {memory_snapshots} is for several replicas of several workers "
-            "(off or auto). A group without replicas has them in each trial (auto), and a replica "
-            "of one worker never (off). Nothing was started."
+            f"--memory-snapshots {memory_snapshots}: give off or auto for several replicas. A "
+            "group without replicas has them in each trial. Nothing was started."
         )
     from ftrun.agent.devices import gpu_count
     from ftrun.config import script as config

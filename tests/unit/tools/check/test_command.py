@@ -29,10 +29,10 @@ def test_a_script_that_cannot_run_is_named_before_anything_is_copied(
 
 
 @pytest.mark.parametrize(
-    ("replicas", "workers", "given"), [(1, 2, "off"), (2, 1, "auto"), (2, 2, "on")]
+    ("replicas", "workers", "given"), [(1, 2, "off"), (2, 1, "on"), (2, 2, "on")]
 )
 def test_memory_snapshots_that_this_trial_cannot_have(
     replicas: int, workers: int, given: str
 ) -> None:
-    with pytest.raises(UserError, match=f"--memory-snapshots {given} is for several replicas"):
+    with pytest.raises(UserError, match=f"--memory-snapshots {given}: give off or auto for several"):
         check(["a.py"], replicas=replicas, workers=workers, memory_snapshots=given)

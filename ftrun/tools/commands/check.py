@@ -56,10 +56,11 @@ def check(
             f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
             "was started."
         )
-    if memory_snapshots not in ("", "auto", *(["off"] if replicas > 1 else [])):
+    usual = ("auto",) if replicas == 1 else ("auto", "off")
+    if memory_snapshots not in ("", *usual):
         raise UserError(
-            f"--memory-snapshots {memory_snapshots} is for several replicas (off or auto). A group "
-            "without replicas has them in each trial (auto). Nothing was started."
+            f"--memory-snapshots {memory_snapshots}: give off or auto for several replicas. A "
+            "group without replicas has them in each trial. Nothing was started."
         )
     from ftrun.agent.devices import gpu_count
     from ftrun.config import script as config

@@ -274,19 +274,19 @@ class Tensors:
     def changing(self) -> list[str]:
         """The attributes and items that are always another tensor, and the lists that get more of
         them, in words: they do not heal."""
-        keys = {*self._rebound(), *(self._grown - self._changed - self._healed)}
+        keys = {*self._rebound(for_peers=False), *(self._grown - self._changed - self._healed)}
         keys = {key for key in keys if key[0] != KEPT}
         return [f"{path} ({function.partition(':')[0]})" for function, path in keys]
 
-    def _rebound(self) -> list[Key]:
+    def _rebound(self, *, for_peers: bool) -> list[Key]:
         new = {key for key, known in self._known.items() if known.mark is _LATER}
-        new |= set() if self.gives_all else self._late & self._known.keys()
+        new |= self._late & self._known.keys() if for_peers else set()
         known = {
             key
             for key in self._others - self._healed
             if (key not in self._changed or key in new) and ("." in key[1] or "[" in key[1])
         }
-        is_given = self.gives_all and self.keeps_all
+        is_given = self.keeps_all and not for_peers
         return sorted(known if is_given else known | self._handed_on)
 
     def carried(self) -> set[Key]:
@@ -342,7 +342,8 @@ class Tensors:
         still = sorted(name for name in both if is_as(_every(beside[name]), self._firsts[name]))
         kept = {key: x for key, x in self._known.items() if key[0] == KEPT and x.mark is None}
         lost = {key for key, x in kept.items() if x.value is None}
-        rebound = [" ".join(key) for key in sorted({*self._rebound(), *lost})]
+        others = self._rebound(for_peers=not self.gives_all)
+        rebound = [" ".join(key) for key in sorted({*others, *lost})]
         if self.keeps_all:
             self._held = []
         attributes = self._attributes.state(own, for_peers=not self.gives_all)

@@ -88,14 +88,15 @@ class Replacing(Part):
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
         """Replace a worker that has died, or is dying. False: its whole group has failed."""
         kept, mending, rank = end.kept, slot.mending, end.group_rank
-        is_to_stay = not (self._ending.has_begun or slot.leaves is not None or slot.lost)
-        if kept is None or mending is None or not is_to_stay:
+        if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
             return False
         if slot.hung is not None and slot.hung.group_rank == rank:
             slot.hung = end = replace(slot.hung, pid=end.pid, kept=kept)
         failure = failure_of(slot, end)
         if failure.is_of_script and not self._is_one:
             slot.fall = words.WOULD_FAIL_AGAIN if isinstance(kept.place, Generation) else ""
+            return False
+        if slot.lost:
             return False
         is_counted, verdict = mending.counts(rank), None
         if is_counted and mending.fallen is None and isinstance(kept.place, Generation):

@@ -32,8 +32,8 @@ class Stopping(Part):
         """
         if slot.failure_reports:
             return
-        if slot.replaced and self._settings.replicas > 1:
-            self.kill(slot)  # it comes to no boundary in time, and the others have its state
+        if slot.replaced and self._is_spare(slot):
+            self.kill(slot)  # it comes to no boundary in time
             return
         grace_s = self._settings.grace_s
         slot.phase = SlotPhase.STOPPING
@@ -41,6 +41,11 @@ class Stopping(Part):
         slot.press_at = self._out.now + PRESS_SHARE * grace_s
         slot.kill_at = self._out.now + grace_s
         self._out.add(AskToStop(slot.replica_id, slot.incarnation, number))
+
+    def _is_spare(self, slot: SlotState) -> bool:
+        """Whether another replica here has the job's state, and can leave with it."""
+        others = (one for one in self._slots if one is not slot and one.has_joined and one.living)
+        return any(not (one.replaced or one.is_failing) for one in others)
 
     def ask_siblings(self, slot: SlotState) -> None:
         """Ask the rest of a group whose worker has failed; nothing of it trains any more."""

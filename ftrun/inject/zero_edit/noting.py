@@ -251,15 +251,14 @@ class Noting:
         of_held = frames_of(held)
         if of_held:
             reached += self._counters.walk.walk(of_held)
-        keeps_all = self._script.tensors.keeps_all
         if hands_on and self._script.memory is None:
             self._script.tensors.hand_on(reached, [handed_on(x.f_code, x.f_lineno) for x in frames])
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
         batches += [drawn(frame.f_code, frame.f_lineno) for frame in of_held]
         # What it has made of its batch would be there at two looks, as if it were kept.
-        if not is_drawn or keeps_all:
-            self._script.tensors.look(reached, batches, begins=begins)
+        if not is_drawn or self._script.tensors.keeps_all:
+            self._script.tensors.look(reached, batches, begins=begins, has_batch=is_drawn)
         read = self._counters.read(reached)
         generators = suspended.look(held)
         self._functions = {spot.name for spot in here}

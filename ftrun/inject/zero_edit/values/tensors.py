@@ -69,7 +69,7 @@ class _Known:
     memory the script wants back. ``mark``: before the first step; None: it is younger, and so has
     changed. ``thin``: without ``kept``, its value with weak references. ``doubts``: at so many
     draws in turn a dict had its id and none of its tensors: it is the same one with new tensors, or
-    a batch has got the id of another.
+    a batch has got the id of another. ``is_of_batch``: it was met when the script had drawn.
     """
 
     identity: tuple[int, ...]
@@ -77,6 +77,7 @@ class _Known:
     mark: Mark | None
     thin: Thin | None = None
     doubts: int = 0
+    is_of_batch: bool = False
 
     @property
     def value(self) -> Any:
@@ -153,12 +154,18 @@ class Tensors:
         self.lacking: list[str] = []
 
     def look(
-        self, reached: Sequence[Reached], drawn: Sequence[Set[str]] = (), *, begins: bool = False
+        self,
+        reached: Sequence[Reached],
+        drawn: Sequence[Set[str]] = (),
+        *,
+        begins: bool = False,
+        has_batch: bool = False,
     ) -> None:
         """The objects that the script's frames reach, innermost first. It runs at every draw.
 
         ``begins``: at the first one of a loop, which may read all that was made before it.
-        ``drawn``: for each frame the variables that its loops draw into, as batches.
+        ``drawn``: for each frame the variables that its loops draw into, as batches. ``has_batch``:
+        the script has its batch already, and may have made some of them of it.
         """
         now: dict[Key, _Known] = {}
         met: dict[tuple[int, ...], Key] = {}
@@ -177,8 +184,11 @@ class Tensors:
                 was = self._known[key].identity if key in self._known else identity
                 if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
                     self._grown.add(key)  # a list that the script keeps
-                now[key] = self._met(key, value, last, identity, begins, is_batch)
-            if frame.function == KEPT and not self.keeps_all:
+                now[key] = known = self._met(key, value, last, identity, begins, is_batch)
+                known.is_of_batch = has_batch and (last is None or last.is_of_batch)
+                if last is not None and last.is_there and not (has_batch or last.is_of_batch):
+                    self._late.discard(key)
+            if frame.function == KEPT and not (self.keeps_all and self.gives_all):
                 frame.values.update(self._compared(now))
         self._known = now
         self._held = [x.value for key, x in now.items() if self.keeps_all or key[0] == KEPT]
@@ -188,14 +198,15 @@ class Tensors:
         a batch that its rank alone has: a small one is a value, and another one does not heal."""
         for to, of_frame in zip(reached, names, strict=False):
             for name in of_frame & to.units.keys():
-                if torch.is_tensor(to.units[name]) and self.keeps_all:
+                unit = to.units[name]
+                if not torch.is_tensor(unit):
+                    continue
+                if is_small(unit):
+                    to.values[name] = packed(unit)
+                elif self._has_begun:
                     self._handed_on.add((to.function, name))
-                elif torch.is_tensor(to.units[name]):
-                    unit = to.units.pop(name)
-                    if is_small(unit):
-                        to.values[name] = packed(unit)
-                    elif self._has_begun:
-                        self._handed_on.add((to.function, name))
+                if is_small(unit) or not self.keeps_all:
+                    del to.units[name]
 
     def let_go(self) -> None:
         """Nobody asks for the state any more in this step: the script may want the memory back."""
@@ -238,7 +249,6 @@ class Tensors:
             mark = None if self._has_begun else mark_of(value)
             return _Known(identity, None, mark, Thin(value), last.doubts + 1)
         if last is not None and (is_dict or last.is_there):
-            self._late.discard(key)
             mark = None if last.mark is _LATER and not is_batch else last.mark
             is_marked = self._has_begun and mark is not _LATER  # a batch heals if it changes
             return _Known(identity, value, mark if is_marked else mark_of(value))

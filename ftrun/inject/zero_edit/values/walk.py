@@ -38,7 +38,7 @@ import gc
 import itertools
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType
@@ -89,6 +89,8 @@ objects of packages. ``OF_PACKAGE``: the collection is one of a package's own.""
 ALL = VALUES | OBJECTS | TENSORS
 CYCLE = "(cycle)"
 """In a path: into an ``itertools.cycle``, which keeps what it was given."""
+WHOLE = ""
+"""The path to all that a frame has."""
 ITERATORS_DEEP = 3
 READ_ANEW = 64
 """Whether a container is one of tensors is known from the last draw if it is as long; all are read
@@ -118,7 +120,8 @@ def _within(code: CodeType) -> list[int]:
 @dataclass(slots=True)
 class Reached:
     """The objects that one frame's variables reach, by path. ``function``: as a Spot names it;
-    ``generators``: of random numbers; ``held``: generators of Python's."""
+    ``generators``: of random numbers; ``held``: generators of Python's. ``far``: the paths to what
+    is reached for its own successor alone."""
 
     function: str
     values: Values = field(default_factory=dict)
@@ -126,6 +129,7 @@ class Reached:
     units: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
     held: dict[str, Any] = field(default_factory=dict)
+    far: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,7 @@ class Walk:
         self.trainer: Callable[[], Any] = lambda: None
         self.optimizers: Callable[[], Sequence[Any]] = list
         self._has_begun = self._is_off = self.reaches_all = False
-        self._far: dict[str, set[str]] = {}  # by function, paths
-        self._far_functions: set[str] = set()
+        self._far: dict[str, Set[str]] = {}  # by function, as its last walk has found it
         self.kept_ids = set[int]()
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._looks = 0
@@ -217,26 +220,26 @@ class Walk:
             self._around = {at: own for x, own in reversed(pairs) for at in _within(x.f_code)}
         found = [self._of_frame(frame, own) for frame, own in pairs]
         self._around = {}  # a batch lives no longer
+        far: dict[str, Set[str]] = {}
+        for one in found:
+            far[one.function] = far.get(one.function, frozenset()) | one.far
+        self._far.update(far)  # other threads ask for it
         return found
 
     def is_far(self, function: str, path: str) -> bool:
         """Whether what a path leads to is reached for its own successor alone."""
-        if function in self._far_functions or (self.reaches_all and is_of_rank(path)):
+        if not self.reaches_all:
+            return False
+        known = self._far.get(function, frozenset())
+        if WHOLE in known or is_of_rank(path):
             return True
-        known = self._far.get(function)
         ends = [x.start() for x in _STEP.finditer(path)] if known else []
-        return known is not None and any(path[:end] in known for end in (*ends, len(path)))
-
-    def goes_far(self, function: str, path: str) -> None:
-        """What this path leads to is far."""
-        known = self._far.setdefault(function, set())
-        if len(known) < limits.TRACKED:
-            known.add(path)
+        return any(path[:end] in known for end in (*ends, len(path)))
 
     def _of_frame(self, frame: FrameType, variables: Mapping[str, Any]) -> Reached:
         to = Reached(spot_of(frame).name)
         if not isinstance(frame, FrameType | KeptFrame):  # of a module, or of a generator
-            self._far_functions.add(to.function)
+            to.far.add(WHOLE)
         is_package = is_loop_package(frame.f_code.co_filename)
         search = _Search(self, to, VALUES if is_package else ALL)
         if isinstance(frame, KeptFrame):
@@ -254,7 +257,7 @@ class Walk:
                     packages.append((name, value))
                 elif self.reaches_all:
                     packages.append((name, value))
-                    self.goes_far(to.function, name)
+                    to.far.add(name)
             elif kind is Kind.PLAIN:
                 to.values[name] = value
             elif kind is Kind.LINK:
@@ -315,14 +318,14 @@ class Walk:
         """Whether a dict, a list or a tuple is one of tensors."""
         return self._known(value, len(value), is_of_tensors)
 
-    def keeps_tensors(self, function: str, path: str, item: Any, depth: int) -> bool:
+    def keeps_tensors(self, to: Reached, path: str, item: Any, depth: int) -> bool:
         """Whether an object of a package's keeps tensors for the script: an average, a metric."""
         known = attributes_of(item) or {}
         if not self._known(item, len(known), _has_tensors):
             return False
-        is_near = depth > 0 or self.stays(function, path, item)
-        if self.reaches_all and not is_near:
-            self.goes_far(function, path)
+        is_near = depth > 0 or self.stays(to.function, path, item)
+        if not is_near:
+            to.far.add(path)
         return self.reaches_all or is_near
 
     def _known(self, value: Any, length: int, find: Callable[[Any], bool]) -> bool:
@@ -370,13 +373,13 @@ class _Search:
         elif mode & HELPERS:
             self._object(path, item, Kind.OBJECT, depth, mode)
         elif (mode & TENSORS or walk.reaches_all) and walk.keeps_tensors(
-            self._to.function, path, item, depth
+            self._to, path, item, depth
         ):
             if not mode & TENSORS:
-                walk.goes_far(self._to.function, path)
+                self._to.far.add(path)
             self._object(path, item, Kind.OBJECT, depth, VALUES | TENSORS)
         elif walk.reaches_all and mode & OBJECTS:
-            walk.goes_far(self._to.function, path)
+            self._to.far.add(path)
             self._counting.append((path, item))
 
     def _counts(self) -> None:
@@ -455,7 +458,7 @@ class _Search:
                 continue
             if inner is Kind.NOTHING:
                 if self._walk.reaches_all and not PACKAGES[type(item)]:
-                    self._walk.goes_far(self._to.function, f"{path}.{name}")
+                    self._to.far.add(f"{path}.{name}")
                 if self._walk.reaches_all or PACKAGES[type(item)]:
                     self.package(f"{path}.{name}", item, depth + 1, mode)
             elif inner is Kind.PLAIN:
@@ -494,6 +497,8 @@ class _Search:
             is_new = id(item) not in self._met and kind is not Kind.LINK
             if is_new and of is not Kind.TUPLE and _is_whole(item):
                 self._to.values[f"{path}.{CLASS}"] = class_name(type(item))
+                if any(map(is_of_rank, attributes_of(item) or ())):
+                    self._to.far.add(f"{path}.{CLASS}")  # a peer would make it without these
             elif is_new and mode & OF_PACKAGE and is_of_loop_package(type(item)):
                 self._to.values[f"{path}.{CLASS}"] = ""
             self._object(path, item, kind, depth + 1, ALL)
@@ -559,8 +564,7 @@ class _Search:
             return False
         if kind is not Kind.LINK:
             return True
-        if self._walk.reaches_all:
-            self._walk.goes_far(self._to.function, path)
+        self._to.far.add(path)
         return self._walk.reaches_all and bool(attributes_of(item))
 
 

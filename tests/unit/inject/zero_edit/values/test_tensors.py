@@ -681,8 +681,10 @@ def test_what_a_package_keeps_is_held_for_those_that_ask_only() -> None:
     assert found == ["Rollouts.kept", "Rollouts.last"]
 
 
-def test_what_a_package_keeps_for_some_steps_is_compared_between_ranks() -> None:
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_what_a_package_keeps_for_some_steps_is_compared_between_ranks(keeps_all: bool) -> None:
     one, tensors = of_package()
+    tensors.keeps_all, tensors.gives_all = keeps_all, not keeps_all
     tensors.begin()
     found = []
     for value in (1, 1, 2, 2, 1, 3, 3):
@@ -710,3 +712,47 @@ def test_names_of_parameters_outside_the_models() -> None:
     assert names[id(heat)].endswith(" heat ") and names[id(loss.scale)] == "Loss (a.py:3) 1 0"
     assert names[id(by_name.shadow["b"])].endswith(" by_name.shadow b")
     assert id(pair[0]) not in names, "a list may be of a set"
+
+
+def test_what_a_turn_hands_on_is_a_successors_and_a_peers_if_it_is_small() -> None:
+    def play(name: str, *, keeps_all: bool, gives_all: bool) -> tuple[bool, ...]:
+        """Whether it is a value, and is given, and is told to be lacking."""
+        walk = Walk()
+        tensors = Tensors(list, walk=walk)
+        tensors.keeps_all, walk.reaches_all = keeps_all, keeps_all
+        tensors.begin()
+        small, large = torch.zeros(2), torch.zeros(1 << 12)
+        for _ in range(3):
+            small, large = small + 1, large + 1
+            reached = walk.walk([sys._getframe()])
+            tensors.hand_on(reached, [{"small", "large"}])
+            tensors.look(reached)
+        tensors.gives_all = gives_all
+        state = tensors.state()
+        found = {x.split(" ")[1] for x in state[UNITS]}, {x.split(" ")[1] for x in state[REBOUND]}
+        assert large.sum() == 3 << 12
+        return (name in reached[0].values, *(name in x for x in found))
+
+    for keeps_all in (False, True):
+        assert play("small", keeps_all=keeps_all, gives_all=False) == (True, False, False)
+        assert play("large", keeps_all=keeps_all, gives_all=False) == (False, False, True)
+    assert play("small", keeps_all=True, gives_all=True) == (True, False, False)
+    assert play("large", keeps_all=True, gives_all=True) == (False, True, False)
+
+
+def test_what_is_made_of_a_batch_is_not_for_peers_because_it_lasts_for_two_steps_of_it() -> None:
+    tensors, mean = Tensors(list), torch.zeros(2)
+    features: Any = None
+    tensors.keeps_all, tensors.gives_all = True, False
+    draw(tensors)
+    tensors.begin()
+    given = []
+    for step in range(1, 4):
+        mean.add_(1)
+        for has_batch in (False, True):
+            features = torch.full((3,), step) if has_batch else features
+            tensors.look(tensors._walk.walk([sys._getframe()]), has_batch=has_batch)
+            given.append(sorted({"features", "mean"} & of(tensors).keys()))
+    assert given == [["mean"]] * 6 and features[0] == 3
+    tensors.gives_all = True
+    assert {"features", "mean"} <= of(tensors).keys()

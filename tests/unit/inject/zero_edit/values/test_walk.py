@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ftrun.inject.zero_edit.frames import Values, spot_of, variables_of
-from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values import kinds, limits
 from ftrun.inject.zero_edit.values.kinds import (
     holds_values,
     is_of_loop_package,
@@ -495,6 +495,54 @@ def test_a_packages_object_that_keeps_tensors(monkeypatch: pytest.MonkeyPatch) -
         found = walk.walk([sys._getframe()])[0]
         assert [*found.units] == (["average.shadow"] if step else [])
         assert batch
+
+
+def test_what_is_for_a_successor_alone_is_so_only_while_no_peer_is_given_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A package's object that the script makes in each epoch may be a batch in one step, and is
+    given in the next one."""
+    package = types.ModuleType("averages")
+    package.__file__ = "/env/lib/site-packages/averages/__init__.py"
+    monkeypatch.setitem(sys.modules, "averages", package)
+    kind = type("Average", (), {"__module__": "averages"})
+    steps = [0]
+    walk = Walk(lambda: steps[0])
+    walk.reaches_all = True
+    walk.begin()
+    average = kind()
+    average.shadow, rank_losses, loss = torch.zeros(2), [0.5], 0.25
+    near = []
+    for step in range(3):
+        steps[0], batch = step, kind()
+        batch.x = torch.zeros(2)
+        [found] = walk.walk([sys._getframe()])
+        assert {"average.shadow", "batch.x"} <= found.units.keys()
+        near.append(not walk.is_far(found.function, "average.shadow"))
+        assert walk.is_far(found.function, "batch.x") and batch
+        assert walk.is_far(found.function, "rank_losses")
+        assert not walk.is_far(found.function, "loss")
+    assert near == [False, True, True] and (rank_losses, loss) == ([0.5], 0.25)
+
+
+def test_a_peer_makes_no_object_of_which_it_lacks_what_is_of_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A successor does, because it has it."""
+    monkeypatch.setattr(kinds._Own, "names", kinds._Own.names)
+    kinds.has_its_rank()
+    try:
+        walk, records = Walk(), [Plain(1), Meter(2)]
+        walk.reaches_all = True
+        [found] = walk.walk([sys._getframe()])
+        paths = {x for x in found.values if x.startswith("records")}
+        of_meter = {"records[1].__class__", "records[1].local_rank"}
+        assert {"records[0].__class__", "records[1].count", *of_meter} <= paths and records
+        assert {x for x in paths if walk.is_far(found.function, x)} == of_meter
+    finally:
+        monkeypatch.undo()
+        kinds.is_own.cache_clear()
+        kinds.LEFT_OUT.clear()
 
 
 @pytest.fixture

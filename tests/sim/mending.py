@@ -275,6 +275,8 @@ def _takes_results(worker: Worker, highest: Attempt) -> None:
     for index, reduction in enumerate(worker.reductions):
         if reduction.released or machine.tag is None:
             continue
+        if machine.tries_again:
+            return
         known = [found for x in column if (found := x.get((machine.position, index)))]
         in_force = machine.in_force
         of_this = [x for x in known if in_force and x.quorum.has_same_members(in_force)]

@@ -269,6 +269,17 @@ def test_workers_that_are_replaced_in_their_group(focus: tuple[str, ...], schedu
     assert notes.count("is replaced in place") > len(schedules) / 2
 
 
+MENDED = {
+    2000749: "a replacement counted the contributors of an older quorum",
+    3203856: "it took the result of an earlier try of its step, in which fewer had counted",
+}
+
+
+@pytest.mark.parametrize("seed", MENDED)
+def test_what_a_replacement_did_wrong(seed: int) -> None:
+    World(seed, focus=(MEND,)).run()
+
+
 def test_replicas_that_all_fall_go_on_from_what_they_have_in_memory() -> None:
     worlds = [World(seed, focus=(MEND, FALL)) for seed in range(1000, 1020)]
     for world in worlds:

@@ -163,6 +163,7 @@ class Job:
             nodes=self.agents,
             hang_timeout_s=standstill_limit_s,
             accepts_fewer=self.accepts_fewer,
+            waits_for_mends=self.is_kept and self.workers == 1,
         )
 
 

@@ -288,7 +288,8 @@ class Forming:
         host = state.replicas[names[0]]
         if self._blame is not None:
             host = self._blame.meets_at([state.replicas[name] for name in names])
-        groups = names if state.workers > 1 and stands is None else ()  # one decides for itself
+        asks = state.workers > 1 or state.spec.waits_for_mends  # else one decides for itself
+        groups = names if asks and stands is None else ()
         reports = {name: state.replicas[name].reports.values() for name in groups}
         cannot_repair = [n for n, of in reports.items() if not can_repair(of, choice.state)]
         return Quorum(

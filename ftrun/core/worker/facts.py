@@ -350,6 +350,12 @@ class StepFacts:
         return contributors(quorum, step.tag.step, healed, self._contributors_max)
 
     @property
+    def tries_again(self) -> bool:
+        """The step under way was begun before under this quorum, with too few contributors. So
+        under the same attempt a log may have results of either try."""
+        return self._step is not None and self._step.repeats
+
+    @property
     def is_enough(self) -> bool:
         """Enough replicas contribute to the step under way for it to be committed."""
         return len(self.contributors()) >= self.contributors_min

@@ -325,6 +325,8 @@ class InPlace(Generations):
         """What another replica's log has of a reduction of the step that is repeated."""
         number, in_force = self._machine.position, self._machine.in_force
         assert in_force is not None, "it repeats in a quorum"
+        if self._machine.tries_again:
+            return None
         return self._results.of_others(number, index, in_force, self._highest)
 
     def _before_call(self) -> None:

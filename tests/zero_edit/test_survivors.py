@@ -1,4 +1,5 @@
-"""Workers of a replica of several die in their backward pass: the others lose no step."""
+"""Workers of a replica of several die in their backward pass, and it restarts: the others lose no
+step."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def test_survivors_lose_no_step(tmp_path: Path, kind: str) -> None:
         text = text.replace(old, new)
     (tmp_path / "beside").mkdir()  # a module where the job starts would have it start by exec
     (tmp_path / "beside" / "deaths.py").write_text(DEATHS)
-    with Job(tmp_path, text, *SIZE) as job:
+    with Job(tmp_path, text, *SIZE, "--memory-snapshots", "off") as job:
         assert job.end() == 0, job.output
         assert len(re.findall(r"replica 1, worker \d .* died: SIGKILL", job.output)) == 3
         assert len(re.findall(r"Replica 1 joined at step ", job.output)) == 3, job.output

@@ -226,6 +226,8 @@ def check_verdict(exit_code: int, output: str) -> str:
     return f"not ok ({_short((failed or bad or lines or ['no verdict'])[0])})"
 
 
+IN_PLACE = ", in place"
+"""Ends the family of a row that is tried with memory snapshots."""
 HEAD = (
     "| script | family | commit | seeded | undisturbed | replicas 0 and 1 killed | `ftrun check` |",
     "|---|---|---|---|---|---|---|",
@@ -251,7 +253,9 @@ def line_of(result: Result, repository: str, commit: str, script: str, family: s
 
 def totals(lines: Sequence[str]) -> str:
     """The sums over the rows of a printed table."""
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    every = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    in_place = [row for row in every if row[1].endswith(IN_PLACE)]  # scripts of other rows
+    cells = [row for row in every if row not in in_place]
     places = {re.search(r"\[([^]]+)\]", row[0])[1] for row in cells}  # type: ignore[index]
     killed = [row for row in cells if row[5] != NOT_RUN]
     return (
@@ -259,7 +263,8 @@ def totals(lines: Sequence[str]) -> str:
         f"Undisturbed the same: {_count(cells, 4, SAME)} of {len(cells)}; "
         f"run as one world, for the reason named: {_count(cells, 4, ONE_WORLD)}. "
         f"Killed twice and healed in full: {_count(killed, 5, SAME)} of {len(killed)}. "
-        f"Wrong verdicts of `ftrun check`: {sum('(wrong)' in row[6] for row in cells)}. "
+        f"Of those that do not, in place: {_count(in_place, 5, SAME)} of {len(in_place)}. "
+        f"Wrong verdicts of `ftrun check`: {sum('(wrong)' in row[6] for row in every)}. "
         f"Seeded, and so compared to the last bit: {_count(cells, 3, 'yes')}."
     )
 

@@ -61,7 +61,7 @@ class Charge:
         if self._is_told:
             return
         self._is_told = True
-        if self._script.memory is None:
+        if self._script.memory is None and not self._script.is_in_place:  # else it has its own
             self._compare(managed, joins=bool(self._script.joins_at()))
         if trial is not None:
             trial.watch(models.wrapped)

@@ -97,7 +97,8 @@ def standbys_of(settings: RunSettings) -> int:
 def in_form(settings: RunSettings, form: Form) -> RunSettings:
     """The settings of the same run in another form.
 
-    ``ONE_WORLD``: as with ``--replicas 1``, all workers in the one replica.
+    ``ONE_WORLD``: as with ``--replicas 1``, all workers in the one replica. Snapshots of replicas
+    are none of that, and it writes none.
     """
     if form is Form.EXPLICIT:
         return replace(settings, inject=WATCHED)
@@ -114,4 +115,6 @@ def in_form(settings: RunSettings, form: Form) -> RunSettings:
         min_replicas=1,
         workers_per_replica=settings.replicas * workers,
         stdin=stdin,
+        snapshot=None,
+        resume=None,
     )

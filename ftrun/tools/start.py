@@ -25,6 +25,7 @@ from ftrun.config.forms import in_form
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import line
 from ftrun.core.agent.events import EndAgent
+from ftrun.core.forms import Form
 from ftrun.logs.marker import LogDirLock
 from ftrun.protocol.auth import (
     default_token_path,
@@ -78,6 +79,14 @@ def start_run(
         print(f"ftrun: {words}", file=sys.stderr, flush=True)
     ending = _run_in(settings, machine, launch, watch, token)
     while ending.again is not None:  # twice at most (core/forms.py)
+        if ending.again is Form.ONE_WORLD and settings.snapshot_path is not None:
+            where = settings.snapshot_path
+            print(
+                f"ftrun: --snapshot {where}: one world takes none of its replicas' snapshots, and "
+                "writes none",
+                file=sys.stderr,
+                flush=True,
+            )
         settings = in_form(settings, ending.again)
         launch = SpawnerLaunch()
         try:

@@ -48,6 +48,8 @@ def test_one_world_is_one_group_of_all_workers() -> None:
     assert injection(found) == "explicit"  # it never asks for another form
     several = in_form(settings(workers_per_replica=2, stdin="3.1"), Form.ONE_WORLD)
     assert (several.workers_per_replica, several.stdin) == (8, "0.7")
+    stored = in_form(settings(snapshot=Path("s"), resume="r"), Form.ONE_WORLD)
+    assert stored.snapshot_path is None, "its snapshots are none of one world"
 
 
 @pytest.mark.parametrize(("form", "inject"), [(Form.EXPLICIT, "watched"), (Form.DDP, "ddp")])

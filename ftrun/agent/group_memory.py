@@ -6,6 +6,7 @@ Not here: the memory itself (snapshots/area.py), what follows from it (core/agen
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -25,6 +26,7 @@ from ftrun.core.messages import Progress
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
+from ftrun.snapshots import directory
 from ftrun.snapshots.area import LEFT, NONE, PRINTED, RESULTS_SHARE, GroupMemory, Word
 
 SHARE = 0.5
@@ -71,6 +73,8 @@ class MemorySnapshots:
         self._has_manager = False
         self._left: dict[str, tuple[int, GroupMemory]] = {}  # by replica, and from which step
         self._replica_of: dict[str, str] = {}
+        self._shared: tuple[int, str, GroupMemory] | None = None  # a step, whose it is
+        self._sharing: set[str] = set()  # the incarnations that were there then
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
         self._ended: tuple[str, GroupMemory] | None = None
@@ -126,7 +130,8 @@ class MemorySnapshots:
             return
         self._forget_ended()
         self._replica_of[incarnation] = replica_id
-        self._keep_left(replica_id, sound_until)
+        shared = inf if self._shared is None else self._shared[0]
+        self._keep_left(replica_id, min(sound_until, shared))
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
         several = self._settings.replicas > 1
         areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
@@ -166,9 +171,14 @@ class MemorySnapshots:
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         known.board.set(rank, Word.SAID_AT, 0)
         others = (x for x in self._known.values() if x is not known)
-        step, left = self._left.get(self._replica_of[incarnation], (NONE, None))
+        replica_id = self._replica_of[incarnation]
+        step, left = self._left.get(replica_id, (NONE, None))
         places = [x.place for x in (known, *others)]
-        return " ".join([*places, *([] if left is None else [f"{step}{LEFT}{left.place}"])])
+        if self._shared is not None and (left is None or step != self._shared[0]):
+            step, replica_id, left = self._shared
+        if left is not None:
+            places.append(f"{step}{LEFT}{replica_id}{LEFT}{left.place}")
+        return " ".join(places)
 
     def ended_well(self, incarnation: str, rank: int) -> None:
         """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""
@@ -183,6 +193,31 @@ class MemorySnapshots:
             if dead >= 0:
                 known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
+
+    def held(self) -> tuple[tuple[str, int], ...]:
+        """Of which step there is a whole state outside the workers: by replica, in memory; of "",
+        on a disk, where several replicas write one."""
+        on_disk = self._step_on_disk()
+        found = {("", on_disk)} if on_disk is not None else set[tuple[str, int]]()
+        found |= {(replica_id, step) for replica_id, (step, _) in self._left.items()}
+        for incarnation, known in self._known.items():
+            found |= {(self._replica_of[incarnation], step) for step in _boundaries(known)}
+        return tuple(sorted(found))
+
+    def share(self, replica_id: str, step: int) -> None:
+        """All replicas begin again together, from a replica's state of this step."""
+        places = [(self._replica_of[x], known) for x, known in self._known.items()]
+        places += [(whose, left) for whose, (_, left) in self._left.items()]
+        found = next(x for whose, x in places if whose == replica_id and step in _boundaries(x))
+        self._shared, self._sharing = (step, replica_id, found), {*self._known}
+
+    def _step_on_disk(self) -> int | None:
+        places = self._settings.snapshot_path, self._settings.resume_path
+        for where in filter(None, places):
+            with contextlib.suppress(OSError, FtrunError):  # then its workers cannot take it either
+                if (found := directory.look(where).newest) is not None:
+                    return found.manifest.step
+        return None
 
     def due(self, incarnation: str, word: int) -> None:
         """At which steps all take their states, as rank 0 says on another node."""
@@ -255,7 +290,7 @@ class MemorySnapshots:
             self._drop_left(replica_id)
             self._left[replica_id] = step, known
         else:
-            known.close()
+            self._close(known)
 
     def _keep_left(self, replica_id: str, sound_until: float) -> None:
         """The next incarnation begins: keep of what is left only that which it may begin from."""
@@ -272,7 +307,12 @@ class MemorySnapshots:
     def _drop_left(self, replica_id: str) -> None:
         _, left = self._left.pop(replica_id, (NONE, None))
         if left is not None:
-            left.close()
+            self._close(left)
+
+    def _close(self, memory: GroupMemory) -> None:
+        if self._shared is not None and self._shared[2] is memory:
+            self._shared = None
+        memory.close()
 
     async def end(self) -> None:
         """The job ends: write a last snapshot, if there is a disk; free all."""
@@ -308,6 +348,8 @@ class MemorySnapshots:
         known.look(now)
         if known.newest is not None:  # what is left of an earlier incarnation is older
             self._drop_left(key.replica_id)
+            if key.incarnation not in self._sharing:
+                self._shared = None
         is_calm = known.newest is not None and known.age_s(now) >= CALM_AFTER_S
         is_calm &= self.disk is None and room >= ROOMY_BYTES
         self._loop.call_later(CALM_EVERY_S if is_calm else LOOK_EVERY_S, self._look, key)
@@ -358,6 +400,12 @@ class MemorySnapshots:
 def _boundary(memory: GroupMemory, until: float = inf) -> int | None:
     """The newest step, up to this one, of which all workers have left a whole state."""
     return common([memory.area(rank).generations() for rank in memory.here], until=until)
+
+
+def _boundaries(memory: GroupMemory) -> set[int]:
+    """The steps of which all workers have a whole state."""
+    known = {x.step for x in memory.area(memory.here.start).generations()}
+    return {step for step in known if _boundary(memory, step) == step}
 
 
 def free_bytes(

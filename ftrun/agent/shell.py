@@ -275,6 +275,8 @@ class Agent:
                 self._fleet.hold(incarnation)
             case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
+            case e.ShareMemory(replica_id, step):
+                self._fleet.memory.share(replica_id, step)
             case e.LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:
@@ -425,7 +427,8 @@ class Agent:
                 self.link.note_progress(key, message)
             case _:
                 self.link.send(m.WorkerMessage(key, message))
-        self.handle(e.WorkerSent(key, message))
+        held = self._fleet.memory.held() if isinstance(message, m.AnotherForm) else ()
+        self.handle(e.WorkerSent(key, message, held))
 
     def _group_progressed(self, key: WorkerKey, progress: m.Progress) -> None:
         """A group without a Manager is so far, by its memory."""

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "FTRUN_MEMORY"
 """A worker's environment: the place of its group's memory, then those of other replicas'; last,
-behind its step and ``LEFT``, that of what its group's earlier processes have left."""
+behind its step, whose it is, and ``LEFT``, that of what its group's earlier processes have left.
+Where all replicas begin again together, it is what those of one of them have."""
 LEFT = "@"
 LOGS = 3
 KEPT = 2

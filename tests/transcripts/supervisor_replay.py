@@ -11,6 +11,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     +0.25                         time passes; the timer fires when it is due
     assign 0,1 | assign -         the lighthouse's word on the slots of this node
     0a exits -9 | 0a cannot start: reason
+    0a wants together from 16 of 1: why     it may begin again from what is held ("17 of the disk")
     0a exits 5 having recorded KeyError: inner | 0a exits -9 for want of memory: words
     0a dies -9                    the same words: its process is not gone so far
     0a.1 exits -9 keeping 7 | 0a.1 exits -9 keeping LOG_FULL        the step of its memory snapshot
@@ -197,6 +198,8 @@ class Replay:
                 return f"hold {self._of(instruction)}"
             case e.RewindMemory(_, _, number, boundary):
                 return f"rewind {self._of(instruction)} to {boundary}, decree {number}"
+            case e.ShareMemory(replica_id, step):
+                return f"share step {step} of replica {replica_id}"
             case e.LookAtBoard():
                 return f"look at the board of {self._of(instruction)}"
             case e.StartStandby(name):
@@ -441,6 +444,11 @@ def _kill(r: Replay, name: str, ranks: str) -> e.Event:
     )
 
 
+def _held(text: str) -> tuple[tuple[str, int], ...]:
+    pairs = (one.split(" of ") for one in text.split(", "))
+    return tuple((whose.removeprefix("the disk"), int(step)) for step, whose in pairs)
+
+
 EVENTS: dict[str, Make] = {
     r"agent(.*)": Replay.begin,
     r"\+([\d.e]+)": Replay.pass_time,
@@ -459,6 +467,9 @@ EVENTS: dict[str, Make] = {
     r"another world is made( for good)?": lambda r, fixed: e.OtherWorldMade(not fixed),
     rf"{WORKER} wants (\w+): (.*)": lambda r, name, *what: e.WorkerSent(
         r.key(name), m.AnotherForm(*what)
+    ),
+    rf"{WORKER} wants together from (.*?): (.*)": lambda r, name, held, reason: e.WorkerSent(
+        r.key(name), m.AnotherForm("together", reason), _held(held)
     ),
     rf"{WORKER} beats": lambda r, name: e.WorkerSent(r.key(name), m.Beat()),
     rf"{WORKER} pauses for {NUMBER}: (.*)": lambda r, name, limit_s, pause: e.WorkerSent(

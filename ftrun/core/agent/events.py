@@ -106,10 +106,15 @@ class ScriptTimerReleased:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSent:
-    """A worker's message: one that the lighthouse gets too, or one for its agent alone."""
+    """A worker's message: one that the lighthouse gets too, or one for its agent alone.
+
+    ``held``: with AnotherForm, whose whole state is held outside the workers, and of which step: a
+    replica's in memory, or "" for a snapshot on a disk.
+    """
 
     key: WorkerKey
     message: m.FromWorker | m.ToItsAgent
+    held: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +354,14 @@ class RewindMemory(OfIncarnation):
     boundary: int
 
 
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """All replicas begin again together, from what this one has in memory of a step."""
+
+    replica_id: str
+    step: int
+
+
 class LookAtBoard(OfIncarnation):
     """Answer with ``BoardSeen``."""
 
@@ -482,6 +495,7 @@ Instruction: TypeAlias = (
     | MakeDecree
     | HoldGroup
     | RewindMemory
+    | ShareMemory
     | LookAtBoard
     | StartStandby
     | SignalReplica

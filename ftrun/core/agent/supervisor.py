@@ -96,10 +96,10 @@ class Supervisor:
         self._failures = FailedSlots(*common, self._stopping, self._ending)
         parts = self.standbys, self._failures, self._ending
         self._replacing = Replacing(*common, *parts, self._fail, self._group_ended)
-        own = self._failures, self._ending, self._on_request, self._is_in_quorum
-        self._from_workers = FromWorkers(*common, *own)
-        self._health = NodeHealth(*common, self._failures)
         self._hangs = Hangs(*common, self._give_up)
+        own = self._failures, self._ending, self._on_request, self._is_in_quorum
+        self._from_workers = FromWorkers(*common, *own, self._hangs.given_up)
+        self._health = NodeHealth(*common, self._failures)
         self._outage = Outage(*common, self._stopping, self._ending)
 
     # ------------------------------------------------------------ the interface
@@ -118,8 +118,8 @@ class Supervisor:
                 self._from_workers.other_world_made(is_open)
             case e.ScriptTimerSet() | e.ScriptTimerReleased():
                 self._hangs.timer_changed(event)
-            case e.WorkerSent(key, message):
-                self._from_workers.received(key, message)
+            case e.WorkerSent(key, message, held):
+                self._from_workers.received(key, message, held)
             case e.WorkerDisconnected(key):
                 self._from_workers.disconnected(key)
             case e.WorkerUsed():

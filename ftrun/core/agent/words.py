@@ -45,6 +45,8 @@ def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNoti
 def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:
     """The words after a failure that leads to restart ``number`` of ``budget``."""
     when = f"in {delay_s:g} s" if delay_s else "now"
+    if not number:
+        return f"It is started again {when}."
     is_usage = failure.status == USAGE_CODE
     alike = "no replica has trained yet" if is_usage else "all replicas fail so"
     unless = f", unless {alike}" if at_start else ""
@@ -126,16 +128,44 @@ def elsewhere(can_begin_again: bool) -> ShowNotice:
     return _notice("elsewhere", text[0].upper() + text[1:])
 
 
-def begins_again(replica_id: str, form: Form, reason: str, workers: int) -> ShowNotice:
-    """The run begins again in another form. ``workers``: of all replicas."""
+IN_VAIN = ": from what is held all have come to the same"
+HAS_ENDED = ": a part of the job has ended already"
+
+
+def nothing_held(has_memory: bool) -> str:
+    """Why replicas do not begin again from a step."""
+    if has_memory:
+        return ": no replica has left a sound state in memory"
+    return (
+        ": nothing holds the state of a step outside the workers. --memory-snapshots auto would, "
+        "or --snapshot DIR"
+    )
+
+
+def begins_again(
+    replica_id: str, form: Form, reason: str, workers: int, why: str = ""
+) -> ShowNotice:
+    """The run begins again in another form. ``workers``: of all replicas. ``why``: from where."""
     then = {
         Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {workers} workers "
-        "that restarts as a whole",
+        f"that restarts as a whole{why}",
         Form.EXPLICIT: "ftrun begins again with each replica as a world of its own, as "
         "--inject explicit does",
         Form.DDP: "ftrun begins again with all replicas as one world, as --inject ddp does",
     }
     return _notice("again", f"{reason}. {then[form]}.", replica_id)
+
+
+def begins_together(
+    replica_id: str, reason: str, whose: str, step: int, is_all: bool
+) -> ShowNotice:
+    """All replicas begin again from a state that is held. ``whose``: "": a snapshot on a disk.
+    ``is_all``: each has its own."""
+    where = f"replica {whose} has it in memory, and the others take it from there"
+    where = where if whose else "the newest snapshot on the disk"
+    where = "each has its own in memory" if is_all and whose else where
+    text = f"{reason}. All replicas begin again together, from step {step}: {where}."
+    return _notice("together", text, replica_id)
 
 
 def cannot_join(replica_id: str, reason: str) -> ShowNotice:
@@ -144,7 +174,7 @@ def cannot_join(replica_id: str, reason: str) -> ShowNotice:
 
 def cannot_begin_again(form: Form, reason: str) -> str:
     """Why a job on several nodes ends whose script needs another form."""
-    if form is not Form.ONE_WORLD:
+    if form not in (Form.ONE_WORLD, Form.TOGETHER):
         return f"{reason}. Give --inject {form.value} on every node"
     return f"{reason}; and one world of workers on several nodes is not offered"
 

@@ -172,13 +172,25 @@ class InPlace(Generations):
         """See Keeper."""
         if self.is_repeating or not self._inherits:
             return None
-        return Inherited(engine, self._inherits, self._goes_on)
+        try:
+            return Inherited(engine, self._inherits, self)
+        except (OSError, ValueError):
+            return None  # another replica's, which trains again, and has freed it
 
-    def _goes_on(self, head: dict[str, Any], parts: Sequence[bytes]) -> None:
+    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
+        """See Goes."""
         if self.predecessor is None:
-            States.decode(parts).set()
+            States.decode(bodies).set()
         else:
-            self.predecessor.inherits(head, parts)
+            self.predecessor.inherits(head, bodies)
+
+    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+        """See Goes."""
+        return tree if self.predecessor is None else self.predecessor.borrows(head, tree)
+
+    def borrowed(self, place: str, head: dict[str, Any]) -> str:
+        """See Goes."""
+        return place if self.predecessor is None else self.predecessor.borrowed(place, head)
 
     def connect(self, session: Any) -> None:
         """See Keeper."""

@@ -3,7 +3,9 @@ no replica holds its state any more.
 
 A worker whose replica was restarted claims the state of the generation that its predecessor has
 left, as a job that is started again claims a snapshot on a disk (training/resuming.py). Mostly it
-heals from its peers. If none of them has a newer state, it loads what it has claimed.
+heals from its peers. If none of them has a newer state, it loads what it has claimed. Where all
+replicas begin again together, each claims the same state: of another replica it takes what a peer
+would have got.
 
 Not here: which generation that is (agent/group_memory.py), whose claim counts
 (core/lighthouse/choice.py), what a generation has (in_place.py).
@@ -11,9 +13,9 @@ Not here: which generation that is (agent/group_memory.py), whose claim counts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
@@ -25,17 +27,28 @@ from ftrun.snapshots.manifest import Manifest, Origin, Share
 from ftrun.training.engine import Engine
 from ftrun.training.resuming import Resuming
 
-GoOn = Callable[[dict[str, Any], Sequence[bytes]], None]
-"""Called once it is loaded, with the head of the generation and the bytes behind that."""
+
+class Goes(Protocol):
+    """How its script goes on."""
+
+    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
+        """From a generation of its own predecessor's, with this head and the bytes behind that."""
+
+    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+        """From one of another replica: the state that a peer would have got."""
+
+    def borrowed(self, place: str, head: dict[str, Any]) -> str:
+        """Its place, likewise."""
 
 
 class Inherited(Resuming):
     """One worker's claim. ``left``: as the worker's environment has it."""
 
-    def __init__(self, engine: Engine, left: str, goes_on: GoOn) -> None:
+    def __init__(self, engine: Engine, left: str, goes: Goes) -> None:
         super().__init__(engine)
-        self._goes_on = goes_on
-        step, _, place = left.partition(LEFT)
+        self._goes = goes
+        step, whose, place = left.split(LEFT)
+        self._is_own = whose == engine.context.replica_id
         rank, here = engine.context.group_rank, engine.context
         memory = GroupMemory.open(place)
         area = memory.area(rank)
@@ -52,6 +65,13 @@ class Inherited(Resuming):
         )
         self._found, self._has_looked = Found(Path("in memory"), manifest), True
 
+    def find_place(self) -> tuple[str, int] | None:
+        """See Resuming."""
+        found = super().find_place()
+        if found is None or self._is_own:
+            return found
+        return self._goes.borrowed(found[0], self._head), found[1]
+
     def healed(self) -> None:
         """See Resuming."""
         super().healed()
@@ -61,7 +81,9 @@ class Inherited(Resuming):
         left, self._left = self._left, None
         assert left is not None, "it is loaded once"
         tree = restored(left, self._head, pack(self._healing.tree()).leaves)
-        self._goes_on(self._head, self._parts)
+        if not self._is_own:
+            return self._goes.borrows(self._head, tree)
+        self._goes.inherits(self._head, self._parts)
         if self._context.group_rank == 0:
             told.say(
                 f"replica {self._context.replica_id} goes on from step {found.manifest.step}, "

@@ -210,7 +210,8 @@ class Moving:
                 who += f" (its worker {here.group_rank})"
             is_new = not taken.has_left and not here.restarts
             told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
-        if here.replica_id == "0" and here.restarts and not here.group_rank:
+        was_away = here.restarts and not script.peers.have_gone_back
+        if here.replica_id == "0" and was_away and not here.group_rank:
             told.say(
                 "replica 0 was away: what rank 0 alone does, such as an evaluation or a checkpoint "
                 "that was due meanwhile, was not done"

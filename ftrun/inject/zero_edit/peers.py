@@ -6,6 +6,7 @@ asked for (training/exchanges.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -24,12 +25,14 @@ class Peers:
     Attributes:
         elsewhere: where they wait for this replica in a step that has begun; None: they do not, or
             it has come there.
+        have_gone_back: none of them trained, and all go on from what is held of a step before.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._here, self._mates = script, script.here, script.mates
         self._at: Place | None = None
         self.elsewhere: Place | None = None
+        self.have_gone_back = False
 
     @property
     def are_looked_for(self) -> bool:
@@ -65,6 +68,7 @@ class Peers:
         text = exchanges.peek_place(limit_s) if self._mates.is_lead else None
         if self._mates.are_several:
             text = self._mates.from_lead(exchanges, (text or "").encode(), limit_s).decode() or None
+        self.have_gone_back = text is None
         self._at = self._of_snapshot() if text is None else Place.decode(text)
 
     def are_here(self, iterator: LoaderIterator | None) -> bool:
@@ -102,10 +106,11 @@ class Peers:
         return Place.decode(text) if text else None
 
     def _of_snapshot(self) -> Place:
-        """Where the snapshot stands that the job goes on from, if no peer trains."""
+        """Where the snapshot stands that the job goes on from, if no peer trains. All are there, so
+        the calls between the place and its step are made again."""
         resuming = self._script.manager().session.resuming
         found = None if resuming is None else resuming.find_place()
         if found is None or not found[0]:
             return Place()
         text, replicas = found
-        return Place.decode(text).among(replicas, self._here.replicas)
+        return replace(Place.decode(text).among(replicas, self._here.replicas), calls=())

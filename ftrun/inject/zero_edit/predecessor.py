@@ -25,9 +25,12 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.values.tensors import FAR
+from ftrun.inject.zero_edit.values.tensors import KEY as TENSORS
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.replayed import stay
 from ftrun.snapshots.area import Entry
+from ftrun.training.healing import USER
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.in_place import InPlace
@@ -148,6 +151,7 @@ class Predecessor:
             "printed": () if printed is None else printed.at_place,
             "step": (step := made.current_step()),
             "files": {} if appended is None else appended.for_generation(step),
+            "own": script.tensors.own(),
         }
         return head, [*random, *bodies]
 
@@ -167,6 +171,18 @@ class Predecessor:
     def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
         """All replicas were restarted, and this worker goes on from a generation of before."""
         self._script.randomness.given = head["iterators"], list(bodies[: head["random"]])
+
+    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+        """The same from a generation of another replica: its state, as a peer gets it."""
+        own, tensors = head["own"], self._script.tensors
+        user = {**tree[USER], TENSORS: tensors.without_own(tree[USER][TENSORS], own)}
+        return {**tree, USER: user}
+
+    def borrowed(self, place: str, head: dict[str, Any]) -> str:
+        """Its place, likewise."""
+        walk, far = self._script.counters.walk, head["own"][FAR]
+        known = Place.decode(place).for_peers(lambda at, path: walk.is_far(at, path, far))
+        return known.encode()
 
     # ------------------------------------------------------------ a replacement
 

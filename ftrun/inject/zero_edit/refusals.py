@@ -71,6 +71,15 @@ def refuse(text: str) -> NoReturn:
     want(Form.ONE_WORLD, text)
 
 
+def refuse_away(text: str) -> NoReturn:
+    """Refuse what cannot be followed only while a rank is away: all replicas may begin again.
+
+    Raises:
+        Refused: always.
+    """
+    want(Form.TOGETHER, text)
+
+
 def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     """Refuse because of an error that ftrun's own code has raised, and not on purpose.
 

@@ -31,7 +31,7 @@ from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.predecessor import Predecessor
 from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness
-from ftrun.inject.zero_edit.refusals import ours, refuse
+from ftrun.inject.zero_edit.refusals import ours, refuse, refuse_away
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import SHARE, Sparing
 from ftrun.inject.zero_edit.standing import Standing
@@ -86,7 +86,10 @@ class Script:
         self.mates.keeper = keeper
         self.peers, self.charge = Peers(self), Charge(self)
         self.frameworks = Frameworks()
-        self.world = World(here, self.mates.rank, refuse) if memory is None else memory.world
+        if memory is None:
+            self.world = World(here, self.mates.rank, refuse_away, refuse)
+        else:
+            self.world = memory.world
         self.predecessor = None if keeper is None else Predecessor(self, keeper)
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(self)

@@ -14,6 +14,7 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
 from ftrun.snapshots.area import LEFT, GroupMemory, Word
 from tests.unit.run_settings import resolved
+from tests.unit.snapshots.written import tree_of, write_tree
 
 ON: dict[str, Any] = {"workers_per_replica": 2, "memory_snapshots": "auto"}
 TWO: dict[str, Any] = {"replicas": 2, "inject": "explicit"}
@@ -182,7 +183,9 @@ def test_what_a_replica_has_left_stays_until_its_next_processes_have_a_state(
         def lives(name: str, until: float, *steps: int, newest: int = -1) -> tuple[int, str]:
             """A replica's processes, which leave states; what they find in memory."""
             known.make("0", name, until)
-            step, _, place = known.starts(name, 0).split()[-1].rpartition(LEFT)
+            what, _, place = known.starts(name, 0).split()[-1].rpartition(LEFT)
+            step, _, whose = what.partition(LEFT)
+            assert whose in ("", "0")
             memory = known.of(name)
             assert memory is not None
             for rank in range(2):
@@ -208,6 +211,73 @@ def test_what_a_replica_has_left_stays_until_its_next_processes_have_a_state(
         await known.end()
 
     told: list[str] = []
+    asyncio.run(run())
+
+
+def test_all_replicas_begin_again_from_what_one_of_them_has(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = resolved(**{**ON, "replicas": 3, "workers_per_replica": 2})
+        known = MemorySnapshots(settings, tmp_path, told.append)
+
+        def lives(replica_id: str, name: str, *steps: int) -> None:
+            known.make(replica_id, name, inf)
+            memory = known.of(name)
+            assert memory is not None
+            for rank in range(2):
+                memory.area(rank).divide()
+                for step in steps:
+                    memory.area(rank).write(step, b"", [], step, {}, {})
+                memory.board.set(rank, Word.NEWEST, max(steps, default=-1))
+
+        def begins(replica_id: str, name: str) -> tuple[str, ...]:
+            """Its first process finds: the step, and whose it is."""
+            known.make(replica_id, name, inf)
+            *_, last = known.starts(name, 0).split()
+            return tuple(last.split(LEFT)[:-1])
+
+        for replica_id, steps in (("0", (5, 7)), ("1", (6, 7)), ("2", (4, 6))):
+            lives(replica_id, f"{replica_id}a", *steps)
+        known.free("2a")
+        assert known.held() == (("0", 5), ("0", 7), ("1", 6), ("1", 7), ("2", 6))
+        known.share("1", 6)
+        for replica_id in "01":
+            known._look(WorkerKey(replica_id, f"{replica_id}a", 0))  # of before
+            known.free(f"{replica_id}a")
+        assert begins("0", "0b") == ("6", "1"), "it has none of that step"
+        assert begins("1", "1b") == ("6", "1"), "nothing later than that"
+        assert begins("2", "2b") == ("6", "2"), "it has its own"
+        assert begins("0", "0c") == ("6", "1"), "nobody has come further"
+        lives("1", "1c", 8)
+        known._look(WorkerKey("1", "1c", 0))
+        assert begins("0", "0d") == ("5", "0"), "they have gone on: it heals"
+        known.free("1c")
+        assert known.held() == (("0", 5), ("1", 8), ("2", 6))
+        known.share("1", 8)
+        assert begins("2", "2c") == ("8", "1"), "what has been left"
+        lives("0", "0e", 9)
+        known.share("0", 9)
+        memory = known.of("0e")
+        assert memory is not None
+        for rank in range(2):
+            memory.area(rank).drop()  # there was too little of it
+        known.free("0e")
+        assert begins("2", "2d") == ("6", "2")
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+
+
+def test_the_newest_snapshot_on_the_disk_is_held_too(tmp_path: Path) -> None:
+    async def run() -> None:
+        where = tmp_path / "snapshots"
+        settings = resolved(replicas=2, snapshot=where)
+        known = MemorySnapshots(settings, tmp_path, lambda text: None)
+        assert known.held() == ()
+        write_tree(where, tree_of(17))
+        assert known.held() == (("", 17),)
+        await known.end()
+
     asyncio.run(run())
 
 

@@ -48,6 +48,8 @@ KEY = "beside"
 _OWN = object()
 DIGEST = " (digest)"
 """Ends the path of what stands for a unit among the plain values, so that ranks are compared."""
+LATE_ONES, FAR = "late", "far"
+"""What in a state is its worker's own: units by name, and paths by function."""
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
 BUFFERS, STILL = "buffers", "still"
 """Parts of the state: the units that heal; the names of always new tensors, which do not; the
@@ -359,6 +361,27 @@ class Tensors:
     def _is_for_peers(self, key: Key) -> bool:
         return not (key in self._late or key in self._handed_on or self._walk.is_far(*key))
 
+    def own(self) -> dict[str, Any]:
+        """What of a state is not for peers where it ``gives_all``: for one that takes it as one."""
+        late = sorted(" ".join(key) for key in self._late | self._handed_on)
+        return {LATE_ONES: late, FAR: self._walk.far}
+
+    def without_own(self, tree: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+        """A state that another rank has left for its successor, without what was its ``own``."""
+        late, far, units = {*own[LATE_ONES]}, own[FAR], tree.get(UNITS, {})
+        parts = {key: key.split(" ", 1) for key in units.keys() - late}
+        near = [key for key, (at, path) in parts.items() if not self._walk.is_far(at, path, far)]
+        given = {key: units[key] for key in near}
+        values = {key: x["value"] for key, x in given.items() if "value" in x}
+        given |= {key: {**given[key], "value": _for_peers(x)} for key, x in values.items()}
+        given = {key: unit for key, unit in given.items() if unit.get(AS, key) in given}
+        attributes = {
+            kind: {root: _not_of_rank(found) for root, found in roots.items()}
+            for kind, roots in tree.get(ATTRIBUTES, {}).items()
+        }
+        rebound = [*tree.get(REBOUND, ()), *(units.keys() - given.keys())]
+        return {**tree, UNITS: given, ATTRIBUTES: attributes, REBOUND: sorted(rebound)}
+
     def are_trained(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether these are parameters or buffers of the trained models, or lie in their memory."""
         buffers = {memory(x) for module in self._modules() for x in module.buffers()}
@@ -486,6 +509,10 @@ def _for_peers(value: Any) -> Any:
         return value
     items = list(value.items())
     return {k: _for_peers(x) for k, x in items if type(k) is not str or not is_of_rank(k)}
+
+
+def _not_of_rank(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: x for k, x in attributes.items() if not is_of_rank(k.partition(" ")[2])}
 
 
 def _without(value: Any, own: set[int]) -> Any:

@@ -226,11 +226,17 @@ class Walk:
         self._far.update(far)  # other threads ask for it
         return found
 
-    def is_far(self, function: str, path: str) -> bool:
-        """Whether what a path leads to is reached for its own successor alone."""
+    @property
+    def far(self) -> dict[str, list[str]]:
+        """What ``is_far``, by function, for another process."""
+        return {function: sorted(paths) for function, paths in self._far.items() if paths}
+
+    def is_far(self, function: str, path: str, of: Mapping[str, Any] | None = None) -> bool:
+        """Whether what a path leads to is reached for its own successor alone. ``of``: ``far`` of
+        another process."""
         if not self.reaches_all:
             return False
-        known = self._far.get(function, frozenset())
+        known = (self._far if of is None else of).get(function, frozenset())
         if WHOLE in known or is_of_rank(path):
             return True
         ends = [x.start() for x in _STEP.finditer(path)] if known else []

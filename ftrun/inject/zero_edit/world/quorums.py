@@ -255,7 +255,7 @@ class Quorums:
             self._fail(f"a rank died in the middle of {what}, which nobody can make again")
 
     def _fail(self, reason: str) -> None:
-        """End in one world, from a thread that builds."""
+        """Nobody can follow it while a rank is away. From a thread that builds."""
         try:
             self._world.gives_up(reason)
         except Exception as error:

@@ -97,7 +97,8 @@ class World:
     Args:
         here: this worker.
         rank: of it in the script's world.
-        gives_up: ends in one world of all workers, with a reason; it raises.
+        gives_up: a call cannot be followed while a rank is away, for a reason; it raises.
+        refuses: a call cannot be followed at all; None: as ``gives_up``.
 
     Attributes:
         is_open: the script has made its world.
@@ -129,6 +130,7 @@ class World:
         here: WorkerContext,
         rank: int,
         gives_up: Callable[[str], None],
+        refuses: Callable[[str], None] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -153,7 +155,7 @@ class World:
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica
-        self.gives_up = gives_up
+        self.gives_up, self._refuses = gives_up, refuses or gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
         self.fatal: Exception | None = None
@@ -234,7 +236,7 @@ class World:
             call.is_sent()
 
     def _refuse_in_step(self, call: Call) -> None:
-        self.gives_up(
+        self._refuses(
             f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: its ranks "
             "may share out the work and the state of a step, so that a part of it is lost with "
             "each one"

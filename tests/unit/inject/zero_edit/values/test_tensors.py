@@ -24,6 +24,7 @@ from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.tensors import (
     AS,
+    ATTRIBUTES,
     DIGEST,
     LATE,
     MODULES,
@@ -266,6 +267,34 @@ def test_what_says_its_rank_stays_the_replicas_own() -> None:
     kept["sum"] = torch.ones(2)
     draw(tensors)
     assert list(of(tensors)["kept"]) == ["sum"]
+
+
+def test_of_what_another_rank_has_left_for_its_successor_a_peer_takes_its_part() -> None:
+    """In a generation is all of a worker's; who goes on from it in another replica is a peer."""
+    tensors, walk = Tensors(lambda: ()), Walk()
+    tensors._walk, walk.reaches_all = walk, True
+    values = {"rank_sum": 1, "sum": 2}
+    units = {
+        "f kept": {"value": values, "device": ""},
+        "f batch": {"value": 3, "device": ""},
+        "m helper.total": {"value": 4, "device": ""},
+        "f rank_total": {"value": 5, "device": ""},
+        "f also": {AS: "f kept"},
+        "f also.batch": {AS: "f batch"},
+    }
+    attributes = {"plain": {"net": {"layer rank_count": 1, "layer count": 2}}}
+    tree = {UNITS: units, ATTRIBUTES: attributes, REBOUND: ["f x"], "modules": {"a": 1}}
+    walk._far = {"m": frozenset({""}), "g": frozenset()}
+    tensors._late = {("f", "batch")}
+    own = tensors.own()
+    assert own == {"late": ["f batch"], "far": {"m": [""]}}
+    walk._far, tensors._late = {}, set()  # those of the one that takes it do not count
+    assert tensors.without_own(tree, own) == {
+        UNITS: {"f kept": {"value": {"sum": 2}, "device": ""}, "f also": {AS: "f kept"}},
+        ATTRIBUTES: {"plain": {"net": {"layer count": 2}}},
+        REBOUND: ["f also.batch", "f batch", "f rank_total", "f x", "m helper.total"],
+        "modules": {"a": 1},
+    }
 
 
 def given(path: str, value: Any, device: str = "cpu") -> dict[str, Any]:

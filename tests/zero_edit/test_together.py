@@ -1,0 +1,155 @@
+"""What cannot be followed only while a rank is away. All replicas begin again together where a
+state is held outside the workers, and their models end as undisturbed ones do, to the bit; so do
+random numbers and what a rank alone keeps, if each replica has its own state of that step. Where
+none is held the job is one world, and a line says why."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import contextlib, glob, hashlib, os, sys, time
+import torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+kind, dies = sys.argv[1:]
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(1)
+x = torch.randn(320, 16)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 4, sampler=sampler)
+net = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+model = fully_shard(net) if kind == "shards" else nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(rank)
+step, own = 0, torch.zeros(16)
+
+
+def fails():
+    if dies == "later" and not glob.glob("snapshots/step-*"):
+        time.sleep(0.05)
+    elif dies != "never" and rank == world - 1 and not os.path.exists("died"):
+        open("died", "w").close()
+        if dies == "raises":
+            raise ValueError("once")
+        os.kill(os.getpid(), 9)
+
+
+def between():
+    if kind == "apart":
+        dist.barrier()
+    if kind == "broadcast" and step == 26:
+        given = torch.full((2,), float(step) * (rank == world - 1))
+        dist.broadcast(given, world - 1)
+        assert given[0] == step
+    if kind == "checkpoint" and step == 26:
+        mesh = init_device_mesh("cpu", (world,))
+        dcp.save({"x": distribute_tensor(torch.ones(8), mesh, [Shard(0)])}, checkpoint_id="saved")
+
+
+def whole(tensor):
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+while step < STEPS:
+    sampler.set_epoch(step)
+    for a, b in loader:
+        optimizer.zero_grad()
+        if kind in ("swaps", "shards"):
+            swapped = torch.empty_like(a)
+            dist.all_to_all_single(swapped, a)
+            a = swapped
+        with model.no_sync() if kind == "apart" else contextlib.nullcontext():
+            nn.functional.mse_loss(model(a), b).backward()
+        if step >= 25:
+            fails()
+        optimizer.step()
+        step += 1
+        own += a[0] * torch.rand(16)
+        between()
+
+
+def digest(*tensors):
+    return hashlib.sha256(b"".join(x.numpy().tobytes() for x in tensors)).hexdigest()[:16]
+
+
+found = digest(*map(whole, model.state_dict().values()))
+print(f"end {rank} {step} {found} {digest(own)}", flush=True)
+"""
+TWO = "--replicas", "2", "-w", "2"
+SNAPSHOTS = "--replicas", "2", "--snapshot", "snapshots", "--snapshot-every", "1s"
+
+
+def ends(
+    directory: Path, kind: str, dies: str, *options: str, steps: int = 60
+) -> tuple[list[str], str]:
+    """What each rank has come to, and all output."""
+    directory.mkdir()
+    script = SCRIPT.replace("STEPS", str(steps))
+    with Job(directory, script, *options, "--device", "cpu", args=(kind, dies)) as job:
+        assert job.end() == 0, job.output
+        return sorted(re.findall(r"end (\d .+)$", job.output, re.MULTILINE)), job.output
+
+
+ROWS = {
+    "swaps": r"alltoall_base while a rank is away",
+    "shards": r"alltoall_base while a rank is away",
+    "broadcast": r"script\.py:\d+: a broadcast from rank 3 of the group, which is away",
+    "checkpoint": r"script\.py:\d+: a checkpoint of tensors that are sharded over ranks",
+}
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(x, marks=[] if x == "swaps" else [pytest.mark.slow]) for x in ROWS]
+)
+def test_all_begin_again_from_what_is_in_memory(tmp_path: Path, kind: str) -> None:
+    """Seen: the job became one world, and began at step 0."""
+    calm, output = ends(tmp_path / "calm", kind, "never", *TWO)
+    assert len(calm) == 4, output
+    found, output = ends(tmp_path / "dies", kind, "raises", *TWO)
+    told = re.search(rf"{ROWS[kind]}.*All replicas begin again together, from step (\d+): ", output)
+    assert told and 0 < int(told[1]) <= 26, output
+    assert "one world" not in output and "was away: what rank 0" not in output, output
+    assert [x.rpartition(" ")[0] for x in found] == [x.rpartition(" ")[0] for x in calm], output
+    assert found == calm or "the others take it from there" in output, output
+
+
+def test_all_begin_again_from_the_disk(tmp_path: Path) -> None:
+    """Seen: the job ended, because the snapshot was not one of one world."""
+    calm, _ = ends(tmp_path / "calm", "swaps", "never", "--replicas", "2", steps=400)
+    found, output = ends(tmp_path / "dies", "swaps", "later", *SNAPSHOTS, steps=400)
+    told = re.search(r"All replicas begin again together, from step (\d+): the newest snap", output)
+    assert told and int(told[1]) > 0 and "one world" not in output, output
+    assert [x.rpartition(" ")[0] for x in found] == [x.rpartition(" ")[0] for x in calm], output
+
+
+def test_where_nothing_holds_a_state_a_line_says_so(tmp_path: Path) -> None:
+    found, output = ends(tmp_path / "dies", "swaps", "dies", "--replicas", "2")
+    assert re.search(
+        r"one world of 2 workers that restarts as a whole, from step 0 \(or the script's own "
+        r"checkpoint\): nothing holds the state of a step outside the workers",
+        output,
+    ), output
+    assert len(found) == 2, output
+
+
+def test_one_world_takes_no_snapshot_of_its_replicas(tmp_path: Path) -> None:
+    """Seen: the job ended with exit code 2, because there was one."""
+    found, output = ends(tmp_path / "dies", "apart", "later", *SNAPSHOTS, steps=400)
+    assert "optimizers step by gradients that nothing has averaged" in output, output
+    assert "snapshots: one world takes none of its replicas' snapshots, and writes none" in output
+    assert {x[:5] for x in found} == {"0 400", "1 400"}, output

@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches, around_everywhere
-from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.refusals import refuse, refuse_away
 from ftrun.inject.zero_edit.world.shell import Shell
 
 if TYPE_CHECKING:
@@ -97,13 +97,22 @@ class Checkpoints:
                 return made  # else who was to write has died meanwhile
 
     def _save_together(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        made = plain(*args, **kwargs)
+        from torch.distributed.checkpoint.api import CheckpointException  # no Exception
+
+        try:
+            made = plain(*args, **kwargs)
+        except (Exception, CheckpointException):
+            self._see_that_all_are_there()  # else that is why it has failed
+            raise
+        self._see_that_all_are_there()
+        return made
+
+    def _see_that_all_are_there(self) -> None:
         if not self._world.is_whole:
-            refuse(
+            refuse_away(
                 f"{call_site()}: a checkpoint of tensors that are sharded over ranks of which one "
                 "is away"
             )
-        return made
 
     def _within(self) -> dict[str, Any]:
         """The arguments that keep torch to this replica."""

@@ -243,7 +243,8 @@ def test_parts_are_added_up_in_the_order_of_gloos_ring(size: int) -> None:
     counts = [1, 2, 7, 1001, 65_537, (1 << 20) // size + 3]
 
     def work(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        group, found = dist.ProcessGroupGloo(store, rank, size, limit), []
+        group: Any = dist.ProcessGroupGloo(store, rank, size, limit)
+        found = []
         generator = torch.Generator()
         for count in counts:
             all_given = torch.randn(size, size, count, generator=generator.manual_seed(1))

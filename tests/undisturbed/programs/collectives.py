@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -324,9 +325,9 @@ def reduce_scatter_large() -> Any:
     torch.manual_seed(rank())
     found = []
     for count in (70_000, 131_073):
-        for is_async in (False, True):
+        for is_async, operation in itertools.product((False, True), (ReduceOp.SUM, ReduceOp.AVG)):
             output, given = torch.zeros(count), torch.randn(count * size())
-            work = dist.reduce_scatter_tensor(output, given, async_op=is_async)
+            work = dist.reduce_scatter_tensor(output, given, operation, async_op=is_async)
             if work is not None:
                 work.wait()
             found.append([x.view(torch.int32).sum() for x in (output, given)])

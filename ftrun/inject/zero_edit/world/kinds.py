@@ -294,8 +294,9 @@ def _reduce_scatter_by_alltoall(call: Call, there: There) -> Issued | None:
     adds up the parts that it has got, in the order of Gloo's ring, so that the result is equal to
     the bit; None: not for this call."""
     output, given, opts = call.args
-    is_sum = operation(opts) == ReduceOp.SUM  # torch's own class does not know "!="
-    if not is_sum or nbytes(given) <= GATHERED_BYTES_MIN:
+    op = operation(opts)
+    is_mean = op == ReduceOp.AVG  # as FSDP2 has it; torch's own class does not know "!="
+    if not (is_mean or op == ReduceOp.SUM) or nbytes(given) <= GATHERED_BYTES_MIN:
         return None
     if given.device.type != "cpu" or output.dtype not in _ADDED:
         return None
@@ -315,6 +316,8 @@ def _reduce_scatter_by_alltoall(call: Call, there: There) -> Issued | None:
             torch.add(parts[order[0]], parts[order[1]], out=found)
             for rank in order[2:]:
                 found.add_(parts[rank])
+            if is_mean:
+                found.div_(size)
         if not output.is_contiguous():
             output.copy_(into)
         buffers.release([got, *copies])

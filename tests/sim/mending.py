@@ -201,6 +201,16 @@ def _replace(world: World, worker: Worker) -> None:
             reduction.final = reduction.final[0], len(machine.contributors())
     worker.succeeds(machine)
     worker.pause(duration_s)
+    tell(worker)
+
+
+def tell(worker: Worker) -> None:
+    """Its agent tells the lighthouse whether a worker of the replica is being replaced."""
+    key, agent = worker.key, worker.agent
+    group = [x for x in agent.workers.values() if x.key.incarnation == key.incarnation]
+    mends = any(x.mends is not None for x in group)
+    if agent.alive:
+        agent.tell(m.ReplicaStarted(key.replica_id, key.incarnation, 0, mends=mends))
 
 
 def highest_of(worker: Worker, own: Attempt) -> Attempt:
@@ -237,6 +247,7 @@ def goes_on(worker: Worker) -> None:
     """A successor has come to where the lost one was: what was on its way to that one is lost."""
     assert worker.mends is not None, "it is replaced"
     highest, worker.mends = highest_of(worker, worker.mends), None
+    tell(worker)
     held, worker._held = worker._held, []
     for action, args in held:
         owner, name = getattr(action, "__self__", None), getattr(action, "__name__", "")

@@ -238,8 +238,9 @@ class Replay:
 
     def _sent(self, message: m.FromAgent) -> str:
         match message:
-            case m.ReplicaStarted(_, _, restarts):
-                return f"started {self._of(message)}: {restarts}, {message.restarts_left} left"
+            case m.ReplicaStarted(_, _, restarts, left, mends):
+                what = "mends" if mends else "started"
+                return f"{what} {self._of(message)}: {restarts}, {left} left"
             case m.ReplicaLost(_, _, cause, killed, start, kind, raised, follows):
                 at_start = f", at its start: {start.exit_code} {start.words}" if start else ""
                 by_us = ", killed" if killed else ""

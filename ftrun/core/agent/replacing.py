@@ -129,6 +129,8 @@ class Replacing(Part):
             self._end_all(slot, slot.alive - {rank} if is_gone else slot.alive)
             return True
         self._out.add(e.MakeDecree(slot.replica_id, slot.incarnation, outcome.number, rank))
+        if not self._is_one:
+            self._out.send(mend_of(slot))
         slot.look_at = self._out.now + LOOK_S
         slot.slow_at = self._out.now + SLOW_S if slot.slow_at is None else slot.slow_at
         if is_gone:
@@ -341,7 +343,7 @@ class Replacing(Part):
             self._out.add(e.SignalWorker(key, SIGKILL))
 
     def _mended(self, slot: SlotState, event: e.BoardSeen, after_s: float) -> None:
-        left, known = slot.budget.left, (slot.ends, slot.replaced, dict(slot.lives))
+        known = (slot.ends, slot.replaced, dict(slot.lives))
         mend = Mend(*known, after_s, slot.budget.spent, slot.rewound_to, slot.fall)
         slot.untold.append(mend)
         if slot.awaited is None:
@@ -355,7 +357,7 @@ class Replacing(Part):
         slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
         slot.slow_at = None
         slot.goes_on(self._out.now)
-        self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
+        self._out.send(mend_of(slot))
 
     def _tell(self, slot: SlotState, lost: int | None) -> None:
         """What the last mends have cost. ``lost``: so many steps; None: nobody knows."""
@@ -403,3 +405,9 @@ class Replacing(Part):
         slot.hung = slot.stacks_at = None
         if not slot.failure_reports:
             slot.kill_at = None
+
+
+def mend_of(slot: SlotState) -> ReplicaStarted:
+    """Whether workers of a replica are being replaced."""
+    counts = slot.restarts, slot.budget.left, bool(slot.replaced)
+    return ReplicaStarted(slot.replica_id, slot.incarnation, *counts)

@@ -56,7 +56,7 @@ from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.on_request import OnRequest
 from ftrun.core.agent.outage import Outage
 from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.replacing import Replacing
+from ftrun.core.agent.replacing import Replacing, mend_of
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
@@ -189,10 +189,12 @@ class Supervisor:
         """After a Hello: the replicas of which no worker has a Manager to report with."""
         return tuple(runs_apart(slot) for slot in self.slots if slot.is_apart)
 
-    def absent(self) -> tuple[m.ReplicaGivenUp | m.ReplicaFinished | m.WorkerMessage, ...]:
-        """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
+    def absent(self) -> tuple[m.FromAgent, ...]:
+        """After a Welcome: replicas of which a new lighthouse may not know that they stay away, or
+        that workers of them are being replaced."""
         given_up = [slot.given_up for slot in self.slots if slot.given_up is not None]
-        return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early())
+        mends = [mend_of(slot) for slot in self.slots if slot.replaced]
+        return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early(), *mends)
 
     @property
     def isolated(self) -> bool:

@@ -38,6 +38,7 @@ class Forming:
         self._gathering_since: float | None = None
         self._is_lost = False  # nobody holds the job's state: the next quorum starts over
         self._silence_check = SilenceCheck()
+        self._spared: frozenset[str] = frozenset()
         self._tries = 0
         self._tried_step = -1
         self._blame: Blame | None = None  # since the last commit; None: for nothing
@@ -81,7 +82,8 @@ class Forming:
         state.stalled.clear()
         state.too_few.clear()
         state.enter(Phase.REJOIN)
-        state.expect(state.live, state.rejoin_timeout_s)
+        state.expect(state.live, state.settings.rejoin_timeout_s)
+        self._spared = frozenset()
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
@@ -93,34 +95,57 @@ class Forming:
             return True
         if state.waiting.done:
             return self._go_on()
+        if self._spared and self._spared != self._to_spare():  # an answer, or the end of a mend
+            assert state.waiting.until is not None, "they are waited for"
+            usual_at = state.now + state.settings.rejoin_timeout_s
+            state.waiting.until = min(state.waiting.until, usual_at)
+            self._spared = frozenset()
         if state.waiting.is_over(state.now) and self._is_silence_over():
-            if self._spares_the_last():
-                return False
-            state.waiting.until = None
-            cause = f"no answer within {state.rejoin_timeout_s:g} s; it is replaced"
-            state.replace(state.waiting.silent(), cause)
-            return True
+            cause = f"no answer within {state.now - state.since:.0f} s; it is replaced"
+            spared = self._to_spare()
+            late = frozenset(state.waiting.silent()) - spared
+            state.replace(late, cause)
+            self._spare(spared)
+            return bool(late)
         return False
 
-    def _spares_the_last(self) -> bool:
-        """Whether silent survivors, without which nobody holds the job's state, get more time: one
-        may be replacing a worker, and nobody would go on without it."""
-        state, until = self._state, self._state.since + self._state.spec.join_timeout_s
-        if state.now >= until or not state.live.issubset(state.waiting.silent()):
-            return False
-        state.waiting.until = until
+    def _to_spare(self) -> frozenset[str]:
+        """The silent survivors that are waited for as long as a start may take.
+
+        Those in which a worker is being replaced, where the user has asked for that; and all while
+        none has answered, because one may be replacing a worker, and nobody would go on without it.
+        """
+        state = self._state
+        silent = frozenset(state.waiting.silent())
+        if state.now >= state.since + state.spec.join_timeout_s:
+            return frozenset()
+        if state.live <= silent:
+            return silent
+        waits = state.spec.waits_for_mends
+        return frozenset(name for name in silent if waits and state.replicas[name].mends)
+
+    def _spare(self, spared: frozenset[str]) -> None:
+        """Wait longer for these, if there are any."""
+        state = self._state
+        self._spared, state.waiting.until = spared, None
+        if not spared:
+            return
+        state.waiting.until = state.since + state.spec.join_timeout_s
+        why = "nobody else holds the job's state"
+        if not state.live <= spared:
+            why = "a worker is being replaced there"
+        left_s = state.waiting.until - state.now
         text = (
-            f"The lighthouse waits for {replicas(state.live)} for {until - state.now:.0f} s more "
-            "at most, because nobody else holds the job's state."
+            f"The lighthouse waits for {replicas(spared)} for {left_s:.0f} s more at most, because "
+            f"{why}."
         )
-        state.outbox.notice("waiting", state.live, text)
-        return True
+        state.outbox.notice("waiting", spared, text)
 
     def _is_silence_over(self) -> bool:
         """Whether silent survivors are given up: not at once, because we may have been paused."""
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
-        timeout_s, late_s = state.rejoin_timeout_s, state.now - waiting.until
+        timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
         if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
         waiting.until = self._silence_check.next_look_at

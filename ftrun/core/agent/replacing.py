@@ -193,13 +193,16 @@ class Replacing(Part):
 
     def was_late(self, incarnation: str, reason: str) -> bool:
         """The other replicas go on without one, for a ``reason``: it restarts, by the restart of
-        the death, if one of its workers is being replaced, or the step since is not decided."""
+        the death, if one of its workers is being replaced, or was so too late, and the step since
+        is not decided. False: its mend, if there was one, is not the cause."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is None or slot.phase is not SlotPhase.RUNNING or self._is_one:
             return False
         if reason.startswith((DIVERGED, *WHOLE)) or not (slot.replaced or slot.untold):
             return False
         if not slot.replaced:
+            if slot.mending is None or not slot.mending.is_late(self._out.now):
+                return False
             slot.untold.pop()
             slot.replaced = slot.mended
             for known in slot.replaced.values():

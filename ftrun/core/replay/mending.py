@@ -267,8 +267,9 @@ class Mending:
     @property
     def sound_until(self) -> float:
         """The generations of this step and of those before are good enough to begin from, when all
-        processes are gone; -1: none is."""
-        if self.fallen is Fall.APART:
+        processes are gone; -1: none is. If the others have given it up while it was not known
+        whether all go on after a mend, it may be as after an APART."""
+        if self.fallen is Fall.APART or (self.fallen is None and self._after is not None):
             return self._sound_until or 0
         return inf if self.fallen is None or self.fallen in SOUND else -1
 

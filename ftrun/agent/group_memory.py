@@ -205,7 +205,8 @@ class MemorySnapshots:
             place = max(found, key=lambda generation: generation.number)
         newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         set_up_s = board.read(rank, Word.SET_UP) / 1e9
-        return Kept(Fall(fall) if fall else place, newest, reached, set_up_s, board.why)
+        written = Fall(fall) if fall else None
+        return Kept(written or place, newest, reached, set_up_s, board.why, written)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""

@@ -30,7 +30,7 @@ class Kept:
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
     as the script counts; -1: there is none. ``reached``: how many it has taken. ``set_up_s``: so
     long its main thread has worked to its first generation. ``why``: what a worker has told of the
-    reason.
+    reason. ``written``: the reason that a process of the group has written.
     """
 
     place: Generation | Fall
@@ -38,6 +38,7 @@ class Kept:
     reached: int = 0
     set_up_s: float = 0.0
     why: str = ""
+    written: Fall | None = None
 
 
 @dataclass(frozen=True, slots=True)

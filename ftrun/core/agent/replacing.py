@@ -211,6 +211,16 @@ class Replacing(Part):
         self._fail(slot, next(iter(slot.replaced.values())).end)
         return True
 
+    def gone_badly(self, slot: SlotState, end: e.WorkerExited) -> None:
+        """A worker of a group that has failed has ended: what was written until then counts, which
+        no look at the board may have seen."""
+        mending, kept = slot.mending, end.kept
+        if mending is None or mending.fallen or kept is None or kept.written is None:
+            return
+        mending.fallen = kept.written
+        if slot.fall == words.WAS_LATE:
+            slot.fall = self._why_not(slot, kept.why)
+
     def stops_waiting(self, slot: SlotState) -> None:
         """The group is to stop while it waits for a node: nothing of it runs."""
         if slot.waits_from is not None and slot.phase is not SlotPhase.RUNNING:
@@ -312,12 +322,8 @@ class Replacing(Part):
 
     def _falls(self, slot: SlotState, why: str, staying: Sequence[int]) -> None:
         """A mend has fallen: all begin again, from memory if that is sound."""
-        assert slot.mending is not None, "it has fallen"
-        known = next(iter(slot.replaced.values()))
-        first, life = known.end, slot.lives[known.end.group_rank]
-        started = life if life > known.failure.restarts else None
-        reason = first.group_rank, slot.mending.fallen, why, started, staying
-        slot.fall = words.not_replaced(*reason, is_one=self._is_one)
+        first = next(iter(slot.replaced.values())).end
+        slot.fall = self._why_not(slot, why, staying)
         slot.verdict = Restart(0.0, slot.budget.spent)
         if self._can_begin_again(slot, first.group_rank):
             self._end_all(slot, slot.alive)
@@ -327,6 +333,15 @@ class Replacing(Part):
         for rank, known in sorted(slot.replaced.items()):
             if known.incident and rank != first.group_rank:
                 self._failures.was_replaced(slot, slot.ends, known, then, 0, 0.0)
+
+    def _why_not(self, slot: SlotState, why: str, staying: Sequence[int] = ()) -> str:
+        """Why a mend has fallen; ``why``, ``staying``: as of words.not_replaced."""
+        assert slot.mending is not None, "it has fallen"
+        known = next(iter(slot.replaced.values()))
+        rank = known.end.group_rank
+        started = slot.lives[rank] if slot.lives[rank] > known.failure.restarts else None
+        reason = rank, slot.mending.fallen, why, started, staying
+        return words.not_replaced(*reason, is_one=self._is_one)
 
     def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs.

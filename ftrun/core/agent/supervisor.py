@@ -361,6 +361,8 @@ class Supervisor:
             slot.status = end.status
             if end.status:
                 slot.done.discard(end.group_rank)
+        if slot.is_failing:
+            self._replacing.gone_badly(slot, end)
 
     def _fail(self, slot: SlotState, event: e.WorkerExited) -> None:
         """Kill the rest of a broken group, and then report its loss.

@@ -71,6 +71,7 @@ def play(
             assert kept is not None
             none = Fall.LOG_FULL if gap or fills else Fall.NO_GENERATION
             assert kept.place == (Fall(falls) if falls else none)
+            assert kept.written == (Fall(falls) if falls else None)
             known.decree("a", 1, 0)
             assert seen.board.decree == 1
             seen.board.set(1, Word.FULL, 16 * fills)

@@ -212,6 +212,8 @@ class Replay:
                 return f"pass on {signal_name(number)}"
             case e.ShowStacks():
                 return "show stacks"
+            case e.DropMemory(replica_id):
+                return f"drop the memory of {replica_id}"
             case e.SweepReplica():
                 return f"sweep {self._of(instruction)}"
             case e.SendToLighthouse(message):

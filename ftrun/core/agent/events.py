@@ -403,6 +403,13 @@ class SweepReplica(OfIncarnation):
 
 
 @dataclass(frozen=True, slots=True)
+class DropMemory:
+    """This replica is not started here any more: nobody goes on from what it has in memory."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SendToLighthouse:
     """Send on the open stream. Without a stream the next Hello has the same facts."""
 
@@ -483,6 +490,7 @@ Instruction: TypeAlias = (
     | MakeDecree
     | HoldGroup
     | RewindMemory
+    | DropMemory
     | LookAtBoard
     | StartStandby
     | SignalReplica

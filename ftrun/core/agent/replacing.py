@@ -221,6 +221,12 @@ class Replacing(Part):
         if slot.fall == words.WAS_LATE:
             slot.fall = self._why_not(slot, kept.why)
 
+    def lets_go(self, slot: SlotState) -> None:
+        """The replica is not started here any more: nobody goes on from what it has in memory."""
+        if slot.mending is not None and not (self._is_one or self._ending.has_begun):
+            slot.mending, slot.replaced = None, {}
+            self._out.add(e.DropMemory(slot.replica_id))
+
     def stops_waiting(self, slot: SlotState) -> None:
         """The group is to stop while it waits for a node: nothing of it runs."""
         if slot.waits_from is not None and slot.phase is not SlotPhase.RUNNING:

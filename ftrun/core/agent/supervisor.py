@@ -259,7 +259,7 @@ class Supervisor:
 
     def _forget(self, slot: SlotState) -> None:
         if not slot.alive:
-            self.slots.remove(slot)
+            self._remove(slot)
             return
         slot.forgotten = True
         if slot.phase is SlotPhase.STOPPING:
@@ -271,6 +271,10 @@ class Supervisor:
             self._fail(slot, e.WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
         else:
             self._stopping.kill(slot)
+
+    def _remove(self, slot: SlotState) -> None:
+        self._replacing.lets_go(slot)
+        self.slots.remove(slot)
 
     def _start(self, slot: SlotState) -> None:
         lives = slot.started
@@ -404,7 +408,7 @@ class Supervisor:
         sweep = e.SweepReplica(slot.replica_id, slot.incarnation)
         if slot.forgotten:
             self._stopping.report_lost(slot, "its slot was given to another agent")
-            self.slots.remove(slot)
+            self._remove(slot)
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
         elif slot.leaves is not None and slot.outcome_ahead is None and not self.is_ending:
@@ -509,6 +513,8 @@ class Supervisor:
             if _due(slot.look_at, self._out.now):
                 self._replacing.look(slot)
             self._replacing.stops_waiting(slot)
+            if slot.phase is SlotPhase.ENDED:
+                self._replacing.lets_go(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)

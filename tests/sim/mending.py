@@ -21,6 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
+from ftrun.core.agent.slot_state import SlotPhase
 from ftrun.core.data.plan import DataPosition
 from ftrun.core.ids import Attempt, StateId
 from ftrun.core.quorum import Quorum
@@ -209,7 +210,8 @@ def tell(worker: Worker) -> None:
     key, agent = worker.key, worker.agent
     group = [x for x in agent.workers.values() if x.key.incarnation == key.incarnation]
     mends = any(x.mends is not None for x in group)
-    if agent.alive:
+    slot = agent.supervisor.slots.of_incarnation(key.incarnation)
+    if agent.alive and slot is not None and slot.phase is SlotPhase.RUNNING:
         agent.tell(m.ReplicaStarted(key.replica_id, key.incarnation, 0, mends=mends))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ftrun.base.words import counted
 from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
@@ -160,6 +161,9 @@ class Forming:
         if found.wait_for:
             self.goes_on_at = None if case.finishing else self._all_fenced_at()
             return False
+        if not found.may_decide and not any(survivor.has_healed for survivor in case.survivors):
+            state.put_off(found.survivors)  # they were to heal, and nobody is left who could serve
+            return True
         return bool(found.members) and self._issue(found)
 
     def _case(self) -> Case:
@@ -203,7 +207,8 @@ class Forming:
         if not self._is_due:
             return False
         if state.slots.done():
-            state.end(*outcome(state, NOBODY_IS_LEFT))
+            # The holders of the job's state are done; who is left would train from the beginning.
+            state.end(*outcome(state, NOBODY_HOLDS_IT if stay else NOBODY_IS_LEFT))
             return True
         state.departed.clear()
         state.install(None, ())
@@ -243,14 +248,15 @@ class Forming:
             cause = "it holds no whole state and nobody is left to heal from; it is replaced"
             state.replace(ids, cause)
             return True
-        if found.survivors and not found.may_decide and state.slots.done():
-            # The holders of the job's state are done; the rest would train from the beginning.
-            state.end(*outcome(state, NOBODY_HOLDS_IT))
-            return True
         last = state.quorum
         stands = self._standing(ids, last) if last and len(last.members) == len(ids) else None
         if stands is not None:
             choice = Choice(stands.state, tuple(sorted(ids, key=replica_order)), ())
+        if found.survivors and not found.may_decide and state.slots.done():
+            # The holders of the job's state are done; the rest would train from the beginning.
+            state.end(*outcome(state, NOBODY_HOLDS_IT))
+            return True
+        lost = state.step_max - choice.state.step
         is_new, refused, tries = self._refused(choice)
         if is_new:
             self.forgive()  # those before it, too, may have failed by this operation
@@ -265,7 +271,7 @@ class Forming:
         state.expect(ids, state.settings.build_timeout_s)
         state.journal()
         state.send(ids, m.NewQuorum(quorum, refused, tries, self._pauses(ids)))
-        self._notice_anew(choice.state.step)
+        self._notice_anew(choice.state.step, lost)
         return True
 
     def _refused(self, choice: Choice) -> tuple[bool, str, int]:
@@ -291,8 +297,11 @@ class Forming:
         found = (self._state.replicas[name].progress for name in ids)
         return any(word is not None and word.phase in BY_INTENTION for word in found)
 
-    def _notice_anew(self, step: int) -> None:
-        """Notice that training starts over; only now, because the loss might have ended the job."""
+    def _notice_anew(self, step: int, lost: int) -> None:
+        """Notice that training starts over; only now, because the loss might have ended the job.
+
+        ``lost``: so many steps, as far as they are known.
+        """
         if self._is_lost:
             self._is_lost = False
             text = (
@@ -303,6 +312,7 @@ class Forming:
                     if step
                     else ", or where a checkpoint of the script's own has left off."
                 )
+                + (f" {counted(lost, 'step')} {'is' if lost == 1 else 'are'} lost." * (lost > 0))
             )
             self._state.outbox.notice("lost", (), text)
 

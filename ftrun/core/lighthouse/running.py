@@ -133,6 +133,8 @@ class Running:
             known.mends = started.mends
             self._state.slots[name].restarts = started.restarts
             self._state.slots[name].restarts_left = started.restarts_left
+        elif started.mends:
+            pass  # it has been given up meanwhile
         elif self._start(agent, running) is not None:
             self._state.slots[name].restarts = started.restarts
             self._state.slots[name].restarts_left = started.restarts_left

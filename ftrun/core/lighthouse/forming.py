@@ -271,7 +271,7 @@ class Forming:
         state.expect(ids, state.settings.build_timeout_s)
         state.journal()
         state.send(ids, m.NewQuorum(quorum, refused, tries, self._pauses(ids)))
-        self._notice_anew(choice.state.step, lost)
+        self._notice_anew(choice.state.step, 0 if found.may_decide and not self._is_lost else lost)
         return True
 
     def _refused(self, choice: Choice) -> tuple[bool, str, int]:
@@ -302,8 +302,9 @@ class Forming:
 
         ``lost``: so many steps, as far as they are known.
         """
-        if self._is_lost:
-            self._is_lost = False
+        is_lost, self._is_lost = self._is_lost, False
+        text = f"Nobody who is left holds more: training goes on from step {step}."
+        if is_lost:
             text = (
                 "All replicas were lost, or had left, and nobody holds the job's state any more: "
                 f"training begins again at step {step}"
@@ -312,8 +313,10 @@ class Forming:
                     if step
                     else ", or where a checkpoint of the script's own has left off."
                 )
-                + (f" {counted(lost, 'step')} {'is' if lost == 1 else 'are'} lost." * (lost > 0))
             )
+        if lost > 0:
+            text += f" {counted(lost, 'step')} {'is' if lost == 1 else 'are'} lost."
+        if is_lost or lost > 0:
             self._state.outbox.notice("lost", (), text)
 
     def _quorum(self, choice: Choice, stands: Standing | None) -> Quorum:

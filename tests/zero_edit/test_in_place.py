@@ -395,7 +395,7 @@ def test_all_replicas_fall_and_the_job_goes_on_from_what_one_has_left(
         assert {step for _, step in from_memory} == set(again), output
         assert int(again[0]) > 0, output
     if kind == "held" and len(from_memory) == 1:  # the other one heals from it
-        assert "the place of the generator held of scales" in output, output
+        assert "the place of the generator held of script.py:scales" in output, output
         return
     if case == "the last one too":
         assert from_memory[0][0] == "1", output

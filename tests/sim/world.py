@@ -437,6 +437,8 @@ class World:
         drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations.values())
         if self.gives_up or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
+        for worker in self._lasting_mistakes():  # it has come to its pass since
+            worker.crash()
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
             self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))
 

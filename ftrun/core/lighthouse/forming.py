@@ -315,7 +315,8 @@ class Forming:
                 )
             )
         if lost > 0:
-            text += f" {counted(lost, 'step')} {'is' if lost == 1 else 'are'} lost."
+            were = "is" if lost == 1 else "are"
+            text += f" {counted(lost, 'step')} {were} lost, as far as is known."
         if is_lost or lost > 0:
             self._state.outbox.notice("lost", (), text)
 

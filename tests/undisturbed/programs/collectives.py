@@ -320,6 +320,20 @@ def reduce_scatter_tensor() -> Any:
 
 
 @program
+def reduce_scatter_large() -> Any:
+    torch.manual_seed(rank())
+    found = []
+    for count in (70_000, 131_073):
+        for is_async in (False, True):
+            output, given = torch.zeros(count), torch.randn(count * size())
+            work = dist.reduce_scatter_tensor(output, given, async_op=is_async)
+            if work is not None:
+                work.wait()
+            found.append([x.view(torch.int32).sum() for x in (output, given)])
+    return found
+
+
+@program
 def reduce_scatter_average() -> Any:
     output = torch.zeros(2)
     given = torch.ones(2 * size())

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ftrun.core.ids import NO_ATTEMPT, Attempt, WorkerKey
 from ftrun.core.worker.settling import Position
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
-from ftrun.inject.zero_edit.world.kinds import GATHERED_BYTES_MIN, KINDS
+from ftrun.inject.zero_edit.world.kinds import GATHERED_BYTES_MIN, KINDS, ring_order
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
@@ -206,6 +206,58 @@ def test_a_gather_of_any_size_gives_what_all_have_given(
     expected = torch.cat([whole, whole + 1]).to(dtype)
     assert first.equal(expected)
     assert second.equal(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("count", [3, GATHERED_BYTES_MIN])
+def test_a_reduce_scatter_of_any_size_gives_what_torchs_gives(
+    both: Both, dtype: torch.dtype, count: int
+) -> None:
+    def work(shell: Shell) -> bool:
+        generator = torch.Generator().manual_seed(shell.own)
+        given = torch.randn(2 * count, 2, generator=generator).mul(9).to(dtype)
+        # A rank may give its tensors otherwise than the other one does.
+        lies = given.t().contiguous().t() if shell.own else given
+        plain = torch.empty(count, 2, dtype=dtype)
+        shell.there.native._reduce_scatter_base(plain, given, options(False)).wait()  # type: ignore[union-attr]
+        found = []
+        for is_async in (False, True):
+            output = torch.empty(2, count, dtype=dtype).t() if shell.own else plain.clone().zero_()
+            before = given.clone()
+            shell._reduce_scatter_base(output, lies, options(is_async)).wait()
+            assert given.equal(before)
+            found.append(output)
+        return all(x.equal(plain) for x in found)
+
+    def options(is_async: bool) -> Any:
+        found = dist.ReduceScatterOptions()
+        found.asyncOp = is_async
+        return found
+
+    assert all(both(work))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_parts_are_added_up_in_the_order_of_gloos_ring(size: int) -> None:
+    store, limit = dist.HashStore(), timedelta(seconds=DEADLINE_S)
+    counts = [1, 2, 7, 1001, 65_537, (1 << 20) // size + 3]
+
+    def work(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        group, found = dist.ProcessGroupGloo(store, rank, size, limit), []
+        generator = torch.Generator()
+        for count in counts:
+            all_given = torch.randn(size, size, count, generator=generator.manual_seed(1))
+            native, own = torch.empty(count), torch.empty(count)
+            given = all_given[rank].reshape(-1)
+            group._reduce_scatter_base(native, given, dist.ReduceScatterOptions()).wait()
+            for begin, end, order in ring_order(size, rank, count, 4):
+                own[begin:end] = sum(all_given[giver, rank, begin:end] for giver in order)
+            found.append((native, own))
+        return found
+
+    with ThreadPoolExecutor(size) as pool:
+        for found in pool.map(work, range(size)):
+            assert [native.equal(own) for native, own in found] == [True] * len(counts)
 
 
 def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> None:

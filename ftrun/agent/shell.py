@@ -277,6 +277,8 @@ class Agent:
                 self._fleet.memory.rewind(incarnation, number, boundary)
             case e.ShareMemory(replica_id, step):
                 self._fleet.memory.share(replica_id, step)
+            case e.DropMemory(replica_id):
+                self._fleet.memory.drop(replica_id)
             case e.LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:

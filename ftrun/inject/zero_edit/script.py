@@ -123,6 +123,7 @@ class Script:
         self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
+        self.counters.walk.writers = self.directories.writers
         self.rewriting = Rewriting(self)
         kept = self.memory or keeper
         if kept is not None:

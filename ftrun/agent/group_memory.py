@@ -70,6 +70,7 @@ class MemorySnapshots:
         self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
         self._has_manager = False
         self._left: dict[str, tuple[int, GroupMemory]] = {}  # by replica, and from which step
+        self._over: set[str] = set()  # replicas that are not started here any more
         self._replica_of: dict[str, str] = {}
         self.elsewhere: dict[str, Stored] = {}
         self.on_disk: Stored | None = None
@@ -126,6 +127,7 @@ class MemorySnapshots:
             return
         self._forget_ended()
         self._replica_of[incarnation] = replica_id
+        self._over.discard(replica_id)
         self._keep_left(replica_id, sound_until)
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
         several = self._settings.replicas > 1
@@ -205,7 +207,8 @@ class MemorySnapshots:
             place = max(found, key=lambda generation: generation.number)
         newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         set_up_s = board.read(rank, Word.SET_UP) / 1e9
-        return Kept(Fall(fall) if fall else place, newest, reached, set_up_s, board.why)
+        written = Fall(fall) if fall else None
+        return Kept(written or place, newest, reached, set_up_s, board.why, written)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
         """The words of all ranks."""
@@ -251,11 +254,16 @@ class MemorySnapshots:
         self._forget_ended()
         if self._settings.replicas == 1:
             self._ended = incarnation, known
-        elif (step := _boundary(known)) is not None:
+        elif replica_id not in self._over and (step := _boundary(known)) is not None:
             self._drop_left(replica_id)
             self._left[replica_id] = step, known
         else:
             known.close()
+
+    def drop(self, replica_id: str) -> None:
+        """The replica is not started here any more: nobody needs what it leaves."""
+        self._over.add(replica_id)
+        self._drop_left(replica_id)
 
     def _keep_left(self, replica_id: str, sound_until: float) -> None:
         """The next incarnation begins: keep of what is left only that which it may begin from."""

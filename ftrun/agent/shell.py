@@ -275,6 +275,8 @@ class Agent:
                 self._fleet.hold(incarnation)
             case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
+            case e.DropMemory(replica_id):
+                self._fleet.memory.drop(replica_id)
             case e.LookAtBoard(_, incarnation):
                 seen = self._fleet.memory.seen(incarnation)
                 if seen is not None:

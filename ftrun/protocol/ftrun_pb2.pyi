@@ -575,16 +575,18 @@ class WorkerMessage(_message.Message):
     def __init__(self, key: _Optional[_Union[WorkerKey, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., built: _Optional[_Union[Built, _Mapping]] = ..., build_failed: _Optional[_Union[BuildFailed, _Mapping]] = ..., promised: _Optional[_Union[Promised, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., in_force: _Optional[_Union[InForce, _Mapping]] = ..., errored: _Optional[_Union[Errored, _Mapping]] = ..., healed: _Optional[_Union[Healed, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., present: _Optional[_Union[Present, _Mapping]] = ...) -> None: ...
 
 class ReplicaStarted(_message.Message):
-    __slots__ = ("replica_id", "incarnation", "restarts", "restarts_left")
+    __slots__ = ("replica_id", "incarnation", "restarts", "restarts_left", "mends")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    MENDS_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     incarnation: str
     restarts: int
     restarts_left: int
-    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., restarts_left: _Optional[int] = ...) -> None: ...
+    mends: bool
+    def __init__(self, replica_id: _Optional[str] = ..., incarnation: _Optional[str] = ..., restarts: _Optional[int] = ..., restarts_left: _Optional[int] = ..., mends: bool = ...) -> None: ...
 
 class StartFailure(_message.Message):
     __slots__ = ("signature", "exit_code", "words")

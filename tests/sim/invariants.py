@@ -214,6 +214,7 @@ class Invariants:
     def heals(self, key: WorkerKey) -> None:
         """The next state of this rank is not its own work (C2)."""
         self.lineages.heals(key)
+        self.quorums.healed.add(key)
         self._refusals.pop(key, None)
 
     def in_force(self, quorum: Quorum) -> None:

@@ -30,7 +30,7 @@ from ftrun.core.lighthouse.events import (
 )
 from ftrun.core.lighthouse.machine import Lighthouse
 from ftrun.core.lighthouse.phases import Phase
-from tests.sim.actor import SETTINGS, Actor, Crashed
+from tests.sim.actor import JOIN_TIMEOUT_S, SETTINGS, Actor, Crashed
 from tests.sim.violation import require
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class LighthouseProcess(Actor):
         self._settings = settings
         self.streams: list[Stream] = []  # also streams without a Hello yet
         self.sessions: dict[str, Stream] = {}
+        self._mends: set[str] = set()  # incarnations of which an agent has said so
         self._timer = 0
         self._timer_at: float | None = None
 
@@ -132,6 +133,9 @@ class LighthouseProcess(Actor):
         """One event, its instructions, and the one timer."""
         world = self.world
         world.note(self.name, "event", event)
+        for message in event.messages if isinstance(event, AgentSent) else ():
+            if isinstance(message, m.ReplicaStarted):
+                (self._mends.add if message.mends else self._mends.discard)(message.incarnation)
         instructions = self.core.handle(event, world.now)
         self.core.check()
         self._check_account()
@@ -223,10 +227,19 @@ class LighthouseProcess(Actor):
             world.invariants.excuse(message.incarnation, "it was asked to leave")
         elif isinstance(message, m.RestartReplica):
             world.invariants.excuse(message.incarnation, "it was given up")
+            self._check_patience(message)
             world.refusal_rules.gives_up(message)
         stream = self.sessions.get(agent_id)
         if stream is not None:
             stream.down.send(message)
+
+    def _check_patience(self, given_up: m.RestartReplica) -> None:
+        """One in which a worker is being replaced is waited for, where that is asked for (Q4)."""
+        is_known = given_up.incarnation in self._mends and self.world.job.waits_for_mends
+        if is_known and given_up.reason.startswith("no answer"):
+            after_s = float(given_up.reason.split()[3])
+            text = f"{given_up.incarnation} is given up in a mend after {after_s:.0f} s"
+            require(after_s >= JOIN_TIMEOUT_S, "Q4", text)
 
     def _arm(self) -> None:
         deadline = self.core.next_deadline()

@@ -21,6 +21,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ftrun.core import messages as m
+from ftrun.core.agent.slot_state import SlotPhase
 from ftrun.core.data.plan import DataPosition
 from ftrun.core.ids import Attempt, StateId
 from ftrun.core.quorum import Quorum
@@ -201,6 +202,17 @@ def _replace(world: World, worker: Worker) -> None:
             reduction.final = reduction.final[0], len(machine.contributors())
     worker.succeeds(machine)
     worker.pause(duration_s)
+    tell(worker)
+
+
+def tell(worker: Worker) -> None:
+    """Its agent tells the lighthouse whether a worker of the replica is being replaced."""
+    key, agent = worker.key, worker.agent
+    group = [x for x in agent.workers.values() if x.key.incarnation == key.incarnation]
+    mends = any(x.mends is not None for x in group)
+    slot = agent.supervisor.slots.of_incarnation(key.incarnation)
+    if agent.alive and slot is not None and slot.phase is SlotPhase.RUNNING:
+        agent.tell(m.ReplicaStarted(key.replica_id, key.incarnation, 0, mends=mends))
 
 
 def highest_of(worker: Worker, own: Attempt) -> Attempt:
@@ -237,6 +249,7 @@ def goes_on(worker: Worker) -> None:
     """A successor has come to where the lost one was: what was on its way to that one is lost."""
     assert worker.mends is not None, "it is replaced"
     highest, worker.mends = highest_of(worker, worker.mends), None
+    tell(worker)
     held, worker._held = worker._held, []
     for action, args in held:
         owner, name = getattr(action, "__self__", None), getattr(action, "__name__", "")

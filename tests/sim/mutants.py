@@ -201,6 +201,10 @@ def _nobody(*_: Any) -> tuple[str, ...]:
     return ()
 
 
+def _nobody_is_spared(_: Any) -> frozenset[str]:
+    return frozenset()
+
+
 def _any_is_enough(votes: Any) -> bool:
     return any(flag for _, _, flag in votes.values())
 
@@ -742,6 +746,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "puts inputs back in place of results that stand": Mutant(
         StepMachine, "_repair_under", _puts_all_inputs_back, "S7", _MENDS
+    ),
+    "gives up replicas in a mend": Mutant(
+        forming.Forming, "_to_spare", _nobody_is_spared, "Q4", _MENDS
     ),
     "a successor does not answer": Mutant(mending, "answers", _does_nothing, "Q2", _MENDS),
     "results are handed out before they are logged": Mutant(

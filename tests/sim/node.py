@@ -16,7 +16,7 @@ from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import WorkerKey
 from tests.sim.actor import HEARTBEAT_TIMEOUT_S, ISOLATION_LIMIT_S, STANDSTILL_FACTOR, Actor
-from tests.sim.mending import Left
+from tests.sim.mending import Left, tell
 from tests.sim.network import Stream
 from tests.sim.violation import Violation, require
 from tests.sim.worker import Worker
@@ -219,7 +219,7 @@ class Agent(Actor):
     def _carry_out(self, instruction: s.Instruction) -> None:
         match instruction:
             case s.SendToLighthouse(message):
-                self._tell(message)
+                self.tell(message)
             case s.StartReplica(replica_id, incarnation, sound_until=until):
                 self._starting[incarnation] = None
                 delay_s = self.world.rng.uniform(0.01, 0.05)
@@ -269,7 +269,7 @@ class Agent(Actor):
             worker.from_agent.send(m.AskReport())
             self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # no processor time
 
-    def _tell(self, message: m.FromAgent) -> None:
+    def tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.AgentLeaving):
             if self.world.receives(self):
                 self.host.excuse("it was asked to leave")
@@ -421,6 +421,9 @@ class Agent(Actor):
             worker.from_agent.send(m.AskReport())
         for message in (*supervisor.absent(), *supervisor.apart()):
             self.stream.up.send(message)
+        for worker in self.workers.values():
+            if worker.mends is not None:
+                tell(worker)
         self.sees_peers()
 
     def sees_peers(self) -> None:
@@ -429,7 +432,7 @@ class Agent(Actor):
         silent = tuple(x.name for x in hosts if x.silent_until > self.world.now)
         if self.stream is not None and silent != self._silent:
             self._silent = silent
-            self._tell(m.PeersSilent(silent))
+            self.tell(m.PeersSilent(silent))
 
     def _refused(self) -> None:
         self._failures += 1
@@ -460,7 +463,7 @@ class Agent(Actor):
                 for evidence in self.supervisor.evidence.again(self.world.now):
                     self._send_evidence(evidence)
             case m.AskHeartbeat():
-                self._tell(m.Heartbeat(quiet=True))
+                self.tell(m.Heartbeat(quiet=True))
             case m.AssignSlots() | m.StopReplica() | m.KillWorkers():
                 self.handle(message)
             case m.ToWorkers(targets, inner):
@@ -488,5 +491,5 @@ class Agent(Actor):
         if self.stream is not None:
             progress, self._progress = tuple(self._progress.values()), {}
             self._asked.append(self.world.now)
-            self._tell(m.Heartbeat(progress))
+            self.tell(m.Heartbeat(progress))
         self.world.at(HEARTBEAT_S, self, self._beat)

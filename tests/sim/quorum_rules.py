@@ -28,6 +28,8 @@ class QuorumRules:
         self._workers = workers
         self.excused: dict[str, str] = {}
         self.ended: set[str] = set()
+        self.healed: set[WorkerKey] = set()  # those whose state is not what they came with
+        self._newcomers: frozenset[str] = frozenset()  # in the last quorum, by slot
         self._unheard: set[str] = set()  # of these: while no lighthouse led
         self.closed: frozenset[str] = frozenset()
         self.left: set[WorkerKey] = set()
@@ -107,6 +109,7 @@ class QuorumRules:
             self._prior = self._last[1]  # until it is carried out, leavers are still there
         self._last = (quorum.attempt, members)
         self._last_step = quorum.step or 0
+        self._begins_with(quorum)
         self._struck -= set(members)
         self._missing -= {incarnation for _, incarnation in members}
         self._ever |= set(members)
@@ -133,6 +136,7 @@ class QuorumRules:
             self._prior = ()
             self._last = (quorum.attempt, members)
             self._last_step = quorum.step or 0
+            self._begins_with(quorum)
             self._struck -= set(members)
             self._missing -= {incarnation for _, incarnation in members}
             self._ever |= set(members)
@@ -197,12 +201,23 @@ class QuorumRules:
         too_few = any((k.replica_id, k.incarnation) in survivors for k in self.too_few)
         if of_all and len(survivors) >= enough and not too_few:
             others = [x for x in members if x not in survivors]
+            if all(self._is_to_heal(x) for x in survivors):
+                return  # nobody trains any more: all begin as at the start
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor has its first state: unaccounted members are needed (C6)
             fresh = [
                 x for x in others if x not in self._ever
             ]  # others were unaccounted, and are back (C6)
             require(not fresh, "Q4", f"{quorum.attempt} takes {fresh} for survivors")
+
+    def _begins_with(self, quorum: Quorum) -> None:
+        self._newcomers = frozenset(quorum.newcomers)
+        self.healed = {key for key in self.healed if key.replica_id not in self._newcomers}
+
+    def _is_to_heal(self, member: Incarnation) -> bool:
+        """It was to heal in the last quorum, and some worker of it has not."""
+        keys = {WorkerKey(*member, rank) for rank in range(self._workers)}
+        return member[0] in self._newcomers and not keys <= self.healed
 
 
 class PromiseRules:

@@ -97,7 +97,7 @@ SOON = {
     "a latecomer waits for replicas that wait for it": 73,
     "a successor sends while it repeats": 193,
     "results stand that only some have": 38,
-    "a successor counts those of the quorum that it began with": 1230,
+    "a successor counts those of the quorum that it began with": 216,
     "results are handed out before they are logged": 199,
     "commits after its lease": 2251,
     "chooses a state by its step alone": 1748,

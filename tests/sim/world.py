@@ -150,6 +150,10 @@ class Job:
         """The number of contributors, the rest are spares; None: no spares."""
         return self.min_size if self.spares else None
 
+    @property
+    def waits_for_mends(self) -> bool:
+        return self.is_kept and self.workers == 1
+
     def spec(self, standstill_limit_s: float = 0.0) -> JobSpec:
         """The job as agents announce it."""
         return JobSpec(
@@ -163,7 +167,7 @@ class Job:
             nodes=self.agents,
             hang_timeout_s=standstill_limit_s,
             accepts_fewer=self.accepts_fewer,
-            waits_for_mends=self.is_kept and self.workers == 1,
+            waits_for_mends=self.waits_for_mends,
         )
 
 
@@ -433,6 +437,8 @@ class World:
         drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations.values())
         if self.gives_up or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
+        for worker in self._lasting_mistakes():  # it has come to its pass since
+            worker.crash()
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
             self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))
 

@@ -14,6 +14,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     drain 0,1                         these replicas are to leave (as one that moves does)
     A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
+    A says mends 0a (a worker of it is being replaced; it has "started" when that is over)
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
     A says raised 0a@7: words (at step 7)
     A says finished 0a [idle] [unjoined] [early=7] | A says leaves
@@ -116,11 +117,11 @@ class Replay:
         names = {"replicas": "replicas", "workers": "workers_per_replica", "min": "min_replicas"}
         names |= {"join": "join_timeout_s", "heartbeat": "heartbeat_timeout_s", "id": "job_id"}
         names |= {"isolation": "isolation_limit_s", "nodes": "nodes", "rebalance": "rebalance"}
-        names |= {"hang": "hang_timeout_s", "fewer": "accepts_fewer"}
+        names |= {"hang": "hang_timeout_s", "fewer": "accepts_fewer", "waits": "waits_for_mends"}
         values: dict[str, Any] = {}
         for key, value in _options(words).items():
             is_float = names[key].endswith("_s")
-            if key in ("rebalance", "fewer"):
+            if key in ("rebalance", "fewer", "waits"):
                 value = str(int(value == "yes"))
             values[names[key]] = value if key == "id" else float(value) if is_float else int(value)
         self.spec = replace(self.spec, **values)
@@ -208,9 +209,10 @@ class Replay:
     def _said(self, agent_id: str, words: list[str], text: str) -> m.FromAgent:
         kind, rest = words[0], words[1:]
         detail = text.partition(": ")[2]
-        if kind == "started":
+        if kind in ("started", "mends"):
             self.agents[rest[0]] = agent_id
-            return m.ReplicaStarted(*_replica(rest[0]), int(_options(rest[1:]).get("restarts", 0)))
+            restarts = int(_options(rest[1:]).get("restarts", 0))
+            return m.ReplicaStarted(*_replica(rest[0]), restarts, mends=kind == "mends")
         if kind in ("lost", "killed"):
             return m.ReplicaLost(*_replica(rest[0].rstrip(":")), detail, kind == "killed")
         if kind == "raised":

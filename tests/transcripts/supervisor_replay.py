@@ -14,6 +14,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     0a exits 5 having recorded KeyError: inner | 0a exits -9 for want of memory: words
     0a dies -9                    the same words: its process is not gone so far
     0a.1 exits -9 keeping 7 | 0a.1 exits -9 keeping LOG_FULL        the step of its memory snapshot
+    0a.1 exits -9 keeping what has written LATE_GROUP         a process has given that as a reason
     0a board: number 1; published 1,1; done 5,5; joined 1,0; over 0,0; falls 0,0
     0a raises [at 7] [healing]: ValueError: no
     0a has no manager [and trains] | 0a wants world: reason | 0a beats | 0a pauses for 30: eval
@@ -211,6 +212,8 @@ class Replay:
                 return f"pass on {signal_name(number)}"
             case e.ShowStacks():
                 return "show stacks"
+            case e.DropMemory(replica_id):
+                return f"drop the memory of {replica_id}"
             case e.SweepReplica():
                 return f"sweep {self._of(instruction)}"
             case e.SendToLighthouse(message):
@@ -238,8 +241,9 @@ class Replay:
 
     def _sent(self, message: m.FromAgent) -> str:
         match message:
-            case m.ReplicaStarted(_, _, restarts):
-                return f"started {self._of(message)}: {restarts}, {message.restarts_left} left"
+            case m.ReplicaStarted(_, _, restarts, left, mends):
+                what = "mends" if mends else "started"
+                return f"{what} {self._of(message)}: {restarts}, {left} left"
             case m.ReplicaLost(_, _, cause, killed, start, kind, raised, follows):
                 at_start = f", at its start: {start.exit_code} {start.words}" if start else ""
                 by_us = ", killed" if killed else ""
@@ -347,7 +351,8 @@ def _kept(text: str) -> e.Kept:
     """The step of its newest snapshot in memory, or why there is none."""
     if text.isdecimal():
         return e.Kept(Generation(int(text), 0), int(text), int(text))
-    return e.Kept(Fall[text], -1)
+    fall = Fall[text.removeprefix("what has written ")]
+    return e.Kept(fall, -1, written=None if text == fall.name else fall)
 
 
 def _board(r: Replay, name: str, text: str) -> e.Event:

@@ -30,7 +30,7 @@ class Kept:
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
     as the script counts; -1: there is none. ``reached``: how many it has taken. ``set_up_s``: so
     long its main thread has worked to its first generation. ``why``: what a worker has told of the
-    reason.
+    reason. ``written``: the reason that a process of the group has written.
     """
 
     place: Generation | Fall
@@ -38,6 +38,7 @@ class Kept:
     reached: int = 0
     set_up_s: float = 0.0
     why: str = ""
+    written: Fall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +403,13 @@ class SweepReplica(OfIncarnation):
 
 
 @dataclass(frozen=True, slots=True)
+class DropMemory:
+    """This replica is not started here any more: nobody goes on from what it has in memory."""
+
+    replica_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SendToLighthouse:
     """Send on the open stream. Without a stream the next Hello has the same facts."""
 
@@ -482,6 +490,7 @@ Instruction: TypeAlias = (
     | MakeDecree
     | HoldGroup
     | RewindMemory
+    | DropMemory
     | LookAtBoard
     | StartStandby
     | SignalReplica

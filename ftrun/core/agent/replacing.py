@@ -129,6 +129,8 @@ class Replacing(Part):
             self._end_all(slot, slot.alive - {rank} if is_gone else slot.alive)
             return True
         self._out.add(e.MakeDecree(slot.replica_id, slot.incarnation, outcome.number, rank))
+        if not self._is_one:
+            self._out.send(mend_of(slot))
         slot.look_at = self._out.now + LOOK_S
         slot.slow_at = self._out.now + SLOW_S if slot.slow_at is None else slot.slow_at
         if is_gone:
@@ -191,13 +193,16 @@ class Replacing(Part):
 
     def was_late(self, incarnation: str, reason: str) -> bool:
         """The other replicas go on without one, for a ``reason``: it restarts, by the restart of
-        the death, if one of its workers is being replaced, or the step since is not decided."""
+        the death, if one of its workers is being replaced, or was so too late, and the step since
+        is not decided. False: its mend, if there was one, is not the cause."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is None or slot.phase is not SlotPhase.RUNNING or self._is_one:
             return False
         if reason.startswith((DIVERGED, *WHOLE)) or not (slot.replaced or slot.untold):
             return False
         if not slot.replaced:
+            if slot.mending is None or not slot.mending.is_late(self._out.now):
+                return False
             slot.untold.pop()
             slot.replaced = slot.mended
             for known in slot.replaced.values():
@@ -205,6 +210,22 @@ class Replacing(Part):
         slot.fall, slot.verdict = words.WAS_LATE, Restart(0.0, slot.budget.spent)
         self._fail(slot, next(iter(slot.replaced.values())).end)
         return True
+
+    def gone_badly(self, slot: SlotState, end: e.WorkerExited) -> None:
+        """A worker of a group that has failed has ended: what was written until then counts, which
+        no look at the board may have seen."""
+        mending, kept = slot.mending, end.kept
+        if mending is None or mending.fallen or kept is None or kept.written is None:
+            return
+        mending.fallen = kept.written
+        if slot.fall == words.WAS_LATE:
+            slot.fall = self._why_not(slot, kept.why)
+
+    def lets_go(self, slot: SlotState) -> None:
+        """The replica is not started here any more: nobody goes on from what it has in memory."""
+        if slot.mending is not None and not (self._is_one or self._ending.has_begun):
+            slot.mending, slot.replaced = None, {}
+            self._out.add(e.DropMemory(slot.replica_id))
 
     def stops_waiting(self, slot: SlotState) -> None:
         """The group is to stop while it waits for a node: nothing of it runs."""
@@ -307,12 +328,8 @@ class Replacing(Part):
 
     def _falls(self, slot: SlotState, why: str, staying: Sequence[int]) -> None:
         """A mend has fallen: all begin again, from memory if that is sound."""
-        assert slot.mending is not None, "it has fallen"
-        known = next(iter(slot.replaced.values()))
-        first, life = known.end, slot.lives[known.end.group_rank]
-        started = life if life > known.failure.restarts else None
-        reason = first.group_rank, slot.mending.fallen, why, started, staying
-        slot.fall = words.not_replaced(*reason, is_one=self._is_one)
+        first = next(iter(slot.replaced.values())).end
+        slot.fall = self._why_not(slot, why, staying)
         slot.verdict = Restart(0.0, slot.budget.spent)
         if self._can_begin_again(slot, first.group_rank):
             self._end_all(slot, slot.alive)
@@ -322,6 +339,15 @@ class Replacing(Part):
         for rank, known in sorted(slot.replaced.items()):
             if known.incident and rank != first.group_rank:
                 self._failures.was_replaced(slot, slot.ends, known, then, 0, 0.0)
+
+    def _why_not(self, slot: SlotState, why: str, staying: Sequence[int] = ()) -> str:
+        """Why a mend has fallen; ``why``, ``staying``: as of words.not_replaced."""
+        assert slot.mending is not None, "it has fallen"
+        known = next(iter(slot.replaced.values()))
+        rank = known.end.group_rank
+        started = slot.lives[rank] if slot.lives[rank] > known.failure.restarts else None
+        reason = rank, slot.mending.fallen, why, started, staying
+        return words.not_replaced(*reason, is_one=self._is_one)
 
     def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
         """End those that have raised. If all wait, the one that has made the fewest calls hangs.
@@ -341,7 +367,7 @@ class Replacing(Part):
             self._out.add(e.SignalWorker(key, SIGKILL))
 
     def _mended(self, slot: SlotState, event: e.BoardSeen, after_s: float) -> None:
-        left, known = slot.budget.left, (slot.ends, slot.replaced, dict(slot.lives))
+        known = (slot.ends, slot.replaced, dict(slot.lives))
         mend = Mend(*known, after_s, slot.budget.spent, slot.rewound_to, slot.fall)
         slot.untold.append(mend)
         if slot.awaited is None:
@@ -355,7 +381,7 @@ class Replacing(Part):
         slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
         slot.slow_at = None
         slot.goes_on(self._out.now)
-        self._out.send(ReplicaStarted(slot.replica_id, slot.incarnation, slot.restarts, left))
+        self._out.send(mend_of(slot))
 
     def _tell(self, slot: SlotState, lost: int | None) -> None:
         """What the last mends have cost. ``lost``: so many steps; None: nobody knows."""
@@ -403,3 +429,9 @@ class Replacing(Part):
         slot.hung = slot.stacks_at = None
         if not slot.failure_reports:
             slot.kill_at = None
+
+
+def mend_of(slot: SlotState) -> ReplicaStarted:
+    """Whether workers of a replica are being replaced."""
+    counts = slot.restarts, slot.budget.left, bool(slot.replaced)
+    return ReplicaStarted(slot.replica_id, slot.incarnation, *counts)

@@ -56,7 +56,7 @@ from ftrun.core.agent.lease import AgentLease
 from ftrun.core.agent.on_request import OnRequest
 from ftrun.core.agent.outage import Outage
 from ftrun.core.agent.outbox import Outbox
-from ftrun.core.agent.replacing import Replacing
+from ftrun.core.agent.replacing import Replacing, mend_of
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.slot_state import Outcome, SlotPhase, SlotState
 from ftrun.core.agent.slot_table import NodeSlots
@@ -189,10 +189,12 @@ class Supervisor:
         """After a Hello: the replicas of which no worker has a Manager to report with."""
         return tuple(runs_apart(slot) for slot in self.slots if slot.is_apart)
 
-    def absent(self) -> tuple[m.ReplicaGivenUp | m.ReplicaFinished | m.WorkerMessage, ...]:
-        """After a Welcome: replicas of which a new lighthouse may not know that they stay away."""
+    def absent(self) -> tuple[m.FromAgent, ...]:
+        """After a Welcome: replicas of which a new lighthouse may not know that they stay away, or
+        that workers of them are being replaced."""
         given_up = [slot.given_up for slot in self.slots if slot.given_up is not None]
-        return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early())
+        mends = [mend_of(slot) for slot in self.slots if slot.replaced]
+        return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early(), *mends)
 
     @property
     def isolated(self) -> bool:
@@ -257,7 +259,7 @@ class Supervisor:
 
     def _forget(self, slot: SlotState) -> None:
         if not slot.alive:
-            self.slots.remove(slot)
+            self._remove(slot)
             return
         slot.forgotten = True
         if slot.phase is SlotPhase.STOPPING:
@@ -269,6 +271,10 @@ class Supervisor:
             self._fail(slot, e.WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
         else:
             self._stopping.kill(slot)
+
+    def _remove(self, slot: SlotState) -> None:
+        self._replacing.lets_go(slot)
+        self.slots.remove(slot)
 
     def _start(self, slot: SlotState) -> None:
         lives = slot.started
@@ -359,6 +365,8 @@ class Supervisor:
             slot.status = end.status
             if end.status:
                 slot.done.discard(end.group_rank)
+        if slot.is_failing:
+            self._replacing.gone_badly(slot, end)
 
     def _fail(self, slot: SlotState, event: e.WorkerExited) -> None:
         """Kill the rest of a broken group, and then report its loss.
@@ -400,7 +408,7 @@ class Supervisor:
         sweep = e.SweepReplica(slot.replica_id, slot.incarnation)
         if slot.forgotten:
             self._stopping.report_lost(slot, "its slot was given to another agent")
-            self.slots.remove(slot)
+            self._remove(slot)
         elif slot.restart_in_s is not None and not self.is_ending:
             self._wait(slot, slot.restart_in_s)
         elif slot.leaves is not None and slot.outcome_ahead is None and not self.is_ending:
@@ -505,6 +513,8 @@ class Supervisor:
             if _due(slot.look_at, self._out.now):
                 self._replacing.look(slot)
             self._replacing.stops_waiting(slot)
+            if slot.phase is SlotPhase.ENDED:
+                self._replacing.lets_go(slot)
             if slot.phase is SlotPhase.RUNNING:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ftrun.base.words import counted
 from ftrun.core import messages as m
 from ftrun.core.activity import BY_INTENTION
 from ftrun.core.ids import replica_order
@@ -38,6 +39,7 @@ class Forming:
         self._gathering_since: float | None = None
         self._is_lost = False  # nobody holds the job's state: the next quorum starts over
         self._silence_check = SilenceCheck()
+        self._spared: frozenset[str] = frozenset()
         self._tries = 0
         self._tried_step = -1
         self._blame: Blame | None = None  # since the last commit; None: for nothing
@@ -81,7 +83,8 @@ class Forming:
         state.stalled.clear()
         state.too_few.clear()
         state.enter(Phase.REJOIN)
-        state.expect(state.live, state.rejoin_timeout_s)
+        state.expect(state.live, state.settings.rejoin_timeout_s)
+        self._spared = frozenset()
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
@@ -93,34 +96,57 @@ class Forming:
             return True
         if state.waiting.done:
             return self._go_on()
+        if self._spared and self._spared != self._to_spare():  # an answer, or the end of a mend
+            assert state.waiting.until is not None, "they are waited for"
+            usual_at = state.now + state.settings.rejoin_timeout_s
+            state.waiting.until = min(state.waiting.until, usual_at)
+            self._spared = frozenset()
         if state.waiting.is_over(state.now) and self._is_silence_over():
-            if self._spares_the_last():
-                return False
-            state.waiting.until = None
-            cause = f"no answer within {state.rejoin_timeout_s:g} s; it is replaced"
-            state.replace(state.waiting.silent(), cause)
-            return True
+            cause = f"no answer within {state.now - state.since:.0f} s; it is replaced"
+            spared = self._to_spare()
+            late = frozenset(state.waiting.silent()) - spared
+            state.replace(late, cause)
+            self._spare(spared)
+            return bool(late)
         return False
 
-    def _spares_the_last(self) -> bool:
-        """Whether silent survivors, without which nobody holds the job's state, get more time: one
-        may be replacing a worker, and nobody would go on without it."""
-        state, until = self._state, self._state.since + self._state.spec.join_timeout_s
-        if state.now >= until or not state.live.issubset(state.waiting.silent()):
-            return False
-        state.waiting.until = until
+    def _to_spare(self) -> frozenset[str]:
+        """The silent survivors that are waited for as long as a start may take.
+
+        Those in which a worker is being replaced, where the user has asked for that; and all while
+        none has answered, because one may be replacing a worker, and nobody would go on without it.
+        """
+        state = self._state
+        silent = frozenset(state.waiting.silent())
+        if state.now >= state.since + state.spec.join_timeout_s:
+            return frozenset()
+        if state.live <= silent:
+            return silent
+        waits = state.spec.waits_for_mends
+        return frozenset(name for name in silent if waits and state.replicas[name].mends)
+
+    def _spare(self, spared: frozenset[str]) -> None:
+        """Wait longer for these, if there are any."""
+        state = self._state
+        self._spared, state.waiting.until = spared, None
+        if not spared:
+            return
+        state.waiting.until = state.since + state.spec.join_timeout_s
+        why = "nobody else holds the job's state"
+        if not state.live <= spared:
+            why = "a worker is being replaced there"
+        left_s = state.waiting.until - state.now
         text = (
-            f"The lighthouse waits for {replicas(state.live)} for {until - state.now:.0f} s more "
-            "at most, because nobody else holds the job's state."
+            f"The lighthouse waits for {replicas(spared)} for {left_s:.0f} s more at most, because "
+            f"{why}."
         )
-        state.outbox.notice("waiting", state.live, text)
-        return True
+        state.outbox.notice("waiting", spared, text)
 
     def _is_silence_over(self) -> bool:
         """Whether silent survivors are given up: not at once, because we may have been paused."""
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
-        timeout_s, late_s = state.rejoin_timeout_s, state.now - waiting.until
+        timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
         if self._silence_check.ends(state.since, timeout_s, state.now, late_s):
             return True
         waiting.until = self._silence_check.next_look_at
@@ -135,6 +161,9 @@ class Forming:
         if found.wait_for:
             self.goes_on_at = None if case.finishing else self._all_fenced_at()
             return False
+        if not found.may_decide and not any(survivor.has_healed for survivor in case.survivors):
+            state.put_off(found.survivors)  # they were to heal, and nobody is left who could serve
+            return True
         return bool(found.members) and self._issue(found)
 
     def _case(self) -> Case:
@@ -178,7 +207,8 @@ class Forming:
         if not self._is_due:
             return False
         if state.slots.done():
-            state.end(*outcome(state, NOBODY_IS_LEFT))
+            # The holders of the job's state are done; who is left would train from the beginning.
+            state.end(*outcome(state, NOBODY_HOLDS_IT if stay else NOBODY_IS_LEFT))
             return True
         state.departed.clear()
         state.install(None, ())
@@ -218,14 +248,15 @@ class Forming:
             cause = "it holds no whole state and nobody is left to heal from; it is replaced"
             state.replace(ids, cause)
             return True
-        if found.survivors and not found.may_decide and state.slots.done():
-            # The holders of the job's state are done; the rest would train from the beginning.
-            state.end(*outcome(state, NOBODY_HOLDS_IT))
-            return True
         last = state.quorum
         stands = self._standing(ids, last) if last and len(last.members) == len(ids) else None
         if stands is not None:
             choice = Choice(stands.state, tuple(sorted(ids, key=replica_order)), ())
+        if found.survivors and not found.may_decide and state.slots.done():
+            # The holders of the job's state are done; the rest would train from the beginning.
+            state.end(*outcome(state, NOBODY_HOLDS_IT))
+            return True
+        lost = state.step_max - choice.state.step
         is_new, refused, tries = self._refused(choice)
         if is_new:
             self.forgive()  # those before it, too, may have failed by this operation
@@ -240,7 +271,7 @@ class Forming:
         state.expect(ids, state.settings.build_timeout_s)
         state.journal()
         state.send(ids, m.NewQuorum(quorum, refused, tries, self._pauses(ids)))
-        self._notice_anew(choice.state.step)
+        self._notice_anew(choice.state.step, 0 if found.may_decide and not self._is_lost else lost)
         return True
 
     def _refused(self, choice: Choice) -> tuple[bool, str, int]:
@@ -266,10 +297,14 @@ class Forming:
         found = (self._state.replicas[name].progress for name in ids)
         return any(word is not None and word.phase in BY_INTENTION for word in found)
 
-    def _notice_anew(self, step: int) -> None:
-        """Notice that training starts over; only now, because the loss might have ended the job."""
-        if self._is_lost:
-            self._is_lost = False
+    def _notice_anew(self, step: int, lost: int) -> None:
+        """Notice that training starts over; only now, because the loss might have ended the job.
+
+        ``lost``: so many steps, as far as they are known.
+        """
+        is_lost, self._is_lost = self._is_lost, False
+        text = f"Nobody who is left holds more: training goes on from step {step}."
+        if is_lost:
             text = (
                 "All replicas were lost, or had left, and nobody holds the job's state any more: "
                 f"training begins again at step {step}"
@@ -279,6 +314,10 @@ class Forming:
                     else ", or where a checkpoint of the script's own has left off."
                 )
             )
+        if lost > 0:
+            were = "is" if lost == 1 else "are"
+            text += f" {counted(lost, 'step')} {were} lost, as far as is known."
+        if is_lost or lost > 0:
             self._state.outbox.notice("lost", (), text)
 
     def _quorum(self, choice: Choice, stands: Standing | None) -> Quorum:

@@ -32,7 +32,8 @@ class Replica:
     stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
     ``joined_at``: when it came into its first quorum; 0.0: before this lighthouse began.
     ``waits_since``: since when it waits in a collective of the script's own.
-    ``is_anew``: its script has shut a Manager down and made this one.
+    ``is_anew``: its script has shut a Manager down and made this one. ``mends``: a worker of it is
+    being replaced.
     ``begun``: the last attempt whose first step its main thread has begun. ``facts``: what its
     agent has measured of each worker, by group_rank, with the time of the measurement.
     """
@@ -58,6 +59,7 @@ class Replica:
     joined_at: float = 0.0
     waits_since: float | None = None
     is_anew: bool = False
+    mends: bool = False
     facts: dict[int, tuple[float, WorkerFacts]] = field(default_factory=dict)
     target: RunningReplica = field(init=False)
     _member: Member | None = field(init=False, default=None, repr=False)

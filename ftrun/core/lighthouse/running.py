@@ -128,9 +128,13 @@ class Running:
     def on_started(self, agent: Agent, started: m.ReplicaStarted) -> None:
         name = started.replica_id
         running = m.RunningReplica(name, started.incarnation)
-        if self._state.replicas.find(name, started.incarnation) is not None:
-            self._state.slots[name].restarts = started.restarts  # a worker of it was replaced
+        known = self._state.replicas.find(name, started.incarnation)
+        if known is not None:  # a worker of it is replaced
+            known.mends = started.mends
+            self._state.slots[name].restarts = started.restarts
             self._state.slots[name].restarts_left = started.restarts_left
+        elif started.mends:
+            pass  # it has been given up meanwhile
         elif self._start(agent, running) is not None:
             self._state.slots[name].restarts = started.restarts
             self._state.slots[name].restarts_left = started.restarts_left

@@ -133,12 +133,6 @@ class MembershipState:
         return min(self.spec.nodes, self.groups_placed or self.spec.nodes)
 
     @property
-    def rejoin_timeout_s(self) -> float:
-        """How long an interrupted replica may take to answer; one may be replacing a worker."""
-        spec = self.spec
-        return spec.join_timeout_s if spec.waits_for_mends else self.settings.rejoin_timeout_s
-
-    @property
     def needed(self) -> int:
         """The smallest quorum that may be formed; replicas that have finished do not count."""
         return max(1, min(self.least, self.slots.open_count))

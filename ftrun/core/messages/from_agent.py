@@ -21,7 +21,7 @@ class JobSpec:
     user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
     ``spare_nodes``: how many nodes are to stand by. ``on_corruption``: what follows when replicas
     hold unlike parameters that were equal (core/failure_kinds.py). ``waits_for_mends``: a lost
-    worker is to be replaced in its replica, so a silent one is waited for like a newcomer.
+    worker is replaced in its replica, which is waited for like a newcomer meanwhile.
     """
 
     job_id: str
@@ -91,11 +91,13 @@ class WorkerMessage:
 class ReplicaStarted(OfIncarnation):
     """The agent has started an incarnation of a slot; ``restarts`` counts the earlier ones.
 
-    ``restarts_left``: of the slot's budget; None: the agent is older than this field.
+    ``restarts_left``: of the slot's budget; None: the agent is older than this field. It is sent
+    again when a worker is to be replaced in it (``mends``), and when all are connected again.
     """
 
     restarts: int
     restarts_left: int | None = field(default=None, repr=False, compare=False)
+    mends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,10 +267,12 @@ class Mending:
     @property
     def sound_until(self) -> float:
         """The generations of this step and of those before are good enough to begin from, when all
-        processes are gone; -1: none is."""
-        if self.fallen is Fall.APART:
-            return self._sound_until or 0
-        return inf if self.fallen is None or self.fallen in SOUND else -1
+        processes are gone; -1: none is. If it is not known whether all go on after a mend, and the
+        others have gone on without it, it may be as after an APART."""
+        if self.fallen is not None and self.fallen not in SOUND:
+            return -1
+        is_unsure = self.replicas > 1 and self._after is not None
+        return self._sound_until or 0 if self.fallen is Fall.APART or is_unsure else inf
 
     def rewind(self, boundary: int | None, workers: int, now: float) -> Decree | None:
         """After a fall all processes are gone: replace all of them, or (None) restart the group.

@@ -341,6 +341,7 @@ class InPlace(Generations):
         """Its predecessor had come to here: answer like one that was interrupted."""
         self.is_repeating = False
         self.world.on_live = None
+        self._results.is_back()
         self.world.note_back()
         self._engine.goes_live()
         return Interrupt(self._highest)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from ftrun.base.errors import UserError
-from ftrun.inject.zero_edit import around, told
+from ftrun.inject.zero_edit import around, suspended, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import HeldFrame, Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
@@ -100,6 +100,9 @@ class Moving:
         if is_own and (left := [*without, *waiting]):
             without = self._await(place, left, seeds)
         without += unclear if is_own else []
+        if not is_own:
+            theirs = [Suspended(*x) for x in place.held]
+            taken.lacking += suspended.elsewhere(counters.walk.held(), theirs)
         taken.lacking += [
             f"the batches of the loader at {x.spot}" for x in without if not x.is_later
         ]

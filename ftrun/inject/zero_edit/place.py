@@ -152,7 +152,7 @@ class Place:
 
     def for_peers(self, is_far: Callable[[str, str], bool]) -> Place:
         """The same without what is for this worker's own successor alone: values of which
-        ``is_far`` is true, by function and path, and generators of Python's."""
+        ``is_far`` is true, by function and path."""
 
         def near(known: Mapping[str, Any]) -> dict[str, Any]:
             return {
@@ -167,7 +167,7 @@ class Place:
             return replace(all_of, changed=near(all_of.changed), lists=lists, together=together)
 
         begun_with, counters = near(self.begun_with), near(self.counters)
-        return replace(self, counters=counters, begun_with=begun_with, details=details, held=())
+        return replace(self, counters=counters, begun_with=begun_with, details=details)
 
     @property
     def taken(self) -> int:

@@ -167,6 +167,12 @@ class Predecessor:
     def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
         """All replicas were restarted, and this worker goes on from a generation of before."""
         self._script.randomness.given = head["iterators"], list(bodies[: head["random"]])
+        self._generators_of(head)  # what does not come there is told as it joins
+
+    def _generators_of(self, head: dict[str, Any]) -> list[str]:
+        """Let the generators that the script holds stand where they stood; those that do not."""
+        walk, held = self._script.counters.walk, Place.decode(head["place"]).held
+        return suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held])
 
     # ------------------------------------------------------------ a replacement
 
@@ -185,8 +191,7 @@ class Predecessor:
         self.batches.expect(head["batches"], states, have_drawn=head["draws"])
         if self._is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
-        walk, held = script.counters.walk, Place.decode(head["place"]).held
-        self.lacks(suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held]))
+        self.lacks(self._generators_of(head))
         if script.noting.appended is not None:
             script.noting.appended.goes_on(head["step"], head["files"])
         if script.noting.printed is not None:

@@ -178,6 +178,14 @@ class Results:
                 return found, quorum
         return None
 
+    def is_back(self) -> None:
+        """A replacement goes on live: it needs nothing of others any more, whose memory is free
+        once nobody has it."""
+        for memory in self._memories:
+            memory.close()
+        self._others.clear()
+        self._memories.clear()
+
 
 def _quorum_of(area: Area, entry: Entry, in_force: Quorum) -> Quorum | None:
     """The quorum in which a reduction was made, by the attempt under which it stands."""

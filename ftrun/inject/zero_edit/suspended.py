@@ -74,10 +74,25 @@ def come_to(held: Held, theirs: Sequence[Suspended]) -> list[str]:
         Those that do not, in words.
     """
     return [
-        f"the place of the generator {x.path} of {x.function}"
+        _words(x)
         for x in theirs
         if not (x.draws or (x.is_one and _comes_to(held.get((x.holder, x.path)), x)))
     ]
+
+
+def elsewhere(held: Held, theirs: Sequence[Suspended]) -> list[str]:
+    """Those of a replica that heals which do not stand where its peers' do, in words. Nobody asks
+    them for items, as a call in them may be one that its peers have made."""
+
+    def stands_there(x: Suspended) -> bool:
+        own = held.get((x.holder, x.path))
+        return own is not None and function_of(own) == x.function and _at(own) == x.at
+
+    return [_words(x) for x in theirs if not (x.draws or stands_there(x))]
+
+
+def _words(one: Suspended) -> str:
+    return f"the place of the generator {one.path} of {one.function}"
 
 
 def _comes_to(own: GeneratorType[Any, Any, Any] | None, theirs: Suspended) -> bool:

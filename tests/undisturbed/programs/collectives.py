@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 from typing import Any
 
@@ -317,6 +318,20 @@ def reduce_scatter_tensor() -> Any:
     work = dist.reduce_scatter_tensor(rows, given.view(size(), 2), async_op=True)
     work.wait()
     return [output, rows, given]
+
+
+@program
+def reduce_scatter_large() -> Any:
+    torch.manual_seed(rank())
+    found = []
+    for count in (70_000, 131_073):
+        for is_async, operation in itertools.product((False, True), (ReduceOp.SUM, ReduceOp.AVG)):
+            output, given = torch.zeros(count), torch.randn(count * size())
+            work = dist.reduce_scatter_tensor(output, given, operation, async_op=is_async)
+            if work is not None:
+                work.wait()
+            found.append([x.view(torch.int32).sum() for x in (output, given)])
+    return found
 
 
 @program

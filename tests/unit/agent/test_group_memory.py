@@ -71,6 +71,7 @@ def play(
             assert kept is not None
             none = Fall.LOG_FULL if gap or fills else Fall.NO_GENERATION
             assert kept.place == (Fall(falls) if falls else none)
+            assert kept.written == (Fall(falls) if falls else None)
             known.decree("a", 1, 0)
             assert seen.board.decree == 1
             seen.board.set(1, Word.FULL, 16 * fills)
@@ -204,7 +205,18 @@ def test_what_a_replica_has_left_stays_until_its_next_processes_have_a_state(
         assert lives("e", -1)[0] == -1, "nothing is"
         assert lives("f", inf, 11, newest=11)[0] == -1
         assert lives("g", inf, newest=12)[0] == 11
-        assert lives("h", inf)[0] == -1, "there was a newer one"
+        assert lives("h", inf, 13)[0] == -1, "there was a newer one"
+        known.drop("0")
+        assert lives("i", inf, 14)[0] == -1, "nobody was to need it"
+        known.make("0", "j", inf)
+        memory = known.of("j")
+        assert memory is not None
+        for rank in range(2):
+            memory.area(rank).divide()
+            memory.area(rank).write(15, b"", [], 15, {}, {})
+        known.drop("0")
+        known.free("j")
+        assert not known._left, "its processes have ended since"
         await known.end()
 
     told: list[str] = []

@@ -354,10 +354,7 @@ WAITS = (
     Row("Session.exchange", _between, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
     Row("Session.exchange", _step, lambda h: h.manager.session.exchange("a.py:1", "mean", b"1")),
     # The Manager: a state that does not come.
-    Row(
-        "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(),
-        errored=False, manager=HEALS,
-    ),
+    Row("Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(), manager=HEALS),
     _times_out(
         "Manager.start_quorum", _heal, lambda h: h.manager.start_quorum(timeout=SHORT),
         STATE, **OWN,
@@ -478,7 +475,10 @@ def test_it_ends_by_its_timeout(row: Row, tmp_path: Path) -> None:
         if row.raises is None:
             assert not isinstance(found, Exception), found
             assert found == row.gives
-            assert (here.manager.errored() is not None) == row.errored
+            if row.errored:  # a heal's error comes with the next quorum, soon after the call
+                here.job.agent.wait(lambda: here.manager.errored() is not None, "its error")
+            else:
+                assert here.manager.errored() is None
         else:
             assert isinstance(found, row.raises), found
             assert row.words in str(found)

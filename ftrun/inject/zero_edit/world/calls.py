@@ -82,12 +82,16 @@ class Buffers:
         """A copy of ``tensor``, as a tensor."""
         tensor = tensor.detach()
         if tensor.layout is torch.strided and tensor.nbytes > KEPT_BYTES_MAX:
-            for index, free in enumerate(self._free):
-                alike = free.shape, free.dtype, free.device
-                if alike == (tensor.shape, tensor.dtype, tensor.device):
-                    del self._free[index]
-                    return free.copy_(tensor)
+            return self.taken(tensor).copy_(tensor)
         return tensor.clone()
+
+    def taken(self, like: torch.Tensor) -> torch.Tensor:
+        """Memory of that shape, with any values."""
+        for index, free in enumerate(self._free):
+            if (free.shape, free.dtype, free.device) == (like.shape, like.dtype, like.device):
+                del self._free[index]
+                return free
+        return torch.empty_like(like, memory_format=torch.preserve_format)
 
     def release(self, copies: Sequence[torch.Tensor | bytes]) -> None:
         """These copies are needed no more."""

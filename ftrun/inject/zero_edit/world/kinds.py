@@ -9,6 +9,7 @@ Not here: the life of a call (calls.py), groups (shell.py).
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 GATHERED_BYTES_MIN = 256 << 10
 _GATHERED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8}
+_ADDED = {torch.float32, torch.float64}
+_SEGMENT = 1 << 20
 _STRIDED = torch.strided
 _numel = torch.Tensor.numel
 Issued = tuple[Any, Callable[[], object] | None]
@@ -270,6 +273,8 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
                 f"reduce_scatter: an input of {tensor.dtype}{list(tensor.shape)} does not fit an "
                 f"output of {output.dtype}{list(output.shape)}"
             )
+    if is_single and there.is_full and (found := _reduce_scatter_by_alltoall(call, there)):
+        return found
     buffers = call.shell.world.buffers
     if len(given) == 1:  # torch takes new memory for it at each call, which costs more than a copy
         whole = buffers.clone(given[0].reshape(there.size, output.numel()))
@@ -284,6 +289,68 @@ def _reduce_scatter(call: Call, there: There) -> Issued:
     return work, spread
 
 
+def _reduce_scatter_by_alltoall(call: Call, there: There) -> Issued | None:
+    """A large sum into one tensor: half of an all-reduce's bytes go over the network. Each rank
+    adds up the parts that it has got, in the order of Gloo's ring, so that the result is equal to
+    the bit; None: not for this call."""
+    output, given, opts = call.args
+    op = operation(opts)
+    is_mean = op == ReduceOp.AVG  # as FSDP2 has it; torch's own class does not know "!="
+    if not (is_mean or op == ReduceOp.SUM) or nbytes(given) <= GATHERED_BYTES_MIN:
+        return None
+    if given.device.type != "cpu" or output.dtype not in _ADDED:
+        return None
+    size, numel = there.size, output.numel()
+    buffers, options = call.shell.world.buffers, AllToAllOptions()
+    options.timeout = opts.timeout
+    to_each = given.detach().reshape(size, numel)
+    copies = [] if call.is_sync else [buffers.clone(to_each)]  # else it may be written over before
+    got = buffers.taken(to_each)
+
+    def add_up() -> None:
+        into = output.detach() if output.is_contiguous() else torch.empty_like(output).contiguous()
+        values = into.view(numel)
+        for begin, end, order in ring_order(size, there.own, numel, output.element_size()):
+            parts = (got if end - begin == numel else got[:, begin:end]).unbind()
+            found = values if end - begin == numel else values[begin:end]
+            torch.add(parts[order[0]], parts[order[1]], out=found)
+            for rank in order[2:]:
+                found.add_(parts[rank])
+            if is_mean:
+                found.div_(size)
+        if not output.is_contiguous():
+            output.copy_(into)
+        buffers.release([got, *copies])
+
+    source = copies[0] if copies else to_each
+    return there.native.alltoall_base(got, source, [], [], options), add_up
+
+
+def ring_order(size: int, own: int, numel: int, nbytes: int) -> list[tuple[int, int, list[int]]]:
+    """In which order Gloo's ring all-reduce adds up the values of a rank's part.
+
+    The ring has ``size`` blocks, of segments of 1 MiB at most, and at least two in a block. A block
+    begins at the rank before its own, and goes down to it (gloo/allreduce.cc: ``ring``).
+
+    Args:
+        numel: the values of each rank's part. ``nbytes``: of a value.
+
+    Returns:
+        pieces of ``own``'s part: begin, end, and the ranks in their order.
+    """
+    segments = max(-(-size * numel * nbytes // max(nbytes, _SEGMENT // nbytes * nbytes)), 2 * size)
+    each = -(-segments // size)
+    block = each * -(-size * numel // (each * size))
+    at, end, found = own * numel, (own + 1) * numel, []
+    while at < end:
+        number = at // block
+        until = min(end, (number + 1) * block)
+        order = [(number - 1 - step) % size for step in range(size)]
+        found.append((at - own * numel, until - own * numel, order))
+        at = until
+    return found
+
+
 def _gather_by_alltoall(call: Call, backend: Any) -> Issued | None:
     """A large all-gather into one tensor: Gloo's own gathers into memory of its own first, and
     copies all of it, which costs a fifth more of the processor than what this does."""
@@ -295,8 +362,11 @@ def _gather_by_alltoall(call: Call, backend: Any) -> Issued | None:
         return None
     buffers, options = call.shell.world.buffers, AllToAllOptions()
     options.timeout = opts.timeout
-    to_each = buffers.clone(given.detach().reshape(1, -1).expand(size, -1))
     into = output if output.is_contiguous() else torch.empty_like(output).contiguous()
+    to_each, given = buffers.taken(into), given.contiguous()
+    begin, source, length = to_each.data_ptr(), given.data_ptr(), given.nbytes
+    for place in range(size):  # torch's own copies of views take several times as long to begin
+        ctypes.memmove(begin + place * length, source, length)
 
     def spread() -> None:
         buffers.release([to_each])

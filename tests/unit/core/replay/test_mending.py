@@ -286,3 +286,15 @@ def test_without_a_limit_for_hangs_nobody_looks() -> None:
     mending.died(1, PLACE, 1.0)
     assert mending.look(board(1, [1, 1, 1]), [1, 1, 1], NONE, 2.0) == Mended(1.0)
     assert not mending.is_watched
+
+
+def test_what_is_copied_after_a_mend_is_sound_once_all_have_gone_on() -> None:
+    """The others give up a replica that hangs after a mend: its calls may not have met."""
+    mending = Mending(60.0, replicas=2, rejoin_s=5.0, hang_s=60.0)
+    assert mending.sound_until == inf
+    mending.died(1, PLACE, 1.0, reached=8)
+    words = board(1, [1, 1, 1])
+    assert mending.look(words, [1, 1, 1], NONE, 2.0, steps=[9, 8, 9]) == Mended(1.0)
+    assert mending.sound_until == 8
+    mending.look_after(words, [11, 10, 11], [None] * 3, 3.0)
+    assert mending.sound_until == inf

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,6 +97,26 @@ def test_the_same_rank_of_another_replica_has_what_the_lost_worker_has_not(
     assert value(mine.of_others(20, 0, QUORUM, at)) == (1.5, 4)
     other.board.begins(RANK, 22, 20)
     assert mine.of_others(20, 0, QUORUM, at) is None
+
+
+def test_who_is_back_has_nothing_of_other_replicas_any_more(memories: list[GroupMemory]) -> None:
+    """They may begin anew, and what they had then is free only once nobody has it."""
+    own, other = memories
+    log, mine = Log(other), Log(own, other)
+    other.board.begins(RANK, 20, 18)
+    log.has(18, 1.5)
+    inodes = {(x.st_dev, x.st_ino) for x in (os.fstat(file.fd) for file in other._files)}
+
+    def held() -> int:
+        known = [Path(f"/proc/self/fd/{x}") for x in os.listdir("/proc/self/fd")]
+        found = [x.stat() for x in known if x.exists()]
+        return sum((x.st_dev, x.st_ino) in inodes for x in found)
+
+    before = held()
+    assert mine.of_others(20, 0, QUORUM, QUORUM.attempt) is not None
+    assert held() >= before + len(inodes)
+    mine.is_back()
+    assert held() == before
 
 
 def test_nothing_is_taken_that_a_later_quorum_may_have_decided_about(

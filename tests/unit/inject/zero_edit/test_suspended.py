@@ -103,3 +103,15 @@ def test_one_in_zip_is_found(tmp_path: Path) -> None:
     (found,) = suspended.look(held_by(names, "pairs"))
     assert isinstance(found, Suspended) and found.path.startswith("pairs(")
     assert found.function == "a.py:rows" and found.is_one
+
+
+def test_a_replica_that_heals_names_those_that_its_peers_have_asked(tmp_path: Path) -> None:
+    names = run(tmp_path / "a.py", SCRIPT)
+    next(names["source"])
+    theirs = suspended.look(held_by(names, "source", "other"))
+    again = run(tmp_path / "a.py", SCRIPT)
+    own = held_by(again, "source", "other")
+    assert suspended.elsewhere(own, theirs) == ["the place of the generator source of a.py:rows"]
+    assert suspended.elsewhere(own, [x._replace(draws=True) for x in theirs]) == []
+    assert next(again["source"]) == "epoch 0", "it has not been asked"
+    assert suspended.elsewhere(own, theirs) == []

@@ -19,12 +19,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
+from torch.distributed import ReduceOp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt, WorkerKey
 from ftrun.core.worker.settling import Position
+from ftrun.inject.zero_edit.world import kinds
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
-from ftrun.inject.zero_edit.world.kinds import GATHERED_BYTES_MIN, KINDS
+from ftrun.inject.zero_edit.world.kinds import GATHERED_BYTES_MIN, KINDS, ring_order
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import World
 from ftrun.training.context import WorkerContext
@@ -206,6 +208,66 @@ def test_a_gather_of_any_size_gives_what_all_have_given(
     expected = torch.cat([whole, whole + 1]).to(dtype)
     assert first.equal(expected)
     assert second.equal(expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("count", [3, GATHERED_BYTES_MIN])
+def test_a_reduce_scatter_of_any_size_gives_what_torchs_gives(
+    both: Both, dtype: torch.dtype, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quicker, tries = kinds._reduce_scatter_by_alltoall, list[bool]()
+    counted = lambda *given: [found := quicker(*given), tries.append(found is not None)][0]  # noqa: E731
+    monkeypatch.setattr(kinds, "_reduce_scatter_by_alltoall", counted)
+    operations = [ReduceOp.SUM, ReduceOp.MAX, *[ReduceOp.AVG] * dtype.is_floating_point]
+
+    def work(shell: Shell) -> bool:
+        generator = torch.Generator().manual_seed(shell.own)
+        given = torch.randn(2 * count, 2, generator=generator).mul(9).to(dtype)
+        # A rank may give its tensors otherwise than the other one does.
+        lies = given.t().contiguous().t() if shell.own else given
+        plain, found = torch.empty(count, 2, dtype=dtype), []
+        for operation in operations:
+            native: Any = shell.there.native  # type: ignore[union-attr]
+            native._reduce_scatter_base(plain, given, options(operation, False)).wait()
+            for is_async in (False, True):
+                output = torch.empty(2, count, dtype=dtype).t() if shell.own else plain * 0
+                before = given.clone()
+                shell._reduce_scatter_base(output, lies, options(operation, is_async)).wait()
+                found.append(output.equal(plain) and given.equal(before))
+        return all(found)
+
+    def options(operation: Any, is_async: bool) -> Any:
+        found = dist.ReduceScatterOptions()
+        found.reduceOp, found.asyncOp = operation, is_async
+        return found
+
+    assert all(both(work))
+    is_large = count > 3 and dtype in (torch.float32, torch.float64)
+    assert tries.count(True) == (8 if is_large else 0)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_parts_are_added_up_in_the_order_of_gloos_ring(size: int) -> None:
+    store, limit = dist.HashStore(), timedelta(seconds=DEADLINE_S)
+    counts = [1, 2, 7, 1001, 65_537, (1 << 20) // size + 3]
+
+    def work(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        group: Any = dist.ProcessGroupGloo(store, rank, size, limit)
+        found = []
+        generator = torch.Generator()
+        for count in counts:
+            all_given = torch.randn(size, size, count, generator=generator.manual_seed(1))
+            native, own = torch.empty(count), torch.empty(count)
+            given = all_given[rank].reshape(-1)
+            group._reduce_scatter_base(native, given, dist.ReduceScatterOptions()).wait()
+            for begin, end, order in ring_order(size, rank, count, 4):
+                own[begin:end] = sum(all_given[giver, rank, begin:end] for giver in order)
+            found.append((native, own))
+        return found
+
+    with ThreadPoolExecutor(size) as pool:
+        for found in pool.map(work, range(size)):
+            assert [native.equal(own) for native, own in found] == [True] * len(counts)
 
 
 def test_nothing_keeps_the_backend_of_a_group_that_is_shut_down(both: Both) -> None:

@@ -133,7 +133,7 @@ def test_a_successor_that_resumes_at_another_line_takes_its_predecessor_s(tmp_pa
     options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
     with Job(tmp_path, RESUMES, *options) as job:
         job.expect("without a loop in which its peers are")
-        job.expect(r"checkpoint-\d.pt was not there for the predecessor of rank 0")
+        job.expect("out was not there for the predecessor of rank 0")
         assert job.end() == 0, job.output
         job.expect("replica 0 joined at 2 of the loop at script.py:19")
         ends = dict(re.findall(r"\[(\d)\.0\] END (\S+)", job.output))
@@ -207,3 +207,75 @@ def test_a_successor_knows_the_files_that_its_predecessor_kept(
         assert job.output.count("Restart ") == 1, job.output
         assert len(set(re.findall(r"BEST (\S+)", job.output))) == 1, job.output
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-24.pt"]
+
+
+LOGGER = """
+import os
+
+class Logger:
+    def __init__(self):
+        names = os.listdir("runs") if os.path.isdir("runs") else []
+        self.directory, self.rows = f"runs/{len(names)}", []
+        os.makedirs(self.directory)
+        with open("run.log", "a") as file:
+            print("begins in", self.directory, file=file)
+
+    def log(self, row):
+        self.rows.append(row)
+        if len(self.rows) == 5:
+            with open(f"{self.directory}/table.csv", "a") as file:
+                file.writelines(self.rows)
+            self.rows = []
+"""
+SET_UP = """
+import os, pathlib, signal, sys, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+sys.path.insert(0, os.path.abspath("site-packages"))
+from run_logger import Logger
+
+dist.init_process_group("gloo")
+rank, died = dist.get_rank(), pathlib.Path("died")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+print(f"{time.time()}: rank {rank} has 5 parameters", flush=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+logger = Logger() if rank == 0 else None
+draws, step = iter(DataLoader(torch.randn(400, 4), 4)), 0
+while step < 60:
+    if rank == 0 and step % 20 == 0:
+        print(f"step {step}: {model.module.weight.sum().item()}", flush=True)
+    model(next(draws)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.03)
+    if rank == 0:
+        logger.log(f"{step}\\n")
+        if step == 23 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    step += 1
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("form", ["--replicas 2", "--replicas 2 -w 2", "-w 2"])
+@pytest.mark.timeout(300)
+def test_a_set_up_is_repeated_unseen(tmp_path: Path, form: str) -> None:
+    """Each of its lines is there once, and a package goes on in its own directory, with the rows
+    that it had not written so far."""
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "run_logger.py").write_text(LOGGER)
+    with Job(tmp_path, SET_UP, "--device", "cpu", *form.split()) as job:
+        assert job.end() == 0, job.output
+    assert (tmp_path / "died").exists()
+    ranks = re.findall(r"rank (\d) has 5 parameters", job.output)
+    assert sorted(ranks) == ["0", "1", "2", "3"][: 4 if "2 -w" in form else 2], job.output
+    assert job.output.count("step 0: ") == 1, job.output
+    assert [x.name for x in (tmp_path / "runs").iterdir()] == ["0"]
+    assert (tmp_path / "run.log").read_text() == "begins in runs/0\n"
+    rows = [int(x) for x in (tmp_path / "runs/0/table.csv").read_text().split()]
+    assert sorted({*rows}) == rows, rows
+    if "-w" in form:
+        assert rows == [*range(60)] and job.output.count("step 20: ") == 1, job.output

@@ -34,6 +34,8 @@ ftrun itself. Begin with ``states.py``.
 | marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | appended.py | memory snapshots: what is appended to files is in them once |
+| printed.py, sent.py | memory snapshots: so is what a repeated step prints |
+| repeated.py | what a set-up prints is there once, though a newcomer repeats it |
 | directories.py | a run's own directory stays that of the predecessor; what its set-up has found |
 | checkpoints.py | ``torch.distributed.checkpoint``: one replica writes for all |
 | told.py, charge.py | notices to the user; what ftrun takes charge of |
@@ -110,6 +112,7 @@ def install(
 
     def undo() -> None:
         patches.undo()
+        script.repeated.ends()
         counting.RANGES.is_on = False
         meshes.count_from(0)
 

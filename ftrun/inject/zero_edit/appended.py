@@ -6,8 +6,9 @@ which it does not append. What was opened since is in a file of the slot, with i
 replacement cuts off what came later, removes what was not there, because a script may write a
 table's head where there is no table, and goes on at that place. A file of several workers is not
 cut: each writes at its own place, or all append. Workers of another node may do so unseen, so a
-group that spans nodes has none of this. What was written again in front since the generation
-cannot be put back, which is told; if the script appends to the file, nothing is cut then.
+group that spans nodes has none of this. What such a file had before it was written again from its
+beginning, as a table with one more column, is kept until the next one is. Where that is missing, as
+of a large one, a notice says so; if the script appends to the file, nothing is cut then.
 
 Not here: which files count, and what a replacement writes before its place (rewriting.py).
 """
@@ -16,18 +17,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import weakref
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "appended-{replica_id}.{group_rank}"
 FILES_MAX, BORN_MAX = 64, 4_096
+REWRITTEN_BYTES_MAX, REWRITTEN_IN_ALL = 1 << 20, 8 << 20
 Sizes = dict[str, tuple[int, int]]
 """Of the files, by name: how long one is, and where this worker stands in it; -1: it appends."""
 NEVER = -1
@@ -47,6 +50,10 @@ class Appended:
 
     def __init__(self, path: Path) -> None:
         self._path, self._journal = path, Journal(path)
+        rewritten = path.with_name(f"rewritten-{path.name}")  # what files had
+        self._rewritten = Journal(rewritten, bytes_max=REWRITTEN_IN_ALL)
+        self._their_rewritten = read(rewritten) if path.exists() else []
+        self._kept: dict[str, int] = {}  # of which generation the last text is kept
         self._is_successor, self._left = path.exists(), _read(path)
         self._is_left = False  # somebody may go on from here, so that it must be known
         self._first: dict[str, tuple[int, int, int]] = {}  # and the generation before it was made
@@ -60,6 +67,16 @@ class Appended:
         """The script, or a package for it, is about to make a file in the loop."""
         if len(self._born) < BORN_MAX:
             self._born[os.path.realpath(os.fspath(file))] = self._step
+
+    def rewrites(self, file: Any) -> None:
+        """The script, or a package for it, is about to write a file from its beginning."""
+        name = os.path.realpath(os.fspath(file))
+        if self._step == NEVER or name not in self._open or self._kept.get(name) == self._step:
+            return
+        with contextlib.suppress(OSError):
+            if os.stat(name).st_size <= REWRITTEN_BYTES_MAX:
+                self._rewritten.put([name, self._step], [Path(name).read_bytes()])
+                self._kept[name] = self._step
 
     def opened(self, file: Any, opened: Any) -> None:
         """The script has opened a file to append to it, or to write it in all of its steps."""
@@ -117,15 +134,17 @@ class Appended:
                 if name not in files and self._left[name][2] >= step:
                     os.unlink(name)
                 else:
-                    self._cut(name, files)
+                    self._cut(name, step, files)
         self._open = dict.fromkeys(self._before, _not_opened) | self._open
         now = {name: (*x, NEVER) for name, x in (self.lengths() | self._before).items()}
         self._first, self._is_left = now | self._left, True
         self._leave()
 
-    def _cut(self, name: str, files: Mapping[str, tuple[int, int, int]]) -> None:
+    def _cut(self, name: str, step: int, files: Mapping[str, tuple[int, int, int]]) -> None:
         length, place = self._before[name]
         is_other = name in files and files[name][2] != _checksum(name, length)
+        if is_other and self._put_back(name, step, length, files[name][2]):
+            return
         if is_other:
             told.say(
                 f"{os.path.basename(name)} was written again from its beginning in a step "
@@ -133,6 +152,17 @@ class Appended:
             )
         if os.stat(name).st_size > length and not (is_other and place < 0):
             os.truncate(name, length)
+
+    def _put_back(self, name: str, step: int, length: int, checksum: int) -> bool:
+        """Let a file have what it had at the generation of ``step``; False: that is not known."""
+        every = (x for (known, at), (x,) in self._their_rewritten if known == name and at >= step)
+        text = next(every, b"")[:length]
+        if len(text) < length or _checksum_of(io.BytesIO(text), length) != checksum:
+            return False
+        with Path(name).open("r+b") as file:
+            file.write(text)
+            file.truncate()
+        return True
 
 
 def _not_opened() -> None:
@@ -148,10 +178,14 @@ def _place_of(opened: Any) -> int:
 
 def _checksum(name: str, length: int) -> int:
     with contextlib.suppress(OSError), Path(name).open("rb") as file:
-        front = zlib.crc32(file.read(min(length, FRONT_BYTES)))
-        file.seek(max(0, length - BACK_BYTES))
-        return zlib.crc32(file.read(min(length, BACK_BYTES)), front)
+        return _checksum_of(file, length)
     return 0
+
+
+def _checksum_of(file: BinaryIO, length: int) -> int:
+    front = zlib.crc32(file.read(min(length, FRONT_BYTES)))
+    file.seek(max(0, length - BACK_BYTES))
+    return zlib.crc32(file.read(min(length, BACK_BYTES)), front)
 
 
 def _read(path: Path) -> dict[str, tuple[int, int, int]]:

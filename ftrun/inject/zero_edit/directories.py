@@ -13,6 +13,11 @@ A worker also leaves what was not there when its script asked (``os.path.exists`
 shorter way then (a cache). Some scripts end ("the experiment exists already"), or train at another
 line ("a checkpoint is there"): the next newcomer gets the answers that its predecessor got.
 
+A package mostly looks for the next free number of a run ("version_0"), and a cache is known by its
+files. So a newcomer's packages find in a directory what their predecessors found there, and of the
+directories that those have made none is there until it is made again. What has made a directory,
+and names it in an attribute, keeps the run's table: its values count (values/walk.py).
+
 Not here: what is written to files (rewriting.py, files.py).
 """
 
@@ -20,22 +25,25 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import functools
 import glob
 import os
+import pathlib
 import re
 import sys
 import tempfile
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.files import is_by_script
+from ftrun.inject.zero_edit.files import asker, is_by_script
 from ftrun.inject.zero_edit.frames import call_site, is_script, site_of
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
@@ -45,17 +53,24 @@ if TYPE_CHECKING:
 
 FILE = "made-{replica_id}.{group_rank}"
 MADE_MAX = ABSENT_MAX = LISTED_MAX = 256
+NAMES_MAX = 4_096
+"""In all directories."""
+MANY = [""]
+"""In the place of more names."""
 ASKS_IN_A_LOOP = 4
 """So often between two steps for one path that is not there, and the script waits for it."""
 ASKS: dict[Any, tuple[str, ...]] = {
     os.path: ("exists", "lexists", "isfile", "isdir"),
     Path: ("exists", "is_file", "is_dir"),
 }
-LISTS: dict[Any, tuple[str, ...]] = {
-    os: ("listdir",),
-    glob: ("glob", "iglob"),
-    Path: ("glob", "rglob", "iterdir"),
-}
+LISTS = ("listdir", "scandir")
+"""Of ``os``. What else looks into a directory calls them: glob, pathlib, packages."""
+_NAMES: tuple[Any, ...] = (
+    getattr(pathlib, "_NormalAccessor", None),  # of Python 3.10
+    *(getattr(glob, name, None) for name in ("_Globber", "_StringGlobber")),  # of 3.13
+)
+"""Classes that have a name of their own for one of them."""
+NEAR, WRITERS_MAX = 16, 64
 _PLAIN: Any = os.mkdir
 _NUMBER = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
 """Also a UUID."""
@@ -76,17 +91,23 @@ class Directories:
         self._made: list[tuple[str, str]] = []  # what makes it alike, and the directory
         self._theirs: list[tuple[str, str]] = []
         self._links: list[str] = []
+        self._since: list[str] = []  # directories that were made in training
         self._absent: Counter[str] = Counter()  # what was not there, and how often
-        self._listed: dict[str, list[list[str] | None]] = {}  # None: too many
+        self._listed: dict[str, list[list[str] | None]] = {}  # None: no such directory
         self._asked: Counter[str] = Counter()
+        self._later: set[str] = set()  # what this life has not made again so far
+        self._is_asking = False  # so that what is called in turn gets the truth
+        self._writers: list[weakref.ref[Any]] = []
         self.is_successor = self._repeats = self._ends = self._is_same = False
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
-        for (made, links, absent, listed, ends), _ in read(path)[:1]:
+        entries = [head for head, _ in read(path)]
+        for made, links, absent, listed, since, ends in entries[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
             self._absent.update(absent)
             self._listed.update(listed)
+            self._since = [*since, *entries[1:]]
             self.is_successor, self._repeats, self._ends = True, ends, ends
         if script.is_in_place:
             self._is_same = self._repeats = True
@@ -95,36 +116,45 @@ class Directories:
             # told the same; any other one of a group begins anew.
             self._is_same = self._repeats = script.memory.world.is_newcomer
             if not self._is_same:
-                self._theirs, self._links, self.is_successor = [], [], False
+                self._theirs, self._links, self._since, self.is_successor = [], [], [], False
                 self._absent.clear()
                 self._listed.clear()
+        self._later.update(self._links, self._since, (whole for _, whole in self._theirs))
 
     def install(self, patches: Patches) -> None:
         atexit.register(self._remove, os.getpid())
         functools.update_wrapper(self, _PLAIN)
         patches.put(os, "mkdir", self)
-        tables: tuple[tuple[Any, Callable[..., Any]], ...] = (ASKS, self.asks), (LISTS, self.lists)
-        known = [
-            (owner, name, ours)
-            for table, ours in tables
-            for owner in table
-            for name in table[owner]
-        ]
-        for owner, name, ours in known:
-            home = sys.modules[getattr(owner, name).__module__]  # where pickle looks for it
-            also = () if isinstance(owner, type) else (home,)
-            patches.around(owner, name, ours, *also)
+        for owner in ASKS:
+            for name in ASKS[owner]:
+                home = sys.modules[getattr(owner, name).__module__]  # where pickle looks for it
+                also = () if isinstance(owner, type) else (home,)
+                patches.around(owner, name, self.asks, *also)
+        for name, ours in (*dict.fromkeys(LISTS, self.lists).items(), ("stat", self.stats)):
+            plain = getattr(os, name)
+            patches.around(os, name, ours)
+            getattr(os, name).__module__ = os.__name__  # where pickle looks for it
+            for offer in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+                if plain in offer:
+                    offer.add(getattr(os, name))
+            for owner in _NAMES:
+                if name in vars(owner or object):
+                    patches.put(owner, name, staticmethod(getattr(os, name)))
 
     def asks(self, plain: Callable[..., bool], path: Any, *args: Any, **kwargs: Any) -> bool:
         """The script asks whether something is there."""
-        is_there, frame = plain(path, *args, **kwargs), sys._getframe(2)
+        was_asking, self._is_asking = self._is_asking, True
+        try:
+            is_there, frame = plain(path, *args, **kwargs), asker(sys._getframe(2))
+        finally:
+            self._is_asking = was_asking
         is_path = isinstance(path, (str, os.PathLike))
         if not self._is_set_up():
             if is_path and not is_there and self._drafts.has_begun():
                 self._waits(frame, path)
             return is_there
         if not (is_path and is_script(frame.f_code.co_filename)):
-            return is_there
+            return is_there and not (is_path and self._is_later(path, 4))
         spot = site_of(frame)
         place = f"{plain.__name__} {spot} {os.path.abspath(os.fsdecode(path))}"
         if not self.is_successor:
@@ -141,37 +171,72 @@ class Directories:
         self._tell_absent(spot, path)
         return False
 
-    def lists(self, plain: Callable[..., Iterable[Any]], *args: Any, **kwargs: Any) -> Any:
-        """The script asks what is in a directory."""
-        found, frame = plain(*args, **kwargs), sys._getframe(2)
-        if not (self._is_set_up() and is_script(frame.f_code.co_filename)):
-            return found
-        spot = site_of(frame)
-        place = f"{plain.__name__} {spot} {os.getcwd()} {args} {kwargs}"
-        number = self._asked[place]
-        self._asked[place] += 1
-        if not self.is_successor:
-            if sum(map(len, self._listed.values())) >= ABSENT_MAX:
-                return found
-            self._listed.setdefault(place, []).append([])
-        given = self._as_before(found, self._listed.get(place, []), number, spot)
-        return list(given) if isinstance(found, list) else given
+    def lists(self, plain: Callable[..., Any], path: Any = None) -> Any:
+        """Somebody asks what is in a directory."""
+        is_path = path is None or isinstance(path, (str, os.PathLike))
+        if not (is_path and self._is_set_up()):
+            return plain(path)
+        whole, is_by_it = os.path.realpath("." if path is None else path), is_by_script(3)
+        if not (is_by_it or self._drafts.is_here(Path(whole))):
+            return plain(path)
+        try:
+            found = plain(path)
+        except FileNotFoundError:
+            self._find(whole, None, is_by_it=is_by_it)
+            raise
+        every = list(found)
+        names = [x if isinstance(x, str) else x.name for x in every]
+        given = self._find(whole, names, is_by_it=is_by_it)
+        if given is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        shown = [x for x, name in zip(every, names, strict=True) if name in given]
+        return shown if isinstance(found, list) else _Entries(found, shown)
 
-    def _as_before(
-        self, found: Iterable[Any], listed: list[list[str] | None], number: int, spot: str
-    ) -> Iterator[Any]:
-        """What is found, and left to a successor; of a successor, what its predecessor found."""
-        for item in found:
-            known, name = next(iter(listed[number:]), None), os.fsdecode(item)
-            if known is not None and not self.is_successor:
-                known.append(name)
-                listed[number] = known if len(known) <= LISTED_MAX else None
-            elif known is not None and name not in known:
-                if self._repeats:
-                    self._tell_absent(spot, name)
-                    continue
+    def _find(self, whole: str, names: list[str] | None, *, is_by_it: bool) -> Set[str] | None:
+        """What a look into a directory gives; None: it is not there. ``is_by_it``: the script looks
+        itself. What a first life finds is left to a successor."""
+        number = self._asked[whole]
+        self._asked[whole] += 1
+        truth = None if names is None else {*names}
+        if not self.is_successor:
+            known = [x for one in self._listed.values() for x in one]
+            count = sum(len(x or ()) for x in known) + len(names or ())
+            if len(known) < ABSENT_MAX:
+                is_short = len(names or ()) <= LISTED_MAX and count <= NAMES_MAX
+                self._listed.setdefault(whole, []).append(names if is_short else MANY)
+            return truth
+        theirs = next(iter(self._listed.get(whole, [])[number:]), MANY)
+        given = truth
+        if truth is not None and theirs != MANY:
+            given = None if theirs is None else truth & {*theirs}
+        if not (self._repeats if is_by_it else self._drafts.joins()):
+            if is_by_it and given != truth:
                 self._leave(ends=True)
-            yield item
+            return truth
+        if given and (not is_by_it or self._is_same):
+            given -= {x for x in given if os.path.join(whole, x) in self._later}
+        if is_by_it and truth:
+            for name in sorted(truth - {*(given or ())}):
+                self._tell_absent(call_site(), name)
+        return given
+
+    def stats(self, plain: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+        """A package asks in another way whether something is there."""
+        is_path = isinstance(path, (str, os.PathLike)) and kwargs.get("dir_fd") is None
+        if self._later and is_path and self._is_later(path, 4):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+        return plain(path, *args, **kwargs)
+
+    def _is_later(self, path: Any, deep: int) -> bool:
+        """Whether a package asks for what its predecessor has made since. ``deep``: its frame."""
+        if self._is_asking or not (self._later and self._is_set_up()):
+            return False
+        self._is_asking = True
+        try:
+            is_known = _whole(path) in self._later and self._drafts.joins()
+            return is_known and (self._is_same or not is_by_script(deep))
+        finally:
+            self._is_asking = False
 
     def _tell_absent(self, spot: str, path: Any) -> None:
         """A newcomer is told that something is not there."""
@@ -200,13 +265,13 @@ class Directories:
             _PLAIN(path, mode, dir_fd=dir_fd)
             if dir_fd is None:
                 self._drafts.made(path)
+                self._made_since(path)
             return
+        self._later.discard(whole)
+        self._find_writer(whole, sys._getframe(1))
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
-        is_taken = (
-            self._script.peers.can_be_found or is_by_script()
-        )  # a logger of a package would mix two tables
-        if is_free and is_taken and self._drafts.joins() and self._takes(kind, whole):
+        if is_free and self._drafts.joins() and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and (
             any(whole.startswith(f"{os.path.realpath(x)}{os.sep}") for x in self._links)
@@ -217,6 +282,22 @@ class Directories:
         self._drafts.made(path)
         if len(self._made) < MADE_MAX:
             self._made.append((kind, whole))
+
+    def writers(self) -> list[Any]:
+        """Objects of packages that have made a directory, and name it: they write a run's table."""
+        return [x for ref in self._writers if (x := ref()) is not None]
+
+    def _find_writer(self, whole: str, frame: FrameType | None) -> None:
+        """Whether an object of a package's makes a directory for itself, within ``NEAR`` frames."""
+        for _ in range(NEAR):
+            if frame is None or is_script(frame.f_code.co_filename):
+                return
+            own = frame.f_locals.get("self")
+            if own is not None and whole in _named_by(own) and len(self._writers) < WRITERS_MAX:
+                with contextlib.suppress(TypeError):
+                    self._writers.append(weakref.ref(own))
+                return
+            frame = frame.f_back
 
     def _is_set_up(self) -> bool:
         is_main = threading.current_thread() is threading.main_thread()
@@ -235,12 +316,25 @@ class Directories:
     def _leave(self, *, ends: bool = False) -> None:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
-        self._journal.begin([self._theirs, self._links, self._absent, self._listed, ends])
+        self._journal.begin(
+            [self._theirs, self._links, self._absent, self._listed, self._since, ends]
+        )
+
+    def _made_since(self, path: Any) -> None:
+        """The script, or a package for it, has made a directory in training."""
+        is_main = threading.current_thread() is threading.main_thread()
+        whole = _whole(path) if is_main and not self._drafts.is_forked else None
+        if whole is None or whole in self._since or len(self._since) >= MADE_MAX:
+            return
+        self._since.append(whole)
+        if not self._journal.add(whole):
+            self._leave(ends=self._ends)
 
     def _takes(self, kind: str, whole: str) -> bool:
         """Let the predecessor's directory have this name too; False: there is none."""
         number = sum(1 for known, _ in self._made if known == kind)
         found = [path for known, path in self._theirs if known == kind][number:][:1]
+        self._later.difference_update(found)
         if not found or not os.path.isdir(found[0]):
             return False
         if os.path.lexists(whole):
@@ -260,6 +354,32 @@ class Directories:
             if os.path.islink(link):
                 with contextlib.suppress(OSError):
                     os.unlink(link)
+
+
+class _Entries:
+    """In the place of what ``os.scandir`` gives."""
+
+    def __init__(self, found: Any, shown: Iterable[Any]) -> None:
+        self.close, self._shown = found.close, iter(shown)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._shown)
+
+    def __enter__(self) -> _Entries:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _named_by(item: Any) -> set[str]:
+    """The paths in the attributes of an object."""
+    attributes = getattr(item, "__dict__", {})
+    known = [str(x) for x in attributes.values() if isinstance(x, (str, Path))]
+    return {os.path.abspath(x) for x in known if x}
 
 
 def _whole(path: Any) -> str | None:

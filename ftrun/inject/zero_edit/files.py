@@ -114,6 +114,14 @@ class Drafts:
         real = _real(path)
         return any(str(one) in self._own for one in (real, *real.parents))
 
+    def is_here(self, path: Path) -> bool:
+        """Whether a file or a directory is where the script works, or in a directory that it has
+        made. One elsewhere may be another job's too."""
+        real = _real(path)
+        is_installed = any(part in f"{real}/" for part in INSTALLED)
+        within = Path.cwd() in (real, *real.parents) and not is_installed
+        return within or self.is_own(real)
+
     def made(self, path: Any) -> None:
         """This process has made a file or a directory."""
         self.has_named = True
@@ -206,14 +214,18 @@ def _patch_safetensors(drafts: Drafts, module: Any) -> None:
 def is_by_script(deep: int = 2) -> bool:
     """Whether a frame of the script's has called our caller, ``deep`` frames from here; those of
     the standard library's around it do not count."""
-    frame: FrameType | None = sys._getframe(deep)
-    while frame is not None:
+    return is_script(asker(sys._getframe(deep)).f_code.co_filename)
+
+
+def asker(frame: FrameType) -> FrameType:
+    """The frame that has called the standard library, or this one."""
+    while frame.f_back is not None:
         file = frame.f_code.co_filename
         is_standard = file.startswith(("<frozen", *STANDARD))
         if not is_standard or any(part in file for part in INSTALLED):
-            return is_script(file)
+            break
         frame = frame.f_back
-    return False
+    return frame
 
 
 def _patch_names(patches: Patches, drafts: Drafts) -> None:

@@ -258,6 +258,7 @@ class Loop:
         if not self._course.now.has_stepped:
             script.charge.take(manager)
             script.directories.begins()
+            script.repeated.begins()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
@@ -325,10 +326,12 @@ class Loop:
         if loaded is None:
             script.rewriting.begun()
             script.directories.begins()
+            script.repeated.begins()
             return True  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()
         script.directories.joined()
+        script.repeated.ends()
         begin_again = iterator.begin_again if iterator is not None else lambda: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
@@ -370,6 +373,7 @@ class Loop:
             script.start(manager, allow_heal=True)
             script.ending.has_followed = True
             script.rewriting.joined()
+            script.repeated.ends()
             if script.mates.is_lead:
                 who = f"replica {script.here.replica_id}"
                 told.say(f"{who} joined at the end of the script, to which its own files led it")

@@ -78,6 +78,7 @@ def install(here: WorkerContext) -> Loop | None:
 
     def leave() -> None:
         patches.undo()
+        script.repeated.ends()
         script.models.leave()
         memory.world.falls(Fall.SCRIPT)
 

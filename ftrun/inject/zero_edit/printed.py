@@ -24,7 +24,7 @@ from ftrun.inject.zero_edit.sent import Position, Sent
 from ftrun.snapshots.area import PRINTED, Board
 
 STREAMS = ("stdout", "stderr")
-_PIECES = re.compile(rb"[^\n]*\n|[^\n]+")
+PIECES = re.compile(rb"[^\n]*\n|[^\n]+")
 """A line, or what there is of one."""
 
 
@@ -89,7 +89,7 @@ class Printed:
         self, number: int, given: bytes, plain: Callable[[bytes], int], *, drops: bool
     ) -> None:
         sent, (until, within) = self._sent[number], self._until[number]
-        for piece in _PIECES.findall(given):
+        for piece in PIECES.findall(given):
             before = lines, own = self._own[number]
             is_line = piece.endswith(b"\n")
             self._own[number] = (lines + 1, 0) if is_line else (lines, own + len(piece))

@@ -119,9 +119,16 @@ class Rewriting(ModuleType):
     ) -> IO[Any]:
         more: tuple[Any, ...] = (buffering, encoding, errors, newline)
         purpose = mode.translate(_NO_PURPOSE) if isinstance(mode, str) else ""
+        is_ours = self._is_ours(file, opener, mode)
+        appended = self.appended if is_ours else None
+        if appended is not None and self._has_begun():
+            if not os.path.lexists(file):
+                appended.makes(file)
+            elif purpose == "w":
+                appended.rewrites(file)
         is_written = purpose == "w" and not (self._has_begun() and "+" in mode)
         is_written = is_written or (purpose == "a" and not self._has_begun())
-        if is_written and opener is None and (path := self._path(file)) and is_by_script():
+        if is_written and opener is None and (path := self._is_followed(file)):
             if self._has_begun():
                 return _draft(path, self._drafts, mode, *more)
             is_main = threading.current_thread() is threading.main_thread()
@@ -131,9 +138,8 @@ class Rewriting(ModuleType):
                 self._appending = [held for held in self._appending if held.is_open]
                 if purpose == "a" and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
-        appended = self.appended if self._is_ours(file, opener, mode) else None
-        if appended is not None and self._has_begun() and not os.path.lexists(file):
-            appended.makes(file)
+        if is_ours and self._has_begun() and not is_by_script():
+            self._drafts.has_named = True  # a logger has no longer what it writes now
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)
         if purpose == "x" and not self._has_begun():
             self._drafts.made(file)
@@ -142,16 +148,23 @@ class Rewriting(ModuleType):
             appended.opened(file, found)
         return found
 
+    def _is_followed(self, file: Any) -> Path | None:
+        """A file that is written: the script's, or one of a package's that a newcomer's repeats."""
+        path = self._path(file)
+        if path is None or is_by_script(3):
+            return path
+        is_kept = not self._has_begun() and self._drafts.is_here(path)
+        return path if is_kept and self._drafts.joins() else None
+
     def _is_ours(self, file: Any, opener: Any, mode: Any) -> bool:
         """Whether a file that is written is the script's, or a package's that may append to it for
-        the script, as a logger's table where it works. One elsewhere may be another job's too."""
+        the script, as a logger's table where it works."""
         is_main = threading.current_thread() is threading.main_thread()
         is_named = opener is None and isinstance(file, (str, os.PathLike))
         is_written = isinstance(mode, str) and bool({*"wax"} & {*mode})
         if not (is_main and is_named and is_written) or self._drafts.is_forked:
             return False
-        path = Path(os.path.realpath(os.fspath(file)))
-        return Path.cwd() in path.parents or self._drafts.is_own(path) or is_by_script(3)
+        return self._drafts.is_here(Path(os.fspath(file))) or is_by_script(3)
 
     def _note_appending(self, path: Path, opened: IO[Any]) -> IO[Any]:
         self._appending.append(_Held(path, weakref.ref(opened)))

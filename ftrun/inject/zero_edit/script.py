@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
-from ftrun.inject.zero_edit import appended, randomness, told
+from ftrun.inject.zero_edit import appended, randomness, repeated, told
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.charge import Charge
@@ -32,6 +32,7 @@ from ftrun.inject.zero_edit.predecessor import Predecessor
 from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import ours, refuse, refuse_away
+from ftrun.inject.zero_edit.repeated import Repeated
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import SHARE, Sparing
 from ftrun.inject.zero_edit.standing import Standing
@@ -125,10 +126,13 @@ class Script:
         self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
+        self.counters.walk.writers = self.directories.writers
         self.rewriting = Rewriting(self)
         kept = self.memory or keeper
         if kept is not None:
             self.noting.printed = Printed(kept.board, kept.world.rank)
+        path = self.file(repeated.FILE)
+        self.repeated = Repeated(path, self.mates.rank, self._is_on_its_way)
         if kept is not None and not kept.world.memory.spans:
             self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
 
@@ -140,6 +144,11 @@ class Script:
         has_trained = self.here.peers_train and self.directories.is_successor
         keeper = self.mates.keeper
         return has_trained or (keeper is not None and keeper.world.is_newcomer)
+
+    def _is_on_its_way(self) -> bool:
+        """Whether it has peers to join, as far as that was found out. In any thread."""
+        peers = self.peers
+        return bool(peers.place.entry) if peers.are_looked_for else self._joins()
 
     @property
     def is_in_place(self) -> bool:

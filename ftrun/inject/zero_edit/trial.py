@@ -195,7 +195,8 @@ class Trial:
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
             frames = script_frames()
             every = [*frames, *module_frames(frames)]
-            self.write(facts(), survey(every, walk if self.is_of_group else None))
+            like = walk if self.is_of_group else None
+            self.write(facts(), survey(every, like, self._here))
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()

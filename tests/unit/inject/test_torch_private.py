@@ -23,7 +23,7 @@ PACKAGE = Path(ftrun.__file__).parent
 OTHERS = frozenset(
     {
         *("_current_frames", "_data", "_exit", "_fields", "_getframe"),  # Python's
-        *("_inst", "_member_map_", "_name_sequence", "_slotnames", "_zap"),
+        *("_inst", "_member_map_", "_name_sequence", "_slotnames", "_zap", "_NormalAccessor"),
         *("_distributed_c10d", "_dynamo", "_autograd", "_C"),  # on the way to a name
         *("_first_loop_iter", "_logger_connector", "_results"),  # Lightning's, if it has them
         *("_Metadata", "_ResultMetric", "_Sync"),

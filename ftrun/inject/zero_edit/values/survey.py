@@ -42,11 +42,11 @@ _LEFT_OUT = (
 )
 
 
-def survey(frames: Sequence[FrameType], like: Walk | None = None) -> Values:
+def survey(frames: Sequence[FrameType], like: Walk | None = None, here: str = "") -> Values:
     """The plain values that these frames reach, by function and path.
 
     ``like``: and digests of the tensors and arrays that heal, also of those that packages keep: it
-    knows which do.
+    knows which do. ``here``: the run's own directory, which is another one in each run.
     """
     found: Values = {}
     met: set[int] = set()
@@ -58,6 +58,8 @@ def survey(frames: Sequence[FrameType], like: Walk | None = None) -> Values:
             if not LEFT_OUT[name]:
                 with contextlib.suppress(Exception):  # an object of the script's may do anything
                     _look(found, met, f"{function} {name}", value, DEEP)
+    if here:
+        found |= {key: x.replace(here, ".") for key, x in found.items() if type(x) is str}
     return found if like is None else found | _units(frames, like)
 
 

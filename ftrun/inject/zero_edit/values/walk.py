@@ -150,13 +150,15 @@ class Walk:
     Attributes:
         reaches_all: a newcomer gets its own predecessor's values. What is reached only therefore
             ``is_far``, and is not for peers.
-        trainer: gives that of a package, if one runs the loop; ``optimizers``: all.
+        trainer: gives that of a package, if one runs the loop; ``optimizers``: all;
+            ``writers``: objects of packages that write a table of the run.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
         self._step = step
         self.trainer: Callable[[], Any] = lambda: None
         self.optimizers: Callable[[], Sequence[Any]] = list
+        self.writers: Callable[[], Sequence[Any]] = list
         self._has_begun = self._is_off = self.reaches_all = False
         self._far: dict[str, Set[str]] = {}  # by function, as its last walk has found it
         self.kept_ids = set[int]()
@@ -192,12 +194,13 @@ class Walk:
         return [*frames, *modules, *self.kept()]
 
     def kept(self) -> list[Any]:
-        """What stands for the Trainer and the optimizers that keep something, by their classes."""
+        """What stands for the Trainer, optimizers that keep something and writers, by classes."""
         found: dict[str, Any] = {}
         trainer = self.trainer()
         every = [x for x in self.optimizers() if vars(x).keys() - _OPTIMIZERS]
         if trainer is not None and is_of_loop_package(type(trainer)):
             every.append(trainer)
+        every += self.writers()
         self.kept_ids = {id(x) for x in every}
         for one in every:
             name, number = type(one).__name__, 1
@@ -364,7 +367,9 @@ class _Search:
         """Add what a package keeps for the script."""
         for name, item in objects.items():
             helps = HELPERS if issubclass(type(item), Optimizer) else 0
-            self._nodes.append((name, item, Kind.OBJECT, 0, 0, ALL | helps))
+            is_table = any(item is x for x in self._walk.writers())
+            mode = VALUES if is_table else ALL | helps
+            self._nodes.append((name, item, Kind.OBJECT, 0, 0, mode))
             self._kept.add(id(item))
 
     def package(self, path: str, item: Any, depth: int, mode: int) -> None:

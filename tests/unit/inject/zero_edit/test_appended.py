@@ -144,6 +144,30 @@ def test_what_was_written_again_in_front_is_told(
         assert path.stat().st_size == (10 if is_again and mode == "a" else 4)
 
 
+def test_what_it_had_before_is_put_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also at the generation before the newest, and for one that follows the replacement."""
+
+    def rewrite(worker: Appended, text: str) -> None:
+        worker.rewrites(path)
+        path.write_text(text)
+
+    path = tmp_path / "table.csv"
+    worker = Appended(tmp_path / "appended-1.0")
+    worker.rewrites(path)  # nobody goes on from there
+    append(worker, path, "a\n1\n")
+    first = generation(worker)
+    append(worker, path, "2\n")
+    second = generation(worker, 1)
+    rewrite(worker, "a,b\n1,\n2,\n")
+    rewrite(worker, "c")
+    for (step, files), text in ((first, "a\n1\n"), (second, "a\n1\n2\n"), (second, "a\n1\n2\n")):
+        replacement = Appended(tmp_path / "appended-1.0")
+        replacement.goes_on(step, files)
+        assert path.read_text() == text
+        path.write_text("c") if step == 0 else rewrite(replacement, "a,b\n1,\n2,\n")
+    assert "written again" not in capfd.readouterr().err
+
+
 def test_few_files_are_followed(tmp_path: Path) -> None:
     worker = Appended(tmp_path / "appended-0.0")
     for number in range(70):

@@ -156,54 +156,128 @@ def test_a_life_that_ends_by_what_it_finds_is_followed_by_one_that_is_told_the_s
     assert asks(life()) == [False, False, True, False]
 
 
-LOOKS: dict[str, Callable[[Directories], Any]] = {
-    "listdir": lambda by: by.lists(os.listdir, "out"),
-    "glob": lambda by: by.lists(glob.glob, "out/*"),
-    "pathlib": lambda by: by.lists(Path.glob, Path("out"), "*"),
+LOOKS: dict[str, Callable[[], Any]] = {
+    "listdir": lambda: os.listdir("out"),
+    "scandir": lambda: [x.name for x in os.scandir("out")],
+    "glob": lambda: glob.glob("out/*"),
+    "pathlib": lambda: Path("out").glob("*"),
+    "iterdir": lambda: Path("out").iterdir(),
+    "walk": lambda: next(os.walk("out"))[2],
 }
+
+
+@pytest.fixture
+def looks() -> Iterator[Callable[..., list[list[str]]]]:
+    """Gives what a life finds when it looks."""
+    patches = Patches()
+
+    def found(by: Directories, look: Callable[[], Any], times: int = 1) -> list[list[str]]:
+        patches.undo()
+        by.install(patches)
+        every = [sorted(os.path.basename(x) for x in look()) for _ in range(times)]
+        patches.undo()
+        return every
+
+    yield found
+    patches.undo()
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_it_is_told_what_its_predecessor_found_in_a_directory(
-    look: Callable[[Directories], Any],
+    look: Callable[[], Any], looks: Callable[..., list[list[str]]]
 ) -> None:
     """A script may train at another line if there is a checkpoint."""
-
-    def looks(by: Directories, times: int = 1) -> list[list[str]]:
-        found = [look(by) for _ in range(times)]
-        assert all(isinstance(x, list | Iterator) for x in found)
-        return [sorted(os.path.basename(x) for x in one) for one in found]
-
     Path("out").mkdir()
     Path("out/config").touch()
     first = life()
-    assert looks(first) == [["config"]]
+    assert looks(first, look) == [["config"]]
     first.begins()
     Path("out/checkpoint").touch()
     both = ["checkpoint", "config"]
-    assert looks(life()) == [both]
+    assert looks(life(), look) == [both]
     third = life()
-    assert looks(third, times=2) == [["config"], both]  # the second is another question
+    assert looks(third, look, times=2) == [["config"], both]  # the second is another question
     third.joined()
-    assert looks(life()) == [["config"]]
+    assert looks(life(), look) == [["config"]]
 
 
-def test_a_large_directory_is_shown_as_it_is() -> None:
+def test_a_large_directory_is_shown_as_it_is(looks: Callable[..., list[list[str]]]) -> None:
     for number in range(directories.LISTED_MAX + 1):
         Path(f"{number}.jpg").touch()
-    looks: Callable[[Directories], Any] = lambda by: by.lists(glob.glob, "*.jpg")  # noqa: E731
+    look: Callable[[], Any] = lambda: glob.glob("*.jpg")  # noqa: E731
     first = life()
-    assert len(looks(first)) == directories.LISTED_MAX + 1
+    assert len(*looks(first, look)) == directories.LISTED_MAX + 1
     first.begins()
     Path("more.jpg").touch()
-    assert [len(looks(life())) for _ in range(2)] == [directories.LISTED_MAX + 2] * 2
+    assert [len(*looks(life(), look)) for _ in range(2)] == [directories.LISTED_MAX + 2] * 2
 
 
-def test_what_a_package_lists_is_its_own() -> None:
-    Path("out").mkdir()
-    first = life()
-    code = compile("look()", "/x/site-packages/hub.py", "exec")
-    exec(code, {"look": lambda: first.lists(os.listdir, "out")})
+LOGGER = """
+import os
+
+class Logger:
+    def __init__(self):
+        names = os.listdir("logs") if os.path.isdir("logs") else []
+        free = max([int(x) for x in names], default=-1) + 1
+        self.directory, self.rows = f"logs/{free}", []
+        if os.path.exists(self.directory) or is_there(self.directory):
+            os.remove(f"{self.directory}/table")
+        os.makedirs(self.directory, exist_ok=True)
+
+def is_there(path):
+    try:
+        return bool(os.stat(path))
+    except FileNotFoundError:
+        return False
+"""
+
+
+@pytest.mark.parametrize("is_in_place", [False, True])
+def test_a_package_finds_the_same_free_number(is_in_place: bool) -> None:
+    """What its predecessor has made, also in training, is not there until it is made again; what
+    another process has made since is not there either."""
+    known: dict[str, Any] = {"__name__": "logger"}
+    exec(compile(LOGGER, "/x/site-packages/logger.py", "exec"), known)
+    for number in range(2):
+        os.makedirs(f"logs/{number}")
+    worker: Any = Worker(directory=Path.cwd())
+    patches, first = Patches(), Directories(worker)
+    first.install(patches)
+    made = known["Logger"]()
+    assert made.directory == "logs/2" and first.writers() == [made]
+    first.begins()
+    Path("logs/2/table").touch()
+    worker.has_begun = True
+    os.mkdir("logs/2/checkpoints")
+    patches.undo()
+    os.makedirs("logs/3")
+    for _ in range(2):
+        second = life(joins=True, is_in_place=is_in_place)
+        second.install(patches)
+        look = "import os; found = os.path.isdir('logs/2/checkpoints')"
+        exec(compile(look, "/x/site-packages/logger.py", "exec"), known)
+        again = known["Logger"]()
+        patches.undo()
+        assert not known["found"]
+        assert again.directory == "logs/2" and second.writers() == [again]
+        assert Path("logs/2/table").exists()
+        second.joined()
+    newest = life()  # its peers do not train
+    newest.install(patches)
+    assert known["Logger"]().directory == "logs/4"
+    patches.undo()
+
+
+def test_what_a_package_finds_elsewhere_is_its_own(tmp_path: Path) -> None:
+    """A cache in the user's directory may be another job's too."""
+    (here := tmp_path / "here").mkdir()
+    (tmp_path / "cache").mkdir()
+    os.chdir(here)
+    first, patches = life(), Patches()
+    first.install(patches)
+    code = compile("import os; os.listdir('../cache')", "/x/site-packages/hub.py", "exec")
+    exec(code, {})
+    patches.undo()
     assert not first._listed
 
 
@@ -253,21 +327,28 @@ def test_a_file_that_is_no_directory_is_there() -> None:
     assert answers == [False, True, False]
 
 
-def test_before_the_process_group_a_package_makes_its_own() -> None:
-    """A logger would go on in its predecessor's table with other columns."""
-    predecessor("run-1")
-    newcomer = life(joins=True, has_world=False)
-    code = compile("by(name)", "/x/site-packages/logger.py", "exec")
-    exec(code, {"by": lambda name: make(newcomer, name), "name": "run-2"})
-    assert os.path.islink("run-2")  # the innermost lines are this file's
-    exec(code, {"by": newcomer, "name": "run-3"})
-    assert not os.path.islink("run-3")
+def test_a_package_s_directory_is_the_predecessor_s_too() -> None:
+    patches = Patches()
+    package: dict[str, Any] = {}
+    code = "import os\nmake = lambda name: os.makedirs(f'runs/{name}')"
+    exec(compile(code, "/x/site-packages/logger.py", "exec"), package)
+    for name in ("at-1", "at-2", "at-3"):
+        now = life(joins=name != "at-1", has_world=False)
+        now.install(patches)
+        package["make"](name)
+        patches.undo()
+        if name == "at-1":
+            now.begins()
+    assert [x for x in sorted(os.listdir("runs")) if os.path.islink(f"runs/{x}")] == [
+        "at-2",
+        "at-3",
+    ]
 
 
 def test_functions_that_ask_can_be_pickled_and_are_put_back() -> None:
     def all_of_them() -> list[Callable[..., Any]]:
         asked = [os.path.exists, os.path.isdir, os.path.lexists, Path.exists]
-        return [*asked, os.listdir, glob.glob, glob.iglob, Path.glob, Path.iterdir]
+        return [*asked, os.listdir, os.scandir, os.stat]
 
     before, plain = all_of_them(), os.mkdir
     patches = Patches()

@@ -346,6 +346,26 @@ def test_a_successor_that_begins_anew_has_appended(tmp_path: Path, ours: Rewriti
     assert path.read_text() == "before anew"
 
 
+def test_a_package_s_file_stays_its_predecessor_s_too(
+    tmp_path: Path, place: Any, ours: Rewriting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the current directory; what it writes in training makes the next step a noted one."""
+    monkeypatch.chdir(tmp_path)
+    left(tmp_path / "run.log", b"begins\n")
+    package: dict[str, Any] = {}
+    text = "def write(name, mode):\n with open(name, mode) as file: file.write('again')"
+    exec(compile(text, "/site-packages/t.py", "exec"), package)
+    for mode in ("a", "w"):
+        package["write"]("run.log", mode)
+        assert Path("run.log").read_bytes() == b"begins\n"
+    ours.joined()
+    place.has_begun, place.drafts.has_named = True, False
+    open("own.log", "a").close()
+    assert not place.drafts.has_named
+    package["write"]("run.log", "a")
+    assert Path("run.log").read_bytes() == b"begins\nagain" and place.drafts.has_named
+
+
 def test_a_table_of_a_package_is_followed_where_the_script_works(
     tmp_path: Path, place: Any, ours: Rewriting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +373,9 @@ def test_a_table_of_a_package_is_followed_where_the_script_works(
     seen: list[tuple[str, str]] = []
 
     class Appended:
+        def rewrites(self, file: Any) -> None:
+            seen.append(("rewrites", os.path.basename(file)))
+
         def makes(self, file: Any) -> None:
             seen.append(("makes", os.path.basename(file)))
 

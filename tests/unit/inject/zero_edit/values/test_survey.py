@@ -86,3 +86,9 @@ def test_it_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     table: dict[int, Any] = {x: [x] * 5 for x in range(100)}
     assert len(survey([sys._getframe()])) == 10
     assert table
+
+
+def test_the_directory_of_a_run_is_no_difference() -> None:
+    made_in = "/tmp/check-1/out"
+    found = survey([sys._getframe()], here="/tmp/check-1")
+    assert made_in not in found.values() and "./out" in found.values()

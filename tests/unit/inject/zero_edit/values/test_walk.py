@@ -598,6 +598,19 @@ def test_what_a_packages_trainer_and_optimizers_keep(installed: Callable[..., ty
     assert len(words) == 2 and (other.rounds, trainer.steps) == (6, 4) and scheduler
 
 
+def test_what_a_packages_logger_has_not_written(installed: Callable[..., type]) -> None:
+    """Its columns and its rows; what it leads to is not looked into."""
+    writer: Any = installed("logger", "Writer")()
+    writer.rows, writer.columns, writer.step = [{"loss": 1.0}], ["loss"], 3
+    writer.files = installed("logger", "Files")()
+    writer.files.count = 7
+    walk = Walk()
+    walk.writers = lambda: [writer]
+    kept = walk.walk(walk.frames())[-1]
+    assert kept.function == KEPT and kept.values == {"Writer.step": 3}
+    assert kept.containers == {"Writer.rows": [{"loss": 1.0}], "Writer.columns": ["loss"]}
+
+
 def test_optimizers_that_keep_nothing_cost_nothing() -> None:
     walk = Walk()
     plain = torch.optim.Adam([nn.Parameter(torch.zeros(2))])

@@ -13,7 +13,9 @@ from ftrun.core.messages import Progress, Resumption
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
 from ftrun.core.replay.settling import begin
-from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.area import NONE
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 
 LOOKS = 2
 """In a row: the words are read one by one while workers write them."""

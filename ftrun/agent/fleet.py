@@ -44,7 +44,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import EndJob
 from ftrun.logs.layout import log_path
 from ftrun.snapshots import serving
-from ftrun.snapshots.area import VARIABLE
+from ftrun.snapshots.group_memory import VARIABLE
 from ftrun.snapshots.manifest import Damaged
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]

@@ -23,8 +23,10 @@ from ftrun.core.forms import MEMORY, Form
 from ftrun.core.worker.group_snapshots import GroupSnapshots, InMemory, why_unsound
 from ftrun.core.worker.snapshots import Decision
 from ftrun.snapshots import directory
-from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.area import NONE
+from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Origin
 from ftrun.snapshots.serving import FILL, WRITE
 

@@ -1,6 +1,7 @@
 """The memory snapshots of the groups that run here: made, looked at, told of.
 
-Not here: the memory itself (snapshots/area.py), what follows from it (core/agent/replacing.py).
+Not here: the memory itself (snapshots/group_memory.py), what follows from it
+(core/agent/replacing.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
 from ftrun.snapshots import directory
-from ftrun.snapshots.area import LEFT, NONE, PRINTED, RESULTS_SHARE, GroupMemory, Word
+from ftrun.snapshots.area import NONE
+from ftrun.snapshots.board import PRINTED, Word
+from ftrun.snapshots.group_memory import LEFT, RESULTS_SHARE, GroupMemory
 
 SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""

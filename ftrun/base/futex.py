@@ -1,6 +1,6 @@
 """Waits for a word of shared memory to change, and wakes those that wait (Linux's futex).
 
-Not here: what the words mean (life_lock.py, snapshots/area.py).
+Not here: what the words mean (life_lock.py, snapshots/board.py).
 """
 
 from __future__ import annotations

@@ -94,10 +94,10 @@ class Attached:
         self.alone.watch()  # after it, because the first to see a step may begin again
 
     def _carry(self) -> None:
-        from ftrun.snapshots import area
+        from ftrun.snapshots import group_memory
 
         keeper = None
-        if self._inject != MEMORY and area.VARIABLE in os.environ:
+        if self._inject != MEMORY and group_memory.VARIABLE in os.environ:
             from ftrun.inject.zero_edit import in_place
 
             if self._inject in CARRYING:

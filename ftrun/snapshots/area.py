@@ -1,16 +1,11 @@
-"""The agent's memory of one replica group: what a lost worker's replacement goes on from.
+"""A worker's area of the agent's memory: what its replacement goes on from.
 
-Theory of operation. The agent makes one anonymous file for the group's board and one for each
-worker's area, and every worker maps them. Of several replicas each worker has a second area, whose
-logs have the results of its reductions with other replicas. They outlive the worker. They cost
-nothing until they are written, so each area is as large as it may ever become.
-
-An area holds generations (the worker's state at a step boundary) and three logs (what each
-collective has given the worker since). Log n has the words n % 3. All share their memory: a log
-begins where no other lies, and if it comes to one it goes on at a second place. A generation is
-written to a slot that has none of the two newest, and that nobody holds. Its bytes begin with three
-words for each process group: its name, the calls before the state, and those before the place that
-it is of.
+Theory of operation. An area holds generations (the worker's state at a step boundary) and three
+logs (what each collective has given the worker since). Log n has the words n % 3. All share their
+memory: a log begins where no other lies, and if it comes to one it goes on at a second place. A
+generation is written to a slot that has none of the two newest, and that nobody holds. Its bytes
+begin with three words for each process group: its name, the calls before the state, and those
+before the place that it is of.
 
 | order of the words     | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
@@ -20,37 +15,29 @@ it is of.
 A process that reads a generation while the worker goes on *holds* its slot, by a lock of the file
 that ends with that process. The worker locks the slot that it writes.
 
-Not here: who is to issue which call again (core/replay/), what a generation holds and what is
-logged (inject/zero_edit/world/), when the agent decrees (core/agent/). torch is imported late.
+Not here: the memory of a group (group_memory.py), who is to issue which call again (core/replay/),
+what a generation holds and what is logged (inject/zero_edit/world/), when the agent decrees
+(core/agent/). torch is imported late.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import xxhash
 
-from ftrun.base import futex
 from ftrun.base.errors import PeerError, UserError
-from ftrun.core.ids import Attempt
-from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
-from ftrun.core.replay.log_rules import CALLED, free_parts, needed, roomy
-from ftrun.core.replay.mirroring import Row
-from ftrun.core.replay.settling import Board as Words
-from ftrun.core.replay.settling import Counts, Generation, Logged, common
+from ftrun.core.replay.log_rules import free_parts, needed, roomy
+from ftrun.core.replay.settling import Counts, Generation, Logged
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
 
 if TYPE_CHECKING:
@@ -58,18 +45,11 @@ if TYPE_CHECKING:
 
     from ftrun.checkpoint.leaves import Leaf
 
-VARIABLE = "FTRUN_MEMORY"
-"""A worker's environment: the place of its group's memory, then those of other replicas'; last,
-behind its step, whose it is, and ``LEFT``, that of what its group's earlier processes have left.
-Where all replicas begin again together, it is what those of one of them have."""
-LEFT = "@"
 LOGS = 3
 KEPT = 2
 """Generations that stay, so that all ranks have one of the same step."""
 HOLDERS = 2
 """Processes that may hold a generation: what writes to a disk, and what sends to another node."""
-RESULTS_SHARE = 3
-"""An area for results is such a part of the other one: as large as its logs."""
 CALLS_MAX = 16384
 """In one log."""
 LARGE_BYTES = 64 << 10
@@ -88,7 +68,7 @@ _COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
 _FIRST, _COUNT = range(1, 3)
 _PARTS = 4
 """Of a log: the begin and end of its first part, then of its second one."""
-_TRIES = 100
+TRIES = 100
 NONE = -1
 """In place of a generation's number: there is none, or it is being written."""
 
@@ -372,7 +352,7 @@ class Area:
 
         In any process but the worker. It reads it as long as it likes.
         """
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             known = {slot: self.words_of(slot) for slot in _SLOTS}
             fit = [
                 slot
@@ -635,360 +615,6 @@ class Area:
     def slot_at(self, slot: int) -> int:
         """Where the bytes of a slot begin."""
         return _DATA_AT + self.log_room + slot * int(self._header[_SLOT_BYTES])
-
-
-class Word(IntEnum):
-    """The words of one rank on the board. Times are the monotonic clock's nanoseconds.
-
-    ``PUBLISHED``, ``OVER``: as core/replay/settling.py has them. ``JOINED``: the decree
-    whose group it is connected to. ``FALL``: why it cannot be followed (core/replay/falls.py).
-    ``STARTS``: how many processes the agent has started as this rank, so above 1 this is a
-    replacement. ``NEWEST``: the step of its newest generation. ``CUT_AT``: when it had dropped its
-    former groups; ``LOADED_AT``, ``JOINED_AT``: a replacement's times; ``AGAIN``: calls that it has
-    issued again. ``DUE``: of rank 0, the steps that begin with generations (core/replay/pacing.py).
-    ``BROKEN``: the decree whose group it could not connect, though nobody has died. ``REACHED``:
-    how many steps it has taken; a replacement writes it again from its own first step on.
-    ``DRAWS``: workers of its data loaders have drawn random numbers. ``PRINTED…``: what is on its
-    standard output and its standard error (inject/zero_edit/sent.py). ``FULL``:
-    its log is, and the generation was made before this number of steps; 0: it is not. ``SEEN``,
-    ``SEEN_NUMBER``: the highest attempt of a quorum that it knows. ``SAID_AT``: when it has said
-    last which call it waits in, by ``WAITS_GROUP``, ``WAITS_CALL``, ``WAITS_KIND`` and
-    ``WAITS_BYTES``. ``LOST``: how many steps it has ended that were not committed. ``SET_UP``: so
-    long its main thread had worked before its first generation. ``STEP``: that it has begun last;
-    ``BEGUN``: how many it had begun then; ``BEFORE``: the same of the step before, if it has taken
-    that.
-    """
-
-    PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
-    AGAIN, DUE, BROKEN, REACHED, DRAWS, PRINTED, PRINTED_ERRORS, FULL, SEEN = range(9, 18)
-    SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
-    LOST, SET_UP, STEP, BEGUN, BEFORE = range(24, 29)
-    PRINTED_ENDS, PRINTED_FROM, PRINTED_ERRORS_ENDS, PRINTED_ERRORS_FROM = range(29, 33)
-
-
-PRINTED = (
-    *(Word.PRINTED, Word.PRINTED_ENDS, Word.PRINTED_FROM),
-    *(Word.PRINTED_ERRORS, Word.PRINTED_ERRORS_ENDS, Word.PRINTED_ERRORS_FROM),
-)
-_SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)
-_DECREE, _DIED_AT, _ROOM = range(3)
-_GROUPS_AT = len(Word)
-_RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
-_WHY_BYTES = 512
-
-
-class Board:
-    """The words that the agent and all workers of a group share.
-
-    Behind its other words a rank has two for each process group that it is in: a name, which is not
-    0, and how many of the group's calls are in its log (``done`` of core/replay/settling.py).
-    """
-
-    def __init__(self, memory: SharedMemory, ranks: int) -> None:
-        self.ranks = ranks
-        self._end = _board_bytes(ranks) // _WORD
-        self._words = memory.words(0, self._end)
-        self._why = memory.buffer(_board_bytes(ranks), _WHY_BYTES)
-
-    def read(self, rank: int, word: Word) -> int:
-        """One word of one rank."""
-        return int(self._words[_RANKS + _WORDS_EACH * rank + word])
-
-    def set(self, rank: int, word: Word, value: int) -> None:
-        """Write one word of one rank."""
-        self._words[_RANKS + _WORDS_EACH * rank + word] = value
-
-    def address(self, rank: int, word: Word) -> int:
-        """Where one word of one rank is in this process's memory, for the kernel to write it."""
-        return ctypes.addressof(self._words) + _WORD * (_RANKS + _WORDS_EACH * rank + word)
-
-    def see(self, rank: int, attempt: Attempt) -> None:
-        """A rank knows a higher attempt. Whoever reads half of it has a lower one."""
-        if self.read(rank, Word.SEEN) != attempt.quorum_id:
-            self.set(rank, Word.SEEN_NUMBER, 0)
-            self.set(rank, Word.SEEN, attempt.quorum_id)
-        self.set(rank, Word.SEEN_NUMBER, attempt.number)
-
-    def seen(self, rank: int) -> Attempt:
-        """The highest attempt that a rank knows, or one below."""
-        quorum_id = self.read(rank, Word.SEEN)
-        return Attempt(quorum_id, self.read(rank, Word.SEEN_NUMBER))
-
-    def begins(self, rank: int, step: int, begun: int) -> None:
-        """A rank has begun a step, its ``begun``-th one. Whoever reads half of it has nothing."""
-        last, number = self.read(rank, Word.STEP), self.read(rank, Word.BEGUN)
-        if step != last:
-            self.set(rank, Word.STEP, NONE)
-            self.set(rank, Word.BEFORE, number if step == last + 1 else NONE)
-        self.set(rank, Word.BEGUN, begun)
-        self.set(rank, Word.STEP, step)
-
-    def begun(self, rank: int, step: int) -> int:
-        """Which of its steps a rank had for this one, when it has begun it last; ``NONE``: it has
-        not, or that was long ago."""
-        last, begun, before = (self.read(rank, x) for x in (Word.STEP, Word.BEGUN, Word.BEFORE))
-        if last != self.read(rank, Word.STEP) or not 0 <= last - step <= 1:
-            return NONE
-        return begun if step == last else before
-
-    def says(self, rank: int, group: int, call: int, kind: str, nbytes: int) -> None:
-        """A rank waits in this call; ``call`` -1: in none. Whoever reads half of it has nothing."""
-        self.set(rank, Word.SAID_AT, 0)
-        number = CALLED.index(kind)
-        for word, value in zip(_SAID, (group, call, number, nbytes), strict=True):
-            self.set(rank, word, value)
-        self.set(rank, Word.SAID_AT, time.monotonic_ns())
-
-    def said(self, rank: int) -> Waits | None:
-        """Which call a rank waits in; None: it has not said so far."""
-        at = self.read(rank, Word.SAID_AT)
-        group, call, number, nbytes = (self.read(rank, word) for word in _SAID)
-        if not at or at != self.read(rank, Word.SAID_AT):
-            return None
-        return Waits(group, call, CALLED[number], nbytes, (time.monotonic_ns() - at) / 1e9)
-
-    def all(self, word: Word) -> list[int]:
-        """This word of each rank."""
-        return self._words[_RANKS + word : self._end : _WORDS_EACH]
-
-    def look(self) -> Words:
-        """What core/replay decides by."""
-        decree, published = self.decree, self.all(Word.PUBLISHED)
-        over = [bool(x) for x in self.all(Word.OVER)]
-        return Words(decree, published, self.all_done(), over)
-
-    def add_group(self, rank: int, group: int) -> bool:
-        """A rank is in a process group; whether there is room for it."""
-        for at in self._groups_of(rank):
-            if self._words[at] in (group, 0):
-                self._words[at] = group
-                return True
-        return False
-
-    def all_done(self) -> list[dict[int, int]]:
-        """Of each rank: ``done`` of each of its groups."""
-        return [self.done_of(rank) for rank in range(self.ranks)]
-
-    def done_of(self, rank: int) -> dict[int, int]:
-        """Of one rank: ``done`` of each of its groups."""
-        words = self._words
-        return {words[at]: words[at + 1] for at in self._groups_of(rank) if words[at]}
-
-    def places(self, group: int, ranks: Iterable[int]) -> list[int]:
-        """Where the words ``done`` of a group are, of members that have added it."""
-        found = (at for rank in ranks for at in self._groups_of(rank) if self._words[at] == group)
-        return [at + 1 for at in found]
-
-    def reader(self, places: Sequence[int]) -> Callable[[], tuple[int, ...]]:
-        """Gives the words ``done`` at these places, the first one twice."""
-        return partial(itemgetter(*places, places[0]), self._words)
-
-    def writer(self, place: int) -> Callable[[int], None]:
-        """Writes a word ``done``."""
-        return partial(self._words.__setitem__, place)
-
-    def rewind(self, rank: int, calls: Counts) -> None:
-        """The agent: a rank has made these calls; no process of it runs, or it is elsewhere."""
-        for group in calls:
-            self.add_group(rank, group)
-        for at in self._groups_of(rank):
-            self._words[at + 1] = calls.get(self._words[at], 0)
-
-    def row(self, rank: int) -> Row:
-        """What other nodes need of the words of an own rank."""
-        read = self.read
-        published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
-        over, done = bool(read(rank, Word.OVER)), self.done_of(rank)
-        fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
-        return Row(rank, published, joined, over, fall, broken, tuple(done), tuple(done.values()))
-
-    def take(self, row: Row) -> None:
-        """The agent: words of another node's rank have come. ``published`` says that all have."""
-        self.rewind(row.rank, dict(zip(row.groups, row.done, strict=True)))
-        for word in (Word.OVER, Word.FALL, Word.BROKEN, Word.JOINED, Word.PUBLISHED):
-            self.set(row.rank, word, int(getattr(row, word.name.lower())))
-
-    def _groups_of(self, rank: int) -> range:
-        begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT
-        return range(begin, begin + 2 * GROUPS_MAX, 2)
-
-    @property
-    def decree(self) -> int:
-        """The number of the newest decree; 0: nobody has died so far."""
-        return int(self._words[_DECREE])
-
-    @property
-    def room(self) -> int:
-        """So much memory may still be taken on this node, as the agent has seen it last."""
-        return int(self._words[_ROOM])
-
-    @room.setter
-    def room(self, nbytes: int) -> None:
-        self._words[_ROOM] = nbytes
-
-    @property
-    def why(self) -> str:
-        """What a worker of this node has found, which the word ``FALL`` has no room for."""
-        return bytes(self._why).partition(b"\0")[0].decode(errors="replace")
-
-    @why.setter
-    def why(self, text: str) -> None:
-        self._why[:] = text.encode()[: _WHY_BYTES - 1].ljust(_WHY_BYTES, b"\0")
-
-    @property
-    def died_at(self) -> int:
-        """When the agent learned of the latest death."""
-        return int(self._words[_DIED_AT])
-
-    def make_decree(self, number: int, died_at: int) -> None:
-        """The agent: raise the number, and wake all who wait for it."""
-        self._words[_DIED_AT] = died_at
-        self._words[_DECREE] = number
-        futex.wake(self._at(), futex.ALL)
-
-    def wait(self, beyond: int, timeout_s: float) -> int:
-        """Wait for a decree with a higher number, ``timeout_s`` at most; returns the newest.
-
-        Raises:
-            OSError: this system refuses to wait.
-        """
-        if self.decree <= beyond:
-            futex.wait_while(self._at(), beyond & 0xFFFFFFFF, timeout_s)
-        return self.decree
-
-    def _at(self) -> int:
-        return ctypes.addressof(self._words) + _DECREE * _WORD  # its lower half, as all we run on
-
-
-class GroupMemory:
-    """The board and the areas of one group, as the agent or a worker of it sees them.
-
-    ``here``: the ranks of this node, which alone have areas. Some words of other nodes' ranks are
-    brought to the board (core/replay/mirroring.py).
-    """
-
-    def __init__(
-        self,
-        board: SharedMemory,
-        areas: Sequence[SharedMemory],
-        nbytes: int,
-        here: range,
-        ranks: int,
-    ) -> None:
-        """``areas``: of the ranks, then of their results, if those are kept."""
-        self._files = (board, *areas)
-        board.reserve(_board_bytes(ranks) + _WHY_BYTES)
-        self.board = Board(board, ranks)
-        self.here = here
-        self.nbytes = nbytes
-        self._areas: dict[int, Area] = {}
-
-    @classmethod
-    def make(
-        cls, ranks: int, nbytes: int, here: range | None = None, *, has_results: bool = False
-    ) -> GroupMemory:
-        """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
-        ``has_results``: of reductions with other replicas, a third of that more.
-
-        Raises:
-            OSError: this system has no such memory, or no futex.
-        """
-        futex.number()
-        here = range(ranks) if here is None else here
-        areas = [SharedMemory() for _ in range(len(here) * (1 + has_results))]
-        made = cls(SharedMemory(), areas, nbytes, here, ranks)
-        made.board.room = 1 << 62  # until somebody looks
-        for rank in here:
-            made.area(rank).clear()
-            if has_results:
-                made.results(rank).clear()
-            made.board.set(rank, Word.NEWEST, NONE)
-        return made
-
-    @property
-    def spans(self) -> bool:
-        """Whether other nodes have ranks of the group too."""
-        return len(self.here) < self.board.ranks
-
-    @classmethod
-    def open(cls, place: str) -> GroupMemory:
-        """A worker: the memory at this place.
-
-        Raises:
-            OSError: the agent is gone, or has freed it.
-        """
-        process, size, first, stop, ranks, *files = place.split(":")
-        opened = list[SharedMemory]()
-        for number, inode in (x.split(".") for x in files):
-            opened.append(SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC)))
-            if os.fstat(opened[-1].fd).st_ino != int(inode):  # the number is of another file now
-                for file in opened:
-                    os.close(file.fd)
-                raise OSError(errno.ENOENT, "the memory is gone", place)
-        board, *areas = opened
-        return cls(board, areas, int(size), range(int(first), int(stop)), int(ranks))
-
-    @property
-    def place(self) -> str:
-        """Where ``open`` finds it, in any process of this user on this node."""
-        files = ":".join(f"{file.fd}.{os.fstat(file.fd).st_ino}" for file in self._files)
-        ranks = f"{self.here.start}:{self.here.stop}:{self.board.ranks}"
-        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{files}"
-
-    def area(self, rank: int) -> Area:
-        """A rank's area, mapped when it is asked for."""
-        return self._area(self.here.index(rank))
-
-    def results(self, rank: int) -> Area:
-        """The log of what a rank's reductions with other replicas have given."""
-        return self._area(len(self.here) + self.here.index(rank))
-
-    @property
-    def has_results(self) -> bool:
-        """Whether there are such."""
-        return len(self._files) > 1 + len(self.here)
-
-    def _area(self, number: int) -> Area:
-        if number not in self._areas:
-            memory = self._files[1 + number]
-            nbytes = self.nbytes // (RESULTS_SHARE if number >= len(self.here) else 1)
-            memory.reserve(2 * nbytes)  # of addresses: see ``lay_out``
-            self._areas[number] = Area(memory, nbytes)
-        return self._areas[number]
-
-    def hold(self, step: int | None = None) -> list[Held] | None:
-        """A generation of each rank, all of the newest step that all have, or of this one."""
-        ranks = [self.area(rank) for rank in self.here]
-        for _ in range(_TRIES):
-            boundary = common([x.generations() for x in ranks]) if step is None else step
-            if boundary is None:
-                return None
-            held = [area.hold(boundary) for area in ranks]
-            whole = [x for x in held if x is not None]
-            if len(whole) == len(ranks):
-                return whole
-            for one in whole:
-                one.release()
-        return None
-
-    @property
-    def worker_bytes(self) -> int:
-        """What is set aside for each worker."""
-        return self.nbytes + self.nbytes // RESULTS_SHARE * self.has_results
-
-    def held_bytes(self) -> int:
-        """How much memory all areas take now."""
-        return sum(os.fstat(file.fd).st_blocks * 512 for file in self._files)
-
-    def close(self) -> None:
-        """Let it go. It is free once every process that has mapped it has ended."""
-        self._areas.clear()
-        for file in self._files:
-            file.close()
-
-
-def _board_bytes(ranks: int) -> int:
-    return (_RANKS + _WORDS_EACH * ranks) * _WORD
 
 
 def _aligned(nbytes: int) -> int:

@@ -28,8 +28,10 @@ from ftrun.base.files import write_whole
 from ftrun.checkpoint.leaves import LeafSpec
 from ftrun.core.worker.group_snapshots import why_unsound
 from ftrun.snapshots import directory, manifest, reading
-from ftrun.snapshots.area import Copy, GroupMemory, Held, Torn, Word
+from ftrun.snapshots.area import Copy, Held, Torn
+from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Damaged, Share
 from ftrun.snapshots.memory import offsets_of
 from ftrun.snapshots.parts import OUTLINE, State, write_part

@@ -1,7 +1,7 @@
 """A node's end of the words that the nodes of one group tell each other when a worker is lost.
 
 Not here: which words travel, and which count (core/replay/mirroring.py), the board itself
-(snapshots/area.py), what follows from it (core/replay/settling.py in the workers, mending.py in
+(snapshots/board.py), what follows from it (core/replay/settling.py in the workers, mending.py in
 the lead).
 """
 
@@ -13,7 +13,8 @@ from dataclasses import astuple
 
 from ftrun.core.messages import GroupWords, RankWords
 from ftrun.core.replay.mirroring import Mirror, Row
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 
 LOOK_S = 0.05
 SOON_S = 0.002

@@ -27,7 +27,8 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
 from ftrun.core.replay.pacing import newest
 from ftrun.core.replay.settling import Generation
-from ftrun.snapshots.area import NONE, Word
+from ftrun.snapshots.area import NONE
+from ftrun.snapshots.board import Word
 
 REPORT_EVERY_S = 0.5
 LACKS_S = 10.0

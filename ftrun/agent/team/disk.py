@@ -24,8 +24,9 @@ from ftrun.core.replay.copying import Copying
 from ftrun.core.replay.parts import Parts
 from ftrun.core.worker.group_snapshots import InMemory
 from ftrun.snapshots import manifest
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.serving import BEGIN, DROP, MERGE
 
 LOOK_S = 0.02

@@ -6,7 +6,7 @@ those of a newer step are on all nodes. Each node lets those with the job's toke
     GET /generations/<incarnation>/<rank>/<step>    the notes of the rank's set-up, then its state
 
 Not here: which step, and who copies from whom (core/replay/copying.py), the lead's part
-(copies.py), the memory itself (snapshots/area.py).
+(copies.py), the memory itself (snapshots/group_memory.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from ftrun.checkpoint.listening import STALL_TIMEOUT_S, ProvenServer, Refusal
 from ftrun.checkpoint.proof import heal_key
 from ftrun.config.settings import RunSettings
 from ftrun.core.messages import KeepRanks, RankKept, RanksKept, RankSource
-from ftrun.snapshots.area import Area, Copy, GroupMemory, Held, Word
+from ftrun.snapshots.area import Area, Copy, Held
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.memory import SharedMemory
 
 FIELD = "x-ftrun-generation"

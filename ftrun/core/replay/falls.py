@@ -1,6 +1,6 @@
 """Why a lost worker cannot be replaced inside its group, so that all workers are restarted.
 
-Each reason is a number too, which a worker writes into its word of the board (snapshots/area.py).
+Each reason is a number too, which a worker writes into its word of the board (snapshots/board.py).
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import Counts, begin
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
-from ftrun.snapshots.area import AreaFull, GroupMemory, State, Word
+from ftrun.snapshots.area import AreaFull, State
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.memory import offsets_of
 
 _FIELDS = [field.name for field in fields(LeafSpec)]

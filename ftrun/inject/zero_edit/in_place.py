@@ -61,7 +61,9 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
-from ftrun.snapshots.area import LEFT, NONE, VARIABLE, Entry, GroupMemory, Word
+from ftrun.snapshots.area import NONE, Entry
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import LEFT, VARIABLE, GroupMemory
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext

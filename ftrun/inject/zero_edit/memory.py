@@ -35,7 +35,9 @@ from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import part, versions_of
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
-from ftrun.snapshots.area import NONE, GroupMemory, State, Word
+from ftrun.snapshots.area import NONE, State
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.training.context import WorkerContext
 
 Layouts = list[list[list[int]] | None]

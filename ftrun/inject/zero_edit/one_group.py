@@ -39,7 +39,7 @@ from ftrun.inject.zero_edit.world.kept import Kept
 from ftrun.inject.zero_edit.world.opening import Opening, names_of
 from ftrun.inject.zero_edit.world.replayed import CannotFollow, ReplayedWorld
 from ftrun.inject.zero_edit.world.shell import Shell
-from ftrun.snapshots import area
+from ftrun.snapshots import group_memory
 from ftrun.training import compiling, context
 from ftrun.training.context import WorkerContext
 
@@ -56,7 +56,7 @@ FRAMEWORKS = (
 def install(here: WorkerContext) -> Loop | None:
     """Patch torch; call it once, before the script has any name of it. None: there is no memory."""
     try:
-        group = area.GroupMemory.open(os.environ[area.VARIABLE].split()[0])
+        group = group_memory.GroupMemory.open(os.environ[group_memory.VARIABLE].split()[0])
     except (KeyError, OSError, ValueError):
         return None
     if torch_private.missing():

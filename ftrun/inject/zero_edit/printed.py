@@ -21,7 +21,7 @@ from typing import Any
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.sent import Position, Sent
-from ftrun.snapshots.area import PRINTED, Board
+from ftrun.snapshots.board import PRINTED, Board
 
 STREAMS = ("stdout", "stderr")
 PIECES = re.compile(rb"[^\n]*\n|[^\n]+")

@@ -25,7 +25,8 @@ from ftrun.core.messages import NewQuorum
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.log_rules import may_take
 from ftrun.protocol import codec
-from ftrun.snapshots.area import NONE, Area, AreaFull, Entry, GroupMemory
+from ftrun.snapshots.area import NONE, Area, AreaFull, Entry
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.training.reductions import Reduction
 
 _ACROSS, _CALLS, _QUORUMS = 1, 2, 3

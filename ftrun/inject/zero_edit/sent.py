@@ -24,7 +24,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 
-from ftrun.snapshots.area import Board, Word
+from ftrun.snapshots.board import Board, Word
 
 PIPE_BYTES = 1 << 20
 """A pipe keeps so many bytes, or a 4 KiB part of it for each call."""

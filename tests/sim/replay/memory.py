@@ -1,6 +1,6 @@
 """What outlives a process: each rank's area with its generations and logs, and the board's words.
 
-It is as snapshots/area.py, word by word.
+It is as snapshots/area.py and board.py, word by word.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ import pytest
 from ftrun.agent.at_risk import LOOKS, AtRisk, Stored
 from ftrun.core.messages import Progress
 from ftrun.core.replay.falls import Fall
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 
 GROUP = 9
 

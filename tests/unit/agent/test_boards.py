@@ -9,7 +9,8 @@ from dataclasses import replace
 from ftrun.agent.team.boards import Boards
 from ftrun.core.messages import GroupWords
 from ftrun.core.replay.settling import missing
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 
 GROUP = 7
 DEADLINE_S = 60.0

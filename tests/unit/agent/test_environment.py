@@ -20,7 +20,7 @@ from ftrun.agent.environment import (
 from ftrun.agent.launch import spawner_environment
 from ftrun.agent.numa import Binding
 from ftrun.core.ids import WorkerKey
-from ftrun.snapshots import area
+from ftrun.snapshots import group_memory
 from tests.unit.run_settings import run_settings
 
 OPEN = run_settings(replicas=3, workers_per_replica=2)
@@ -142,7 +142,7 @@ def test_the_document_names_exactly_what_is_set() -> None:
             1,
         ),
         *(spawner_environment("guard").keys() - os.environ.keys()),
-        area.VARIABLE,
+        group_memory.VARIABLE,
     }
     assert documented("Variables") == found
     always = {

@@ -14,7 +14,9 @@ from ftrun.agent.group_disk import GroupDisk
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.forms import MEMORY
 from ftrun.core.replay.falls import Fall
-from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.area import NONE
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Manifest, Origin
 from ftrun.snapshots.serving import FILL, NAME, WRITE
 from tests.unit.run_settings import resolved

@@ -12,7 +12,8 @@ from ftrun.agent.group_memory import MemorySnapshots, free_bytes
 from ftrun.core.ids import WorkerKey
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
-from ftrun.snapshots.area import LEFT, GroupMemory, Word
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import LEFT, GroupMemory
 from tests.unit.run_settings import resolved
 from tests.unit.snapshots.written import tree_of, write_tree
 

@@ -19,7 +19,8 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.messages import KeepRanks, RanksKept, RankSource
 from ftrun.protocol.auth import new_token
 from ftrun.protocol.tls import TlsFiles
-from ftrun.snapshots.area import GroupMemory, Torn
+from ftrun.snapshots.area import Torn
+from ftrun.snapshots.group_memory import GroupMemory
 from tests.unit.run_settings import resolved
 
 TOKEN = new_token()

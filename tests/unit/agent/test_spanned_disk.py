@@ -27,8 +27,10 @@ from ftrun.core.messages import FillRanks, RanksStored, WriteRanks
 from ftrun.core.replay.copying import Copying, Had
 from ftrun.protocol.auth import new_token
 from ftrun.snapshots import serving
-from ftrun.snapshots.area import NONE, GroupMemory, Word
+from ftrun.snapshots.area import NONE
+from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import snapshots
+from ftrun.snapshots.group_memory import GroupMemory
 from tests.unit.run_settings import resolved
 from tests.unit.snapshots.test_groups import ROOM, take
 

@@ -20,7 +20,9 @@ from ftrun.core.replay.mirroring import Row
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Generation, Logged, missing
 from ftrun.snapshots import area as module
-from ftrun.snapshots.area import NONE, Area, AreaFull, Board, GroupMemory, Word
+from ftrun.snapshots.area import NONE, Area, AreaFull
+from ftrun.snapshots.board import Board, Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.memory import ALIGNMENT, offsets_of
 
 ROOM = 9 << 20
@@ -292,7 +294,8 @@ def test_another_process_writes_what_its_replacement_finds(memory: GroupMemory) 
     code = """
 import sys, torch
 from ftrun.checkpoint.format import pack
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 memory = GroupMemory.open(sys.argv[1])
 area = memory.area(2)
 area.lay_out(8192, 8192)
@@ -329,7 +332,7 @@ def test_memory_costs_nothing_before_it_is_written_and_leaves_nothing_behind() -
 def test_the_agent_needs_no_torch_for_it() -> None:
     code = (
         "import sys\n"
-        "from ftrun.snapshots.area import GroupMemory\n"
+        "from ftrun.snapshots.group_memory import GroupMemory\n"
         "GroupMemory.make(2, 1 << 30).board.make_decree(1, 0)\n"
         "assert 'torch' not in sys.modules\n"
     )
@@ -420,7 +423,7 @@ def test_a_group_is_held_at_one_boundary_until_its_holder_dies(memory: GroupMemo
     write(memory.area(0), 2, step=20)
     code = """
 import sys
-from ftrun.snapshots.area import GroupMemory
+from ftrun.snapshots.group_memory import GroupMemory
 held = GroupMemory.open(sys.argv[1]).hold()
 print(*[one.step for one in held], flush=True)
 sys.stdin.read()

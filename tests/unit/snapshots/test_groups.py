@@ -18,8 +18,9 @@ from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay.falls import Fall
 from ftrun.snapshots import groups, manifest, reading
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found, look, snapshots
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import StoredFile
 from ftrun.snapshots.starting import prepare
 from ftrun.snapshots.writer import Writing

@@ -18,7 +18,7 @@ from ftrun.inject.zero_edit.world.replayed_call import ReplayedCall
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
-from ftrun.snapshots.area import Word
+from ftrun.snapshots.board import Word
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.world.replayed import ReplayedWorld

@@ -58,7 +58,9 @@ from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S, World
 from ftrun.process_groups.built import BuiltGroup
-from ftrun.snapshots.area import CALLS_MAX, KEPT, AreaFull, Entry, GroupMemory, Word
+from ftrun.snapshots.area import CALLS_MAX, KEPT, AreaFull, Entry
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.memory import offsets_of
 from ftrun.training import context
 from ftrun.training.context import WorkerContext

@@ -11,7 +11,8 @@ import pytest
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.sent import Position, Sent
-from ftrun.snapshots.area import PRINTED, Board, GroupMemory
+from ftrun.snapshots.board import PRINTED, Board
+from ftrun.snapshots.group_memory import GroupMemory
 
 BEGIN = ((0, 0), (0, 0))
 

@@ -14,7 +14,8 @@ from torch.distributed import ReduceOp
 from ftrun.core.ids import Attempt, StateId
 from ftrun.core.quorum import Endpoint, Member, Quorum
 from ftrun.inject.zero_edit.results import Results
-from ftrun.snapshots.area import GroupMemory, Word
+from ftrun.snapshots.board import Word
+from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.training.reductions import Reduction
 
 RANK = 1

@@ -13,7 +13,8 @@ import pytest
 
 from ftrun.inject.zero_edit import sent
 from ftrun.inject.zero_edit.sent import Sent
-from ftrun.snapshots.area import PRINTED, Board, GroupMemory
+from ftrun.snapshots.board import PRINTED, Board
+from ftrun.snapshots.group_memory import GroupMemory
 
 WORDS = PRINTED[:3]
 

@@ -17,7 +17,8 @@ from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal
-from ftrun.snapshots.area import Area, Entry, GroupMemory
+from ftrun.snapshots.area import Area, Entry
+from ftrun.snapshots.group_memory import GroupMemory
 from tests.unit.inject.zero_edit.world.test_quorums import Rank
 from tests.unit.inject.zero_edit.world.test_shell import DEADLINE_S, summed
 

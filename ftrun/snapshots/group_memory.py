@@ -1,0 +1,156 @@
+"""The agent's memory of one replica group, which outlives its workers.
+
+Theory of operation. The agent makes one anonymous file for the group's board and one for each
+worker's area, and every worker maps them. Of several replicas each worker has a second area, whose
+logs have the results of its reductions with other replicas. They outlive the worker. They cost
+nothing until they are written, so each area is as large as it may ever become.
+
+Not here: an area (area.py), the board (board.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from ftrun.base import futex
+from ftrun.core.replay.settling import common
+from ftrun.snapshots.area import NONE, TRIES, Area, Held
+from ftrun.snapshots.board import WHY_BYTES, Board, Word, board_bytes
+from ftrun.snapshots.memory import SharedMemory
+
+VARIABLE = "FTRUN_MEMORY"
+"""A worker's environment: the place of its group's memory, then those of other replicas'; last,
+behind its step, whose it is, and ``LEFT``, that of what its group's earlier processes have left.
+Where all replicas begin again together, it is what those of one of them have."""
+LEFT = "@"
+RESULTS_SHARE = 3
+"""An area for results is such a part of the other one: as large as its logs."""
+
+
+class GroupMemory:
+    """The board and the areas of one group, as the agent or a worker of it sees them.
+
+    ``here``: the ranks of this node, which alone have areas. Some words of other nodes' ranks are
+    brought to the board (core/replay/mirroring.py).
+    """
+
+    def __init__(
+        self,
+        board: SharedMemory,
+        areas: Sequence[SharedMemory],
+        nbytes: int,
+        here: range,
+        ranks: int,
+    ) -> None:
+        """``areas``: of the ranks, then of their results, if those are kept."""
+        self._files = (board, *areas)
+        board.reserve(board_bytes(ranks) + WHY_BYTES)
+        self.board = Board(board, ranks)
+        self.here = here
+        self.nbytes = nbytes
+        self._areas: dict[int, Area] = {}
+
+    @classmethod
+    def make(
+        cls, ranks: int, nbytes: int, here: range | None = None, *, has_results: bool = False
+    ) -> GroupMemory:
+        """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
+        ``has_results``: of reductions with other replicas, a third of that more.
+
+        Raises:
+            OSError: this system has no such memory, or no futex.
+        """
+        futex.number()
+        here = range(ranks) if here is None else here
+        areas = [SharedMemory() for _ in range(len(here) * (1 + has_results))]
+        made = cls(SharedMemory(), areas, nbytes, here, ranks)
+        made.board.room = 1 << 62  # until somebody looks
+        for rank in here:
+            made.area(rank).clear()
+            if has_results:
+                made.results(rank).clear()
+            made.board.set(rank, Word.NEWEST, NONE)
+        return made
+
+    @property
+    def spans(self) -> bool:
+        """Whether other nodes have ranks of the group too."""
+        return len(self.here) < self.board.ranks
+
+    @classmethod
+    def open(cls, place: str) -> GroupMemory:
+        """A worker: the memory at this place.
+
+        Raises:
+            OSError: the agent is gone, or has freed it.
+        """
+        process, size, first, stop, ranks, *files = place.split(":")
+        opened = list[SharedMemory]()
+        for number, inode in (x.split(".") for x in files):
+            opened.append(SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC)))
+            if os.fstat(opened[-1].fd).st_ino != int(inode):  # the number is of another file now
+                for file in opened:
+                    os.close(file.fd)
+                raise OSError(errno.ENOENT, "the memory is gone", place)
+        board, *areas = opened
+        return cls(board, areas, int(size), range(int(first), int(stop)), int(ranks))
+
+    @property
+    def place(self) -> str:
+        """Where ``open`` finds it, in any process of this user on this node."""
+        files = ":".join(f"{file.fd}.{os.fstat(file.fd).st_ino}" for file in self._files)
+        ranks = f"{self.here.start}:{self.here.stop}:{self.board.ranks}"
+        return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{files}"
+
+    def area(self, rank: int) -> Area:
+        """A rank's area, mapped when it is asked for."""
+        return self._area(self.here.index(rank))
+
+    def results(self, rank: int) -> Area:
+        """The log of what a rank's reductions with other replicas have given."""
+        return self._area(len(self.here) + self.here.index(rank))
+
+    @property
+    def has_results(self) -> bool:
+        """Whether there are such."""
+        return len(self._files) > 1 + len(self.here)
+
+    def _area(self, number: int) -> Area:
+        if number not in self._areas:
+            memory = self._files[1 + number]
+            nbytes = self.nbytes // (RESULTS_SHARE if number >= len(self.here) else 1)
+            memory.reserve(2 * nbytes)  # of addresses: see ``lay_out``
+            self._areas[number] = Area(memory, nbytes)
+        return self._areas[number]
+
+    def hold(self, step: int | None = None) -> list[Held] | None:
+        """A generation of each rank, all of the newest step that all have, or of this one."""
+        ranks = [self.area(rank) for rank in self.here]
+        for _ in range(TRIES):
+            boundary = common([x.generations() for x in ranks]) if step is None else step
+            if boundary is None:
+                return None
+            held = [area.hold(boundary) for area in ranks]
+            whole = [x for x in held if x is not None]
+            if len(whole) == len(ranks):
+                return whole
+            for one in whole:
+                one.release()
+        return None
+
+    @property
+    def worker_bytes(self) -> int:
+        """What is set aside for each worker."""
+        return self.nbytes + self.nbytes // RESULTS_SHARE * self.has_results
+
+    def held_bytes(self) -> int:
+        """How much memory all areas take now."""
+        return sum(os.fstat(file.fd).st_blocks * 512 for file in self._files)
+
+    def close(self) -> None:
+        """Let it go. It is free once every process that has mapped it has ended."""
+        self._areas.clear()
+        for file in self._files:
+            file.close()

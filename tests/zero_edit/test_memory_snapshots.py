@@ -143,3 +143,33 @@ def ends(job: Job) -> list[str]:
     found = re.findall(r"^\[0\.(\d)\] end (\w+)$", job.output, re.MULTILINE)
     assert len(found) == 3, job.output
     return sorted(found)
+
+
+SPARSE = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+network = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 1))
+model = DistributedDataParallel(network)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in DataLoader(TensorDataset(torch.arange(96).view(32, 3) % 50), 4):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+print("end", sum(x.sum().item() for x in model.parameters()), flush=True)
+"""
+
+
+def test_sparse_gradients_are_averaged_without_memory_snapshots(tmp_path: Path) -> None:
+    (tmp_path / "off").mkdir()
+    with Job(tmp_path / "off", SPARSE, *OPTIONS, "--memory-snapshots", "off") as job:
+        assert job.end() == 0, job.output
+        plain = job.expect(r"end (\S+)", 2)
+    with Job(tmp_path, SPARSE, *OPTIONS) as job:
+        assert job.end() == 0, job.output
+        assert job.expect(r"end (\S+)", 2) == plain
+        job.expect("No memory snapshots: .* with sparse tensors")

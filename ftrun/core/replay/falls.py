@@ -75,7 +75,9 @@ _WORDS = {
         "the script trains without DistributedDataParallel, fully_shard and parallelize_module, so "
         "ftrun does not know its steps"
     ),
-    Fall.CALL: "the script makes a call that cannot be repeated (send, recv)",
+    Fall.CALL: (
+        "the script makes a call that cannot be repeated (send, recv, or with sparse tensors)"
+    ),
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
     Fall.SAME_STEP: "its replacement has died in the same step",
     Fall.LATE: "the others have waited for its replacement for too long",

@@ -68,6 +68,7 @@ from ftrun.training.exchanged_tensors import small_bytes
 
 AWAITED_MAX = 256
 """Calls that are noted, before it is looked which the script has waited for."""
+_STRIDED = torch.strided
 ERROR_S = 20.0
 """A call that has failed although nobody has died: after this time it is the script's own error."""
 
@@ -246,7 +247,7 @@ class ReplayedWorld(World):
         line = self._lines.get(shell.key)
         if line is not None:
             call.what = line.keeps.get(kind.name) or self._keeps(call, line)
-            if call.what is None:
+            if call.what is None or (one is not None and one.layout is not _STRIDED):
                 self.falls(Fall.CALL, f"{kind.name.strip('_')} at {call_site()}")
         if self.fell is not None or line is None:
             self._issue(call)

@@ -104,7 +104,7 @@ class Replacing(Part):
             if not isinstance(verdict, Restart):
                 slot.verdict, slot.fall = verdict, words.would_have_gone_on(kept.step)
                 return False
-            slot.restarts += 1
+            slot.restarts, slot.booked = slot.restarts + 1, verdict.number
         died_at = self._out.now - end.ago_s
         outcome = mending.died(rank, kept.place, died_at, kept.set_up_s, kept.reached)
         if not isinstance(outcome, Decree):
@@ -368,7 +368,9 @@ class Replacing(Part):
 
     def _mended(self, slot: SlotState, event: e.BoardSeen, after_s: float) -> None:
         known = (slot.ends, slot.replaced, dict(slot.lives))
-        mend = Mend(*known, after_s, slot.budget.spent, slot.rewound_to, slot.fall)
+        # Steps that were taken since may have given a restart back.
+        number = slot.booked or slot.budget.spent
+        mend = Mend(*known, after_s, number, slot.rewound_to, slot.fall)
         slot.untold.append(mend)
         if slot.awaited is None:
             self._tell(slot, 0)

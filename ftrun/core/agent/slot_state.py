@@ -164,6 +164,7 @@ class SlotState(Slot):
     that is ``awaited``. ``lives``: by rank, the restarts at its start.
     ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
     the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
+    ``booked``: the number of the newest restart that a replacement has taken of the budget.
     ``ending``: the ranks whose processes are not gone so far, after which all begin again from
     memory; ``rewound_to``: the step from which they have begun. ``waits_from``: the step from which
     they can, once a node has come for a lost one.
@@ -204,6 +205,7 @@ class SlotState(Slot):
     lives: dict[int, int] = field(default_factory=dict)
     fall: str = ""
     verdict: Verdict | None = None
+    booked: int = 0
     ending: set[int] | None = None
     rewound_to: int | None = None
     waits_from: int | None = None

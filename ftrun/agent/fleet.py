@@ -21,7 +21,7 @@ from ftrun.agent.death_watch import DeathWatch
 from ftrun.agent.devices import DeviceSlices
 from ftrun.agent.environment import spawner_configuration, threads_per_worker
 from ftrun.agent.error_files import read_error_file
-from ftrun.agent.group_memory import MemorySnapshots
+from ftrun.agent.group_memory import MemorySnapshots, own_bytes
 from ftrun.agent.groups import Group, Groups, Worker
 from ftrun.agent.late_status import LateStatus
 from ftrun.agent.left_behind import NAMED_MAX, LeftBehind, keep_writing
@@ -35,7 +35,7 @@ from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.base import linux
 from ftrun.base.errors import ExitCode, PeerError, UserError
 from ftrun.base.words import first_of
-from ftrun.config.forms import injection
+from ftrun.config.forms import injection, may_carry
 from ftrun.config.starting import FORK, line_without_fork
 from ftrun.core.agent import events as e
 from ftrun.core.agent.stopping import SIGKILL
@@ -43,7 +43,7 @@ from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import EndJob
 from ftrun.logs.layout import log_path
-from ftrun.snapshots import serving
+from ftrun.snapshots import own_memory, serving
 from ftrun.snapshots.group_memory import VARIABLE
 from ftrun.snapshots.manifest import Damaged
 
@@ -104,6 +104,7 @@ class Fleet:
         self._late_status = LateStatus(self._groups, self.worker_exited)
         self._deaths = DeathWatch(self._dying)
         self.memory = MemorySnapshots(settings, runtime_dir, output.terminal.event_line)
+        self._own = own_memory.OwnMemory(partial(own_bytes, settings))
         self._sweeps: set[asyncio.Task[None]] = set()
         self._logs: set[WorkerLog] = set()
         self.lighthouse = ""
@@ -264,6 +265,7 @@ class Fleet:
         Returns the pids that would not end: stuck in the kernel.
         """
         await self.memory.end()
+        self._own.close()
         left = await self._loop.run_in_executor(None, self._left.take_all)
         leaves = ends_well and not self._groups
         await self._spawner.stop(leaves=leaves)
@@ -465,6 +467,9 @@ class Fleet:
         task = self._assignments.of_worker(group.life(rank), rank, group.port, self.lighthouse)
         place = self.memory.starts(group.start.incarnation, rank)
         environment = task.environment | ({VARIABLE: place} if place else {})
+        if not place and may_carry(self._settings):
+            own = self._own.place(group.start.replica_id, rank)
+            environment |= {own_memory.VARIABLE: own} if own else {}
         task = replace(task, life_lock=self._deaths.place(task.key), environment=environment)
         self._spawner.start_worker(replace(task, standby=standby or task.standby))
 

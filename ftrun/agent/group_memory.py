@@ -38,6 +38,8 @@ LEAST_BYTES = 64 << 20
 """Of one area. With less, no memory snapshot is taken."""
 LEFT_SHARE = 0.05
 """Of all memory. If no more is free while the job runs, snapshots are given up."""
+OWN_SHARE = 0.1
+"""Of the memory that is free when a worker starts: what workers alone have may take no more."""
 LOOK_EVERY_S, CALM_EVERY_S = 0.25, 1.0
 """How often a group is looked at: at its start, where memory may become scarce, or a snapshot may
 be due on a disk; and else, because the lighthouse hears of it each second."""
@@ -406,6 +408,13 @@ class MemorySnapshots:
         if what not in self._told:
             self._told.add(what)
             self._tell(text)
+
+
+def own_bytes(settings: RunSettings) -> int:
+    """What the memory may take that one worker leaves to its successor where there are no memory
+    snapshots."""
+    workers = settings.replicas * settings.workers_per_replica
+    return int(free_bytes() * OWN_SHARE / workers) // 4096 * 4096
 
 
 def _boundary(memory: GroupMemory, until: float = inf) -> int | None:

@@ -34,6 +34,11 @@ def injection(settings: RunSettings) -> str:
     return AUTO if is_script and is_open else Form.EXPLICIT.value
 
 
+def may_carry(settings: RunSettings) -> bool:
+    """Whether ftrun may turn out to carry an unmodified script of several replicas."""
+    return settings.replicas > 1 and injection(settings) in (AUTO, Form.DDP.value)
+
+
 def why_no_memory_snapshots(settings: RunSettings) -> str:
     """The reason why this run takes no memory snapshots; "": it takes them.
 

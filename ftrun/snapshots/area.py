@@ -172,12 +172,13 @@ class Held:
 class Area:
     """One worker's generations and logs. Only this worker, or its replacement, writes.
 
-    ``touched_s``: what the newest copy has taken of the processor to have new memory.
+    ``kept``: so many generations stay while a further one is written. ``touched_s``: what the
+    newest copy has taken of the processor to have new memory.
     """
 
-    def __init__(self, memory: SharedMemory, nbytes: int) -> None:
+    def __init__(self, memory: SharedMemory, nbytes: int, kept: int = KEPT) -> None:
         self.memory = memory
-        self.nbytes = nbytes
+        self.nbytes, self._kept = nbytes, kept
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
         self._known: list[dict[tuple[int, ...], int]] = [{} for _ in range(LOGS)]
@@ -211,7 +212,7 @@ class Area:
         if self._header[_SLOT_BYTES]:
             return
         slot, log = (-(-nbytes // 4096) * 4096 for nbytes in (state_bytes, log_bytes))
-        needed = _DATA_AT + (KEPT + 1) * slot + LOGS * log
+        needed = _DATA_AT + (self._kept + 1) * slot + LOGS * log
         if needed > self.nbytes:
             raise AreaFull(f"{needed} bytes are needed, and {self.nbytes} are set aside")
         self._header[_SLOT_BYTES], self._header[_LOG_BYTES] = slot, log
@@ -223,7 +224,11 @@ class Area:
 
     def lay_out_logs(self) -> None:
         """Give all room to logs."""
-        self.lay_out(1, (self.nbytes - _DATA_AT - 4096 * (KEPT + 1)) // LOGS // 4096 * 4096)
+        self.lay_out(1, (self.nbytes - _DATA_AT - 4096 * (self._kept + 1)) // LOGS // 4096 * 4096)
+
+    def lay_out_states(self) -> None:
+        """Give all room to generations."""
+        self.lay_out((self.nbytes - _DATA_AT) // (self._kept + 1) // 4096 * 4096, 0)
 
     @property
     def newest(self) -> int:
@@ -311,9 +316,9 @@ class Area:
     def _claim(self, number: int, nbytes: int) -> int | None:
         """A slot for this generation, which is locked; None: the others are held."""
         room = self.nbytes - _DATA_AT - self.log_room
-        slots = range(min(len(_SLOTS), max(KEPT + 1, room // max(1, nbytes))))
+        slots = range(min(len(_SLOTS), max(self._kept + 1, room // max(1, nbytes))))
         known = {slot: self.words_of(slot)[_NUMBER] for slot in slots}
-        newest = sorted(x for x in known.values() if x < number)[-KEPT:]
+        newest = sorted(x for x in known.values() if x < number)[-self._kept :]
         # If so much is held that no other one is left, the last but one goes.
         for slot in sorted(known, key=lambda slot: (known[slot] in newest, known[slot] != number)):
             if known[slot] != NONE and newest and known[slot] == newest[-1]:

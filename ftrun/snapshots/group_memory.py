@@ -10,7 +10,6 @@ Not here: an area (area.py), the board (board.py).
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
 
@@ -88,12 +87,13 @@ class GroupMemory:
         """
         process, size, first, stop, ranks, *files = place.split(":")
         opened = list[SharedMemory]()
-        for number, inode in (x.split(".") for x in files):
-            opened.append(SharedMemory(os.open(f"{process}/{number}", os.O_RDWR | os.O_CLOEXEC)))
-            if os.fstat(opened[-1].fd).st_ino != int(inode):  # the number is of another file now
-                for file in opened:
-                    os.close(file.fd)
-                raise OSError(errno.ENOENT, "the memory is gone", place)
+        try:
+            for file in files:
+                opened.append(SharedMemory.at(f"{process}/{file}"))
+        except OSError:
+            for one in opened:
+                os.close(one.fd)
+            raise
         board, *areas = opened
         return cls(board, areas, int(size), range(int(first), int(stop)), int(ranks))
 

@@ -8,6 +8,7 @@ copied (training/snapshots.py).
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -51,6 +52,25 @@ class SharedMemory:
         self.fd = os.memfd_create("ftrun-snapshot") if fd is None else fd
         self._is_own = fd is None
         self._map: mmap.mmap | None = None
+
+    @classmethod
+    def at(cls, place: str) -> SharedMemory:
+        """The file of another process, by its ``place``.
+
+        Raises:
+            OSError: the process is gone, or has closed it.
+        """
+        path, _, inode = place.rpartition(".")
+        opened = cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        if os.fstat(opened.fd).st_ino != int(inode):  # the number is of another file now
+            os.close(opened.fd)
+            raise OSError(errno.ENOENT, "the memory is gone", place)
+        return opened
+
+    @property
+    def place(self) -> str:
+        """Where ``at`` finds it, in any process of this user on this node."""
+        return f"/proc/{os.getpid()}/fd/{self.fd}.{os.fstat(self.fd).st_ino}"
 
     def reserve(self, nbytes: int) -> None:
         """Have at least ``nbytes``. Views of before keep the mapping that they were made on."""

@@ -134,7 +134,7 @@ class Table:
 """A package: it takes the next free directory, and writes all rows that it has."""
 
 
-LOSES = """
+ALONE = """
 import copy, os, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -339,16 +339,37 @@ def test_a_log_lacks_what_was_due_at_a_death(tmp_path: Path, every: int) -> None
     assert lost == {f"{at}.pt was not written", "log.txt lacks 1 line"}, lines
 
 
-def test_what_replica_0_alone_has_is_lost_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("average", "weights", "what"),
+    [
+        ("copy.deepcopy(model.module)", "average.parameters()", "modules beside the model"),
+        pytest.param(
+            "{k: p.detach().clone() for k, p in model.named_parameters()}",
+            "average.values()",
+            "tensors outside modules",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "torch.nn.Linear(4, 1)\nsums = torch.zeros(2000)",
+            "average.parameters(), sums.add_(1 + rank)",
+            "modules beside the model, optimizers, tensors outside modules",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["a module", "a dict", "sums of each rank"],
+)
+def test_what_replica_0_alone_has_is_its_successors(
+    tmp_path: Path, average: str, weights: str, what: str
+) -> None:
     """An average, although the script draws. A package's table goes on in its directory."""
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages" / "logger.py").write_text(LOGGER)
-    (tmp_path / "loses.py").write_text(LOSES)
-    code, lines = check(tmp_path, "loses.py")
-    assert code == 1
-    failed = [x.removeprefix("FAILED: ") for x in lines if x.startswith("FAILED: ")]
-    assert any(x.startswith("modules beside the model Linear (loses.py:") for x in failed), lines
-    assert not any(x.startswith("a life of a replica went on in") for x in failed), lines
+    text = ALONE.replace("copy.deepcopy(model.module)", average)
+    (tmp_path / "alone.py").write_text(text.replace("average.parameters()", weights))
+    code, lines = check(tmp_path, "alone.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    equal = next(x for x in lines if x.startswith("equal to the undisturbed run: "))
+    assert f"{what}, " in equal, lines
 
 
 def test_replicas_of_several_workers(tmp_path: Path) -> None:

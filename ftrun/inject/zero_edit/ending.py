@@ -127,6 +127,7 @@ class Ending:
         """Take the peers' state of the tensors and arrays outside them."""
         self._given = self._given[0], state
         if state and not (self._carried.has_ended or self._carried.is_put_off):
+            self._tensors.left = self._script.own.find()
             self._tensors.load(state)
 
     def load_later(self) -> None:

@@ -162,6 +162,7 @@ class Drafts:
         Raises:
             OSError: too many drafts of this file are in use.
         """
+        self._script.writes()
         owner = f"{self.rank}-{os.getpid()}" if self.is_forked else str(self.rank)
         with self._lock:
             for number in range(DRAFTS_MAX):

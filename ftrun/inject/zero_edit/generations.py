@@ -10,15 +10,12 @@ others (in_place.py).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from ftrun.base import clock
-from ftrun.checkpoint.format import Packed, unpack
-from ftrun.checkpoint.leaves import Leaf, LeafSpec
+from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import Counts, begin
@@ -26,10 +23,6 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.snapshots.area import AreaFull, State
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
-from ftrun.snapshots.memory import offsets_of
-
-_FIELDS = [field.name for field in fields(LeafSpec)]
-_of_spec = attrgetter(*_FIELDS)
 
 
 class Generations:
@@ -108,18 +101,3 @@ class Generations:
         if self.world.fell is None:
             self.world.falls(Fall.NO_MEMORY, why)
             self.area.drop()
-
-
-def described(given: Packed) -> dict[str, Any]:
-    """How ``restored`` reads a state, as JSON has it."""
-    specs = [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves]
-    return {"structure": given.structure, "specs": specs}
-
-
-def restored(state: State, head: Mapping[str, Any], own: Sequence[Leaf]) -> Any:
-    """The tree of a state, of which this worker has its ``own`` now."""
-    specs = [LeafSpec.of(x) for x in head["specs"]]
-    offsets, _ = offsets_of([spec.nbytes for spec in specs])
-    pairs = zip(offsets, specs, strict=True)
-    buffers = [state.state[at : at + spec.nbytes].clone() for at, spec in pairs]
-    return unpack(head["structure"], specs, buffers, own)

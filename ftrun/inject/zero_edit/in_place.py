@@ -45,7 +45,7 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.worker import events as e
 from ftrun.core.worker.comparison import Shape
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.generations import Generations, described, restored
+from ftrun.inject.zero_edit.generations import Generations
 from ftrun.inject.zero_edit.inherited import Inherited
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
@@ -65,6 +65,7 @@ from ftrun.snapshots.area import NONE, Entry
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import LEFT, VARIABLE, GroupMemory
 from ftrun.snapshots.memory import offsets_of
+from ftrun.snapshots.states import described, restored
 from ftrun.training import context
 from ftrun.training.context import WorkerContext
 from ftrun.training.healing import OWN

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.generations import restored
 from ftrun.inject.zero_edit.values.journal import unpacked
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.group_memory import LEFT, GroupMemory
 from ftrun.snapshots.manifest import Manifest, Origin, Share
+from ftrun.snapshots.states import restored
 from ftrun.training.engine import Engine
 from ftrun.training.resuming import Resuming
 

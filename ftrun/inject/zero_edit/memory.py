@@ -28,7 +28,7 @@ from ftrun.core.replay.log_rules import Misses
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.generations import Generations, described, restored
+from ftrun.inject.zero_edit.generations import Generations
 from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
@@ -38,6 +38,7 @@ from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
 from ftrun.snapshots.area import NONE, State
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
+from ftrun.snapshots.states import described, restored
 from ftrun.training.context import WorkerContext
 
 Layouts = list[list[list[int]] | None]

@@ -93,6 +93,9 @@ class Moving:
             if own.get(spot, now) != now
         ]
         taken.changed += tensors.words
+        left = tensors.left
+        then = f" as of step {left.step}" if left is not None and left.step < place.step else ""
+        taken.of_its_own += [f"{words}{then}" for words in tensors.own_words]
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())
         seeds = script.randomness.seeds(place.loaders[0].name if place.loaders else "")

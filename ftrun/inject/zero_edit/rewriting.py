@@ -138,6 +138,8 @@ class Rewriting(ModuleType):
                 self._appending = [held for held in self._appending if held.is_open]
                 if purpose == "a" and len(self._appending) < HELD_MAX:
                     return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
+        if is_ours and purpose in ("a", "w") and self._has_begun():
+            self._script.writes()
         if is_ours and self._has_begun() and not is_by_script():
             self._drafts.has_named = True  # a logger has no longer what it writes now
         found: IO[Any] = _PLAIN(file, mode, *more, closefd, opener)

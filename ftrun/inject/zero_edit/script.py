@@ -5,6 +5,7 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -36,15 +37,17 @@ from ftrun.inject.zero_edit.repeated import Repeated
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import SHARE, Sparing
 from ftrun.inject.zero_edit.standing import Standing
-from ftrun.inject.zero_edit.states import STEPPING, Course, Event, State
+from ftrun.inject.zero_edit.states import BETWEEN, STEPPING, Course, Event, State
 from ftrun.inject.zero_edit.stepping import Stepping
 from ftrun.inject.zero_edit.trial import trial_of
 from ftrun.inject.zero_edit.values import tensors
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.own import Own
 from ftrun.inject.zero_edit.values.tensors import Tensors
 from ftrun.inject.zero_edit.world.quorums import Quorums
 from ftrun.inject.zero_edit.world.world import World
+from ftrun.snapshots.own_memory import area_here
 from ftrun.training import injected
 from ftrun.training.context import WorkerContext
 from ftrun.training.manager import Manager
@@ -65,6 +68,7 @@ class Script:
         makes_manager: it is being made on the script's behalf.
         steps: that this process has ended; ``lost``: those of them that were not committed.
         lacking: what the last place could not set, in words.
+        own: the tensors that this worker leaves to its successor.
         predecessor: what a replacement of this worker begins with; None: there would be none.
         has_loaded: a state, since the step that begins was asked for.
     """
@@ -117,12 +121,16 @@ class Script:
         self.stepping = Stepping(self)
         self.counters.walk.optimizers = self.stepping.optimizers.all
         self.tensors.stepping = self.stepping.optimizers.that_heal
+        self.tensors.step, self.tensors.alone = step, self.charge.alone
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
         self.carried: Carried = Carried(self)
         self.ending: Ending = Ending(self)
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
         self.trial = trial_of(here)
+        area = None if is_kept else area_here()
+        life = lambda: self.carried.life  # noqa: E731
+        self.own = Own(area, self.tensors, life, is_exact=self.trial is not None)
         self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
@@ -183,6 +191,15 @@ class Script:
     def are_together(self) -> bool:
         """Whether all replicas train in the step under way."""
         return len(self.manager().session.exchanges.members()) == self.here.replicas > 1
+
+    def writes(self) -> None:
+        """The script begins to write a file: what it has come to since its last step is left to a
+        successor, which would not come to it again."""
+        is_between = (
+            self.course.now is BETWEEN and threading.current_thread() is threading.main_thread()
+        )
+        if is_between and self.memory is None and not self.drafts.is_forked:
+            self.own.leave(self.manager().current_step())
 
     def file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 VARIABLE = "FTRUN_CHECK"
 PLAN, REFUSED = "plan.json", "refused.json"
 STARTING, TRAINING, WRITING, EVALUATION = "starting", "training", "writing", "evaluation"
-BESIDE = "modules beside the model"
+BESIDE, OUTSIDE = "modules beside the model", "tensors outside modules"
 TENSORS_MAX = 1_000
 TOGETHER_STEPS = 10
 STEPS_MAX, FILES_MAX = 10_000, 10_000
@@ -306,7 +306,10 @@ def note_refusal(form: str, text: str) -> None:
 
 
 def digests_of(
-    trained: Sequence[nn.Module], beside: Mapping[str, nn.Module], optimizers: Sequence[Optimizer]
+    trained: Sequence[nn.Module],
+    beside: Mapping[str, nn.Module],
+    optimizers: Sequence[Optimizer],
+    units: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, str]]:
     """A digest of each tensor beside the parameters, by kind and name; of a sharded one, of this
     worker's part."""
@@ -325,9 +328,16 @@ def digests_of(
         for leaf in leaves_of(of)
         if isinstance(leaf.value, torch.Tensor)
     }
+    outside = {
+        f"{name.partition(' ')[2]}{leaf.spec.path}": leaf.value
+        for name, unit in units.items()
+        for leaf in leaves_of(unit.get("value"))
+        if isinstance(leaf.value, torch.Tensor)
+    }
+    every = ("buffers", buffers), (BESIDE, modules), ("optimizers", moments), (OUTSIDE, outside)
     return {
         kind: {name: _digest(x) for name, x in [*tensors.items()][:TENSORS_MAX]}
-        for kind, tensors in (("buffers", buffers), (BESIDE, modules), ("optimizers", moments))
+        for kind, tensors in every
     }
 
 

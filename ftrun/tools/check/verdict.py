@@ -17,6 +17,8 @@ from ftrun.tools.check.place import Difference, Files, How, form_of
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
 
 TEXT_CHARS_MAX = 24
+OUTSIDE = "tensors outside modules"
+"""As in inject/zero_edit/trial.py, which imports torch."""
 Reports = Mapping[int, Mapping[str, Any]]
 
 
@@ -410,7 +412,9 @@ def _other_inputs(before: Reports, after: Reports, named: Callable[[int], str]) 
 
 def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:
     ours, theirs = after[index]["kept"][kind], before[index]["kept"][kind]
-    yield from (name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+    # A newcomer may have variables that its peer alone had.
+    names = ours.keys() & theirs.keys() if kind == OUTSIDE else {**ours, **theirs}
+    yield from (name for name in names if ours.get(name) != theirs.get(name))
 
 
 def may_vary(trial: Trial, run: Run) -> bool:

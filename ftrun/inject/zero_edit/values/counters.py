@@ -123,6 +123,8 @@ class Counters:
         if life and (is_new or not self._legacy.add(step, changed, ranges, is_early=is_early)):
             self._left_for, self._has_begun_anew = life, False
             self._legacy.begin(life, self._changes.known(), ranges)
+        if life:
+            self._script.own.leave(step)
 
     def changing(self) -> list[str]:
         """The containers that have changed and do not heal, in words."""

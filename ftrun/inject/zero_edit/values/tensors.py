@@ -22,10 +22,13 @@ from weakref import ref
 
 import torch
 
+from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
+from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_of_rank, is_own, is_small, packed
+from ftrun.inject.zero_edit.values.own import Left
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
     Keys,
@@ -56,6 +59,8 @@ BUFFERS, STILL = "buffers", "still"
 states of modules beside the trained ones; attributes of all modules; the buffers of those beside,
 and which of these are as before the first step.
 ``AS``: in place of a unit's value, its other name."""
+CHANGED = "changed"
+"""In a unit of a state: how many steps were committed when it was seen to be another one."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -114,7 +119,11 @@ class Tensors:
         gives_all: what asks for the state now is for this worker's own successor; else that is left
             out which peers do not give.
         unlike: the modules that were not alike on all ranks before the first step; ``again``: those
-            of a newcomer that it has made as its predecessor had.
+            of a newcomer that it has made as its predecessor had. ``alone``: gives those, and the
+            modules that other ranks lack.
+        left: what a predecessor alone had, until this worker leaves its own; ``own_words``: what
+            was taken of it.
+        step: how many steps are committed.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
         stepping: gives the optimizers, whose state heals by itself: a state dict that the script
             keeps after it has saved it has the same tensors.
@@ -148,11 +157,16 @@ class Tensors:
         self._has_begun = self.keeps_all = False
         self.gives_all = True
         self.unlike = self.again = frozenset[str]()
+        self.alone: Callable[[], Set[str]] = frozenset
+        self.left: Left | None = None
+        self.step: Callable[[], int] = lambda: NEVER
+        self._steps: dict[Key, tuple[Mark, int]] = {}
         self._firsts: dict[str, Mark] = {}  # of the modules beside
         self._loaded: set[str] = set()
         self.busy: Callable[[], Set[int]] = frozenset
         self.stepping: Callable[[], Iterable[torch.optim.Optimizer]] = tuple
         self.words: list[str] = []
+        self.own_words: list[str] = []
         self.lacking: list[str] = []
 
     def look(
@@ -319,26 +333,7 @@ class Tensors:
         beside, trained = self._beside(), _memory_of(self._modules())
         self._keys.lost = []
         own = trained | _memory_of(beside.values())
-        stepped: set[int] | None = None
-        found: dict[str, Any] = {}
-        for key, known in list(self._known.items()):
-            value = known.value
-            if value is None or not (self.gives_all or self._is_for_peers(key)):
-                continue
-            whole = value if self.gives_all else _for_peers(value)
-            rest = self._keys.named(_without(whole, own), " ".join(key))
-            if rest is _OWN:
-                self._healed.add(key)
-            elif key in self._changed or known.has_changed:
-                stepped = _stepped_by(self.stepping()) if stepped is None else stepped
-                rest = _without(rest, stepped)
-                if rest is _OWN:
-                    self._healed.add(key)
-                    continue
-                self._changed.add(key)
-                found[" ".join(key)] = {"value": rest, "device": _device_of(rest)}
-        also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
-        found |= {key: {AS: first} for key, first in also.items() if first in found}
+        found = self._units(own)
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
         both = beside.keys() & self._firsts.keys() - self._loaded
         still = sorted(name for name in both if is_as(_every(beside[name]), self._firsts[name]))
@@ -357,6 +352,51 @@ class Tensors:
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
             STILL: still,
         }
+
+    def own_state(self) -> dict[str, Any]:
+        """What peers may lack, or have otherwise."""
+        if not (self.alone() or any(self._has_changed(*x) for x in self._known.items())):
+            return {MODULES: {}, UNITS: {}}
+        beside, trained = self._beside(), _memory_of(self._modules())
+        self._keys.lost = []
+        names = sorted(self.alone() & beside.keys())
+        return {
+            MODULES: {name: travelling(_state_of(beside[name], trained)) for name in names},
+            UNITS: self._units(trained | _memory_of(beside.values())),
+        }
+
+    def _units(self, own: set[int]) -> dict[str, Any]:
+        """The units that have changed. ``own``: the memory of modules, which heal by themselves."""
+        stepped: set[int] | None = None
+        found: dict[str, Any] = {}
+        for key, known in list(self._known.items()):
+            value = known.value
+            if value is None or not (self.gives_all or self._is_for_peers(key)):
+                continue
+            whole = value if self.gives_all else _for_peers(value)
+            rest = self._keys.named(_without(whole, own), " ".join(key))
+            if rest is _OWN:
+                self._healed.add(key)
+            elif self._has_changed(key, known):
+                stepped = _stepped_by(self.stepping()) if stepped is None else stepped
+                rest = _without(rest, stepped)
+                if rest is _OWN:
+                    self._healed.add(key)
+                    continue
+                self._changed.add(key)
+                step = self._changed_at(key, value)
+                found[" ".join(key)] = {"value": rest, "device": _device_of(rest), CHANGED: step}
+        also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
+        return found | {key: {AS: first} for key, first in also.items() if first in found}
+
+    def _has_changed(self, key: Key, known: _Known) -> bool:
+        return known.value is not None and (key in self._changed or known.has_changed)
+
+    def _changed_at(self, key: Key, value: Any) -> int:
+        before = self._steps.get(key)
+        if before is None or not is_as(value, before[0]):
+            self._steps[key] = before = mark_of(value), self.step()
+        return before[1]
 
     def _is_for_peers(self, key: Key) -> bool:
         return not (key in self._late or key in self._handed_on or self._walk.is_far(*key))
@@ -397,12 +437,17 @@ class Tensors:
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         beside, given, own = self._beside(), tree.get(MODULES, {}), _memory_of(self._modules())
+        left = self.left.modules if self.left is not None else {}
+        left = {
+            x: left[x] for x in beside.keys() & left.keys() if x in self.unlike or x not in given
+        }
         for name, buffers in tree.get(BUFFERS, {}).items():
-            if name in beside:
+            if name in beside and name not in left:
                 give_buffers(beside[name], buffers)
         kept = self.unlike & self.again & {*tree.get(STILL, ())}
-        self._load_modules(beside, {name: x for name, x in given.items() if name not in kept}, own)
-        for name in sorted(beside.keys() ^ given.keys()):
+        taken = {name: x for name, x in given.items() if name not in kept} | left
+        self.own_words = self._load_modules(beside, taken, own, left.keys())
+        for name in sorted((beside.keys() ^ given.keys()) - left.keys()):
             if (name in given) is (LATE in name):
                 why = "was made after the first step" if name in given else "its peers lack"
                 self.lacking.append(f"the {_made(name)}, which {why}")
@@ -410,6 +455,8 @@ class Tensors:
         self._keys.lost = []
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         units = tree.get(UNITS, {})
+        own_units = self._own_units(units)
+        units = {**units, **own_units}
         objects: dict[str, tuple[Any, Any]] = {}  # before, and now
         frames = innermost_of(self._walk.frames())
         for key, variables, holder, name in _found(units, frames, self.lacking, is_also=False):
@@ -424,7 +471,9 @@ class Tensors:
             if now is not before:
                 variables.put(holder, name, now)
             objects[unit] = before, now
-            self.words.append(f"{key[1]} {_words(units[unit]['value'])}")
+            self._steps[key] = mark_of(now), units[unit].get(CHANGED, NEVER)
+            words = self.own_words if unit in own_units else self.words
+            words.append(f"{key[1]} {_words(units[unit]['value'])}")
         for key, variables, holder, name in _found(units, frames, self.lacking, is_also=True):
             old, now = objects.get(units[" ".join(key)][AS], (None, None))
             own_one = holder.get(name)
@@ -434,6 +483,22 @@ class Tensors:
         reached = self._walk.walk(self._walk.frames())
         for _ in range(2):  # what was given is there, and is kept
             self.look(reached)
+
+    def _own_units(self, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """The predecessor's, where they count. Of those that both have changed at the same step,
+        what is unlike was so while all trained."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for name, unit in self.left.units.items() if self.left is not None else ():
+            theirs = given.get(name, {})
+            if AS in unit or AS in theirs:
+                continue
+            step, at = unit[CHANGED], theirs.get(CHANGED, NEVER)
+            pairs = (
+                ((_digest_of(theirs["value"]), _digest_of(unit["value"])),) if at == step else ()
+            )
+            if origin(Known(NEVER, at, step, pairs, step)) is Origin.PREDECESSOR:
+                found[name] = unit
+        return found
 
     def _is_new(self, key: Key, value: Any) -> bool:
         known, tensors = self._known.get(key), filter(torch.is_tensor, leaves(value))
@@ -445,7 +510,10 @@ class Tensors:
         modules: Mapping[str, torch.nn.Module],
         given: Mapping[str, dict[str, Any]],
         trained: set[int],
-    ) -> None:
+        own_ones: Set[str],
+    ) -> list[str]:
+        """Returns those of ``own_ones``, the predecessor's, in words."""
+        words: list[str] = []
         for name in [name for name in given if name in modules]:
             own = _state_of(modules[name], trained)
             if not _are_alike(own, given[name]):
@@ -454,9 +522,10 @@ class Tensors:
             state = completed(given[name], own, name, _made(name), self.lacking)
             modules[name].load_state_dict(state, strict=False)  # without what is trained
             self._loaded.add(name)
-            if name in self.unlike:
+            if name in self.unlike and name not in own_ones:
                 self.lacking.append(f"the {_made(name)} of this rank, which was its own")
-            self.words.append(_made(name))
+            (words if name in own_ones else self.words).append(_made(name))
+        return words
 
 
 def _found(
@@ -550,6 +619,10 @@ def _stepped_by(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     """The memory of what optimizers keep for their parameters."""
     kept = (list(x.values()) for one in optimizers for x in list(one.state.values()) if x)
     return {memory(x) for of_one in kept for x in of_one if isinstance(x, torch.Tensor)} - {0}
+
+
+def _digest_of(value: Any) -> str:
+    return digest_of([x for x in leaves(value) if torch.is_tensor(x)])
 
 
 def _device_of(value: Any) -> str:

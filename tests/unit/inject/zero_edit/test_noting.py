@@ -28,6 +28,7 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
     monkeypatch.setattr(OPEN, "_held", {})
     frameworks = Frameworks()
     script: Any = SimpleNamespace(
+        own=SimpleNamespace(leave=lambda step: None),
         frameworks=frameworks,
         counters=counters_of(frameworks),
         tensors=Tensors(lambda: ()),

@@ -47,6 +47,9 @@ class Worker:
     def file(self, name: str) -> Path:
         return self.directory / name.partition("-")[0]
 
+    def writes(self) -> None:
+        """It has no tensors."""
+
     def has_peers(self) -> bool:
         return self.joins
 

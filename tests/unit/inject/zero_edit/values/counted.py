@@ -22,6 +22,7 @@ def counters_of(
 ) -> Counters:
     """Of slot ``slot``, whose files are in ``directory``."""
     script: Any = SimpleNamespace(
+        own=SimpleNamespace(leave=lambda step: None),
         frameworks=frameworks,
         manager=lambda: SimpleNamespace(current_step=step),
         life=lambda: life,

@@ -1,0 +1,165 @@
+"""Tensors that a worker leaves to its successor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ftrun.base import clock
+from ftrun.inject.zero_edit.values.own import LOOK_EVERY_S, Own
+from ftrun.inject.zero_edit.values.tensors import CHANGED, MODULES, UNITS, Tensors
+from ftrun.snapshots import own_memory
+from ftrun.snapshots.area import Area
+from ftrun.snapshots.own_memory import OwnMemory, area_here
+
+ROOM = 4 << 20
+
+
+@pytest.fixture
+def area(monkeypatch: pytest.MonkeyPatch) -> Iterator[Area]:
+    launcher = OwnMemory(lambda: ROOM)
+    monkeypatch.setenv(own_memory.VARIABLE, launcher.place("0", 0))
+    found = area_here()
+    assert found is not None
+    yield found
+    launcher.close()
+
+
+def draw(tensors: Tensors, mean: list[torch.Tensor]) -> None:
+    """The script draws in a function with one variable that counts."""
+    assert mean
+    tensors.look([x for x in tensors._walk.walk([sys._getframe()]) if x.units])
+
+
+class Rank:
+    """One with a module and a unit, at a step."""
+
+    def __init__(self, area: Area | None, *, is_exact: bool = True, life: str = "a") -> None:
+        self.net, self.mean, self.step = nn.Linear(2, 1), [torch.zeros(3)], 0
+        self.tensors = Tensors(lambda: (), {"net 1": self.net}.copy)
+        self.tensors.alone = lambda: frozenset({"net 1"})
+        self.tensors.step = lambda: self.step
+        self.own = Own(area, self.tensors, lambda: life, is_exact=is_exact)
+        mean = self.mean
+        for _ in range(2):
+            draw(self.tensors, mean)
+        self.tensors.begin()
+
+    def goes_on(self, value: float) -> None:
+        with torch.no_grad():
+            self.net.weight.fill_(value)
+            self.mean[0].fill_(value)
+        self.step += 1
+        draw(self.tensors, self.mean)
+
+
+def test_a_successor_finds_the_newest(area: Area) -> None:
+    rank = Rank(area)
+    assert rank.own.find() is None
+    for value in (1.0, 2.0):
+        rank.goes_on(value)
+        rank.own.leave(rank.step)
+    assert rank.own.find() is None, "it is its own"
+    found = Rank(area).own.find()
+    assert found is not None and found.step == 2
+    assert found.modules["net 1"]["weight"].tolist() == [[2.0, 2.0]]
+    (unit,) = found.units.values()
+    assert unit["value"][0].tolist() == [2.0] * 3 and unit[CHANGED] == 2
+
+
+def test_what_another_life_of_the_job_has_left_does_not_count(area: Area) -> None:
+    rank = Rank(area)
+    rank.goes_on(1.0)
+    rank.own.leave(1)
+    assert Rank(area, life="b").own.find() is None
+    assert Rank(None).own.find() is None
+
+
+def test_copies_take_a_share_of_the_time(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 0.5, 0.5])
+    monkeypatch.setattr(clock, "now", lambda: next(times))
+    rank = Rank(area, is_exact=False)
+    rank.goes_on(1.0)
+    rank.own.leave(1)
+    for now, number in ((10.0, 0), (50.0, 0), (50.6, 1)):
+        times = iter([now] * 3)
+        rank.goes_on(now)
+        rank.own.leave(rank.step)
+        assert area.newest == number, now
+
+
+def test_without_any_it_looks_seldom(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(area, is_exact=False)
+    rank.tensors.alone = frozenset
+    monkeypatch.setattr(clock, "now", lambda: 1.0)
+    rank.own.leave(0)
+    monkeypatch.setattr(rank.tensors, "own_state", lambda: pytest.fail("it is too soon"))
+    monkeypatch.setattr(clock, "now", lambda: 0.9 + LOOK_EVERY_S)
+    rank.own.leave(0)
+    assert area.newest < 0
+
+
+def test_too_much_is_named_once(area: Area, capfd: pytest.CaptureFixture[str]) -> None:
+    rank = Rank(area)
+    rank.net = rank.tensors._beside()["net 1"] = nn.Linear(1 << 19, 1)  # type: ignore[index]
+    rank.tensors._beside = {"net 1": rank.net}.copy
+    for _ in range(2):
+        rank.goes_on(1.0)
+        rank.own.leave(rank.step)
+    text = capfd.readouterr().err
+    assert text.count("this worker keeps 2.1 MB in tensors that its peers lack") == 1
+    assert Rank(area).own.find() is None
+
+
+def healed(newcomer: Rank, tree: dict[str, Any]) -> Tensors:
+    newcomer.tensors.left = newcomer.own.find()
+    frame = sys._getframe()
+    newcomer.tensors._walk.frames = lambda: [frame]  # type: ignore[method-assign]
+    newcomer.tensors.load(tree)
+    return newcomer.tensors
+
+
+def test_what_no_peer_has_is_the_predecessors(area: Area) -> None:
+    rank, newcomer = Rank(area), Rank(area)
+    rank.goes_on(3.0)
+    rank.own.leave(1)
+    tensors = healed(newcomer, {UNITS: {}, MODULES: {}})
+    assert newcomer.net.weight.tolist() == [[3.0, 3.0]]
+    assert tensors.own_words[0].startswith("Linear") or tensors.own_words[0] == "net"
+    assert not [x for x in tensors.lacking if "peers lack" in x]
+
+
+def test_a_module_that_is_alike_everywhere_is_the_donors(area: Area) -> None:
+    rank, newcomer, donor = Rank(area), Rank(area), Rank(None)
+    for one, value in ((rank, 3.0), (donor, 4.0)):
+        one.goes_on(value)
+    rank.own.leave(1)
+    healed(newcomer, {**donor.tensors.state(), UNITS: {}})
+    assert newcomer.net.weight.tolist() == [[4.0, 4.0]]
+    newcomer.tensors.unlike = frozenset({"net 1"})
+    healed(newcomer, {**donor.tensors.state(), UNITS: {}})
+    assert newcomer.net.weight.tolist() == [[3.0, 3.0]]
+    assert newcomer.tensors.lacking == ["mean"]  # which has no frame here
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "own"),
+    [(None, 0.0, True), (1, 3.0, True), (2, 3.0, True), (2, 2.0, True), (3, 3.0, False)],
+    ids=["none", "older", "at one step, unlike", "at one step, alike", "newer"],
+)
+def test_whose_unit_counts(area: Area, at: int | None, value: float, own: bool) -> None:
+    rank, newcomer = Rank(area), Rank(area)
+    rank.step = 1
+    rank.goes_on(2.0)
+    rank.own.leave(2)
+    newcomer.tensors.left = newcomer.own.find()
+    assert newcomer.tensors.left is not None
+    (name,) = newcomer.tensors.left.units
+    theirs = {"value": [torch.full((3,), value)], "device": "cpu", CHANGED: at}
+    found = newcomer.tensors._own_units({} if at is None else {name: theirs})
+    assert list(found) == ([name] if own and value != 2.0 else [])

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
 
-UNLIKE, ALONE = "unlike", "alone"
-"""Keys of the store: the names of modules that were not alike on two ranks before the first step,
-and of those that one of the two had alone, one a line."""
+UNLIKE = "unlike"
+"""A key of the store: the names of modules that were not alike on two ranks before the first step,
+one a line."""
 STEPPED_LIMIT = timedelta(minutes=1)
 """Until all replicas have come to the first step, which waits for them anyway."""
 
@@ -46,7 +46,6 @@ class Charge:
         self._script = script
         self._batches_of = ""
         self._is_told = False
-        self._alone: frozenset[str] | None = None
 
     def take(self, manager: Manager) -> None:
         """Before the first step: what ftrun carries from now on, and what it does not."""
@@ -104,31 +103,14 @@ class Charge:
         other = digest, kept
         with contextlib.suppress(RuntimeError):  # it has not come: nobody can tell
             other = json.loads(store.get(str((own + 1) % ranks)).decode())
-        for name in kept.keys() | other[1].keys():
-            if not (name in kept and name in other[1]):
-                store.append(ALONE, f"{name}\n")
-            elif kept[name] != other[1][name]:
-                store.append(UNLIKE, f"{name}\n")
+        for name in [name for name, found in kept.items() if other[1].get(name, found) != found]:
+            store.append(UNLIKE, f"{name}\n")
         if other[0] != digest and not is_whole:
             names = _names("", [*optimizers], self._script.stepping.optimizers.site_of)
             refuse(
                 f"{names.strip()} steps some parameters here, and others at other ranks: a part of "
                 "the optimizers' state is lost with each rank"
             )
-
-    def alone(self) -> frozenset[str]:
-        """After the first step: the names of modules that this rank may have alone, or otherwise
-        than others. Where no other rank is on this node, these are all."""
-        if self._alone is None:
-            names = [*self._script.models.beside()]
-            if os.environ["LOCAL_WORLD_SIZE"] != "1":
-                names = []
-                with contextlib.suppress(RuntimeError):  # the store is gone: nobody can tell
-                    store = store_of_all("ftrun/stepped", STEPPED_LIMIT)
-                    found = [store.get(x).decode() for x in (UNLIKE, ALONE) if store.check([x])]
-                    names = [name for text in found for name in text.splitlines()]
-            self._alone = frozenset(names)
-        return self._alone
 
     def made_late(self, what: str) -> None:
         """The script has made something after its first step."""

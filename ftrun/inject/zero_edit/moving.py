@@ -93,8 +93,8 @@ class Moving:
             if own.get(spot, now) != now
         ]
         taken.changed += tensors.words
-        left = tensors.left
-        then = f" as of step {left.step}" if left is not None and left.step < place.step else ""
+        at = tensors.left.step if tensors.left is not None else place.step
+        then = f" as of step {at}" if at < place.step else ""
         taken.of_its_own += [f"{words}{then}" for words in tensors.own_words]
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())

@@ -5,6 +5,7 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -121,7 +122,7 @@ class Script:
         self.stepping = Stepping(self)
         self.counters.walk.optimizers = self.stepping.optimizers.all
         self.tensors.stepping = self.stepping.optimizers.that_heal
-        self.tensors.step, self.tensors.alone = step, self.charge.alone
+        self.tensors.step = step
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
         self.carried: Carried = Carried(self)
         self.ending: Ending = Ending(self)
@@ -130,7 +131,8 @@ class Script:
         self.trial = trial_of(here)
         area = None if is_kept else area_here()
         life = lambda: self.carried.life  # noqa: E731
-        self.own = Own(area, self.tensors, life, is_exact=self.trial is not None)
+        is_exact = self.trial is not None
+        self.own = Own(area, self.tensors, life, self._alike(), is_exact=is_exact)
         self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
@@ -191,6 +193,13 @@ class Script:
     def are_together(self) -> bool:
         """Whether all replicas train in the step under way."""
         return len(self.manager().session.exchanges.members()) == self.here.replicas > 1
+
+    def _alike(self) -> list[int]:
+        """The ranks of this node that have in other replicas what this one has; itself first."""
+        mine, size = self.mates.rank, self.mates.size
+        first = mine - int(os.environ.get("LOCAL_RANK", "0"))
+        here = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return [mine, *(x for x in here if x != mine and (x - mine) % size == 0)]
 
     def writes(self) -> None:
         """The script begins to write a file: what it has come to since its last step is left to a

@@ -30,6 +30,7 @@ object under other names; never through a class's own setters.
 | travelling.py | what a state may hold on its way to peers |
 | sources.py, writing.py | whose value is taken; how it is set |
 | legacy.py, journal.py | the values that a worker leaves to its successor, and their file |
+| own.py | the tensors that it leaves, because its peers lack them or have others |
 | frameworks.py | state of Hugging Face's Trainer and Lightning, which no variable leads to |
 | survey.py | ``ftrun check``: all plain values, also those that no rule finds |
 

@@ -40,6 +40,7 @@ from ftrun.inject.zero_edit.values.units import (
     leaves,
     mark_of,
     memory,
+    sampled,
 )
 from ftrun.inject.zero_edit.values.walk import KEPT, Reached, Walk
 from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
@@ -59,8 +60,9 @@ BUFFERS, STILL = "buffers", "still"
 states of modules beside the trained ones; attributes of all modules; the buffers of those beside,
 and which of these are as before the first step.
 ``AS``: in place of a unit's value, its other name."""
-CHANGED = "changed"
-"""In a unit of a state: how many steps were committed when it was seen to be another one."""
+CHANGED, APART = "changed", "apart"
+"""Of a unit in a state, and of a module: how many steps were committed when it was seen to be
+another one. Of one that is left to a successor: whether another rank has it otherwise."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -119,8 +121,7 @@ class Tensors:
         gives_all: what asks for the state now is for this worker's own successor; else that is left
             out which peers do not give.
         unlike: the modules that were not alike on all ranks before the first step; ``again``: those
-            of a newcomer that it has made as its predecessor had. ``alone``: gives those, and the
-            modules that other ranks lack.
+            of a newcomer that it has made as its predecessor had.
         left: what a predecessor alone had, until this worker leaves its own; ``own_words``: what
             was taken of it.
         step: how many steps are committed.
@@ -157,10 +158,9 @@ class Tensors:
         self._has_begun = self.keeps_all = False
         self.gives_all = True
         self.unlike = self.again = frozenset[str]()
-        self.alone: Callable[[], Set[str]] = frozenset
         self.left: Left | None = None
         self.step: Callable[[], int] = lambda: NEVER
-        self._steps: dict[Key, tuple[Mark, int]] = {}
+        self._steps: dict[str, tuple[Mark, int]] = {}
         self._firsts: dict[str, Mark] = {}  # of the modules beside
         self._loaded: set[str] = set()
         self.busy: Callable[[], Set[int]] = frozenset
@@ -351,22 +351,58 @@ class Tensors:
             ATTRIBUTES: attributes,
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
             STILL: still,
+            CHANGED: {x: self._changed_at(x, _every(beside[x])) for x in beside.keys() - {*still}},
         }
 
-    def own_state(self) -> dict[str, Any]:
-        """What peers may lack, or have otherwise."""
-        if not (self.alone() or any(self._has_changed(*x) for x in self._known.items())):
+    def own_state(
+        self, shared: Set[str] = frozenset(), apart: Set[str] = frozenset()
+    ) -> dict[str, Any]:
+        """What has changed since the first step, and peers may lack or have otherwise: modules
+        and units. ``shared``: all ranks have these alike; ``apart``: some have them otherwise, and
+        perhaps they have changed there alone."""
+        modules = {
+            x: module for x, module in self._changed_modules(apart).items() if x not in shared
+        }
+        if not (modules or apart or any(self._has_changed(*x) for x in self._known.items())):
             return {MODULES: {}, UNITS: {}}
-        beside, trained = self._beside(), _memory_of(self._modules())
+        trained = _memory_of(self._modules())
         self._keys.lost = []
-        names = sorted(self.alone() & beside.keys())
+        units = self._units(trained | _memory_of(self._beside().values()), apart)
+        found = {
+            name: {
+                "value": travelling(_state_of(x, trained)),
+                CHANGED: self._changed_at(name, _every(x)),
+                APART: name in apart,
+            }
+            for name, x in modules.items()
+        }
+        own = {name: {**x, APART: name in apart} for name, x in units.items() if name not in shared}
+        return {MODULES: found, UNITS: own}
+
+    def digests(self) -> dict[str, str]:
+        """Of what ``own_state`` has, by name: to compare ranks."""
+        modules = {name: _every(x) for name, x in self._changed_modules(frozenset()).items()}
+        units = {
+            " ".join(key): known.value
+            for key, known in self._known.items()
+            if self._has_changed(key, known)
+        }
+        return {name: sampled(leaves(x)) for name, x in {**modules, **units}.items()}
+
+    def _changed_modules(self, also: Set[str]) -> dict[str, torch.nn.Module]:
+        firsts = self._firsts
         return {
-            MODULES: {name: travelling(_state_of(beside[name], trained)) for name in names},
-            UNITS: self._units(trained | _memory_of(beside.values())),
+            name: module
+            for name, module in self._beside().items()
+            if name in also
+            or name not in firsts
+            or name in self._loaded
+            or not is_as(_every(module), firsts[name])
         }
 
-    def _units(self, own: set[int]) -> dict[str, Any]:
-        """The units that have changed. ``own``: the memory of modules, which heal by themselves."""
+    def _units(self, own: set[int], apart: Set[str] = frozenset()) -> dict[str, Any]:
+        """The units that have changed, and those ``apart``. ``own``: the memory of modules, which
+        heal by themselves."""
         stepped: set[int] | None = None
         found: dict[str, Any] = {}
         for key, known in list(self._known.items()):
@@ -377,25 +413,27 @@ class Tensors:
             rest = self._keys.named(_without(whole, own), " ".join(key))
             if rest is _OWN:
                 self._healed.add(key)
-            elif self._has_changed(key, known):
+            elif self._has_changed(key, known) or " ".join(key) in apart:
                 stepped = _stepped_by(self.stepping()) if stepped is None else stepped
                 rest = _without(rest, stepped)
                 if rest is _OWN:
                     self._healed.add(key)
                     continue
-                self._changed.add(key)
-                step = self._changed_at(key, value)
-                found[" ".join(key)] = {"value": rest, "device": _device_of(rest), CHANGED: step}
+                name = " ".join(key)
+                if name not in apart:
+                    self._changed.add(key)
+                step = self._changed_at(name, value)
+                found[name] = {"value": rest, "device": _device_of(rest), CHANGED: step}
         also = {" ".join(key): " ".join(first) for key, first in self._also.items()}
         return found | {key: {AS: first} for key, first in also.items() if first in found}
 
     def _has_changed(self, key: Key, known: _Known) -> bool:
         return known.value is not None and (key in self._changed or known.has_changed)
 
-    def _changed_at(self, key: Key, value: Any) -> int:
-        before = self._steps.get(key)
+    def _changed_at(self, name: str, value: Any) -> int:
+        before = self._steps.get(name)
         if before is None or not is_as(value, before[0]):
-            self._steps[key] = before = mark_of(value), self.step()
+            self._steps[name] = before = mark_of(value), self.step()
         return before[1]
 
     def _is_for_peers(self, key: Key) -> bool:
@@ -437,16 +475,17 @@ class Tensors:
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         beside, given, own = self._beside(), tree.get(MODULES, {}), _memory_of(self._modules())
-        left = self.left.modules if self.left is not None else {}
-        left = {
-            x: left[x] for x in beside.keys() & left.keys() if x in self.unlike or x not in given
-        }
+        left = self._own_ones(beside, tree)
         for name, buffers in tree.get(BUFFERS, {}).items():
             if name in beside and name not in left:
                 give_buffers(beside[name], buffers)
         kept = self.unlike & self.again & {*tree.get(STILL, ())}
-        taken = {name: x for name, x in given.items() if name not in kept} | left
+        taken = {name: x for name, x in given.items() if name not in kept}
+        taken |= {name: x["value"] for name, x in left.items()}
         self.own_words = self._load_modules(beside, taken, own, left.keys())
+        changed = tree.get(CHANGED, {}) | {name: x[CHANGED] for name, x in left.items()}
+        for name in taken.keys() & beside.keys():
+            self._steps[name] = mark_of(_every(beside[name])), changed.get(name, NEVER)
         for name in sorted((beside.keys() ^ given.keys()) - left.keys()):
             if (name in given) is (LATE in name):
                 why = "was made after the first step" if name in given else "its peers lack"
@@ -471,7 +510,7 @@ class Tensors:
             if now is not before:
                 variables.put(holder, name, now)
             objects[unit] = before, now
-            self._steps[key] = mark_of(now), units[unit].get(CHANGED, NEVER)
+            self._steps[unit] = mark_of(now), units[unit].get(CHANGED, NEVER)
             words = self.own_words if unit in own_units else self.words
             words.append(f"{key[1]} {_words(units[unit]['value'])}")
         for key, variables, holder, name in _found(units, frames, self.lacking, is_also=True):
@@ -484,21 +523,29 @@ class Tensors:
         for _ in range(2):  # what was given is there, and is kept
             self.look(reached)
 
+    def _own_ones(
+        self, beside: Mapping[str, torch.nn.Module], tree: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The predecessor's states of modules, where they count."""
+        steps, given = tree.get(CHANGED, {}), tree.get(MODULES, {})
+        left = {} if self.left is None else self.left.modules
+        near = {name: x for name, x in left.items() if name in beside}
+        return {
+            name: x
+            for name, x in near.items()
+            if name not in given or name in self.unlike or _is_own(x, steps.get(name, NEVER))
+        }
+
     def _own_units(self, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """The predecessor's, where they count. Of those that both have changed at the same step,
-        what is unlike was so while all trained."""
-        found: dict[str, Mapping[str, Any]] = {}
-        for name, unit in self.left.units.items() if self.left is not None else ():
-            theirs = given.get(name, {})
-            if AS in unit or AS in theirs:
-                continue
-            step, at = unit[CHANGED], theirs.get(CHANGED, NEVER)
-            pairs = (
-                ((_digest_of(theirs["value"]), _digest_of(unit["value"])),) if at == step else ()
-            )
-            if origin(Known(NEVER, at, step, pairs, step)) is Origin.PREDECESSOR:
-                found[name] = unit
-        return found
+        """The predecessor's units, where they count."""
+        left = {} if self.left is None else self.left.units
+        theirs = {name: given.get(name, {}) for name in left}
+        return {
+            name: unit
+            for name, unit in left.items()
+            if not (AS in unit or AS in theirs[name])
+            and _is_own(unit, theirs[name].get(CHANGED, NEVER))
+        }
 
     def _is_new(self, key: Key, value: Any) -> bool:
         known, tensors = self._known.get(key), filter(torch.is_tensor, leaves(value))
@@ -621,8 +668,11 @@ def _stepped_by(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     return {memory(x) for of_one in kept for x in of_one if isinstance(x, torch.Tensor)} - {0}
 
 
-def _digest_of(value: Any) -> str:
-    return digest_of([x for x in leaves(value) if torch.is_tensor(x)])
+def _is_own(left: Mapping[str, Any], donor_step: int) -> bool:
+    """Whether what a predecessor has left counts. What is apart was so while all trained."""
+    together = ((0, 1),) if left[APART] else ()
+    known = Known(NEVER, donor_step, left[CHANGED], together, donor_step)
+    return origin(known) is Origin.PREDECESSOR
 
 
 def _device_of(value: Any) -> str:

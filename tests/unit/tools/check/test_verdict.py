@@ -13,7 +13,7 @@ import pytest
 from ftrun.tools.check.command import differences_of, taken_again, taken_since, told_after
 from ftrun.tools.check.place import Difference, Files, How
 from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
-from ftrun.tools.check.verdict import Run, Trial, lines_of, may_vary
+from ftrun.tools.check.verdict import OUTSIDE, Run, Trial, lines_of, may_vary
 
 KILLS = (Kill(1, TRAINING, 5), Kill(0, WRITING, 9))
 EXACT = Plan(KILLS, (), ("in an evaluation: there was none between the steps 1 and 18",))
@@ -212,6 +212,20 @@ def test_a_replica_that_is_not_as_undisturbed(changes: dict[str, Any], words: st
     lines, is_well = lines_of(trial(run(second=report(**changes))))
     assert not is_well
     assert any(line.startswith("FAILED: ") and words in line for line in lines), lines
+
+
+def test_tensors_outside_modules_are_compared() -> None:
+    """Seen: "ok" of a script whose average, a dict on rank 0 alone, was not that of its last step.
+    A newcomer may have one that its peer alone had."""
+    kept = report()["kept"]
+    first = report(kept={**kept, OUTSIDE: {"mean": "2"}})
+    for mean, is_well in (("2", True), ("3", False)):
+        second = report(kept={**kept, OUTSIDE: {"mean": mean, "of its peer": "4"}})
+        undisturbed = Run(0, False, None, {0: first, 1: first})
+        lines, found = lines_of(replace(trial(run(second, second)), undisturbed=undisturbed))
+        assert found is is_well, lines
+        words = "FAILED: tensors outside modules mean are not those of the undisturbed run"
+        assert (words in lines) is not is_well
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 
 from ftrun.base import clock
 from ftrun.inject.zero_edit.values.own import LOOK_EVERY_S, Own
-from ftrun.inject.zero_edit.values.tensors import CHANGED, MODULES, UNITS, Tensors
+from ftrun.inject.zero_edit.values.tensors import APART, CHANGED, MODULES, UNITS, Tensors
 from ftrun.snapshots import own_memory
 from ftrun.snapshots.area import Area
 from ftrun.snapshots.own_memory import OwnMemory, area_here
@@ -40,11 +40,11 @@ class Rank:
     """One with a module and a unit, at a step."""
 
     def __init__(self, area: Area | None, *, is_exact: bool = True, life: str = "a") -> None:
+        torch.manual_seed(0)
         self.net, self.mean, self.step = nn.Linear(2, 1), [torch.zeros(3)], 0
         self.tensors = Tensors(lambda: (), {"net 1": self.net}.copy)
-        self.tensors.alone = lambda: frozenset({"net 1"})
         self.tensors.step = lambda: self.step
-        self.own = Own(area, self.tensors, lambda: life, is_exact=is_exact)
+        self.own = Own(area, self.tensors, lambda: life, [0], is_exact=is_exact)
         mean = self.mean
         for _ in range(2):
             draw(self.tensors, mean)
@@ -67,7 +67,7 @@ def test_a_successor_finds_the_newest(area: Area) -> None:
     assert rank.own.find() is None, "it is its own"
     found = Rank(area).own.find()
     assert found is not None and found.step == 2
-    assert found.modules["net 1"]["weight"].tolist() == [[2.0, 2.0]]
+    assert found.modules["net 1"]["value"]["weight"].tolist() == [[2.0, 2.0]]
     (unit,) = found.units.values()
     assert unit["value"][0].tolist() == [2.0] * 3 and unit[CHANGED] == 2
 
@@ -95,7 +95,6 @@ def test_copies_take_a_share_of_the_time(area: Area, monkeypatch: pytest.MonkeyP
 
 def test_without_any_it_looks_seldom(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = Rank(area, is_exact=False)
-    rank.tensors.alone = frozenset
     monkeypatch.setattr(clock, "now", lambda: 1.0)
     rank.own.leave(0)
     monkeypatch.setattr(rank.tensors, "own_state", lambda: pytest.fail("it is too soon"))
@@ -148,18 +147,63 @@ def test_a_module_that_is_alike_everywhere_is_the_donors(area: Area) -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "own"),
-    [(None, 0.0, True), (1, 3.0, True), (2, 3.0, True), (2, 2.0, True), (3, 3.0, False)],
-    ids=["none", "older", "at one step, unlike", "at one step, alike", "newer"],
+    ("at", "apart", "own"),
+    [(None, 0, True), (1, 0, True), (2, 0, False), (2, 1, True), (3, 0, False), (3, 1, True)],
 )
-def test_whose_unit_counts(area: Area, at: int | None, value: float, own: bool) -> None:
+def test_whose_unit_counts(area: Area, at: int | None, apart: int, own: bool) -> None:
     rank, newcomer = Rank(area), Rank(area)
     rank.step = 1
     rank.goes_on(2.0)
+    rank.own._apart = frozenset(rank.tensors.digests()) if apart else frozenset()
     rank.own.leave(2)
     newcomer.tensors.left = newcomer.own.find()
     assert newcomer.tensors.left is not None
     (name,) = newcomer.tensors.left.units
-    theirs = {"value": [torch.full((3,), value)], "device": "cpu", CHANGED: at}
+    theirs = {"value": [torch.zeros(3)], "device": "cpu", CHANGED: at}
     found = newcomer.tensors._own_units({} if at is None else {name: theirs})
-    assert list(found) == ([name] if own and value != 2.0 else [])
+    assert list(found) == ([name] if own else [])
+
+
+class Store(dict[str, bytes]):
+    """As torch's."""
+
+    def set(self, key: str, value: str) -> None:
+        self[key] = value.encode()
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(key in self for key in keys)
+
+
+def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
+    ranks, store = (Rank(area), Rank(area)), Store()
+    for number, one in enumerate(ranks):
+        one.own = Own(area, one.tensors, lambda: "a", [number, 1 - number], is_exact=False)
+        vars(one.own)["_store"] = store
+    for one in ranks:
+        one.goes_on(1.0)
+        one.own.leave(1)
+    for one in ranks:
+        one.own._hear()
+        assert one.own._shared == frozenset(one.tensors.digests()) and not one.own._apart
+    tree = ranks[0].tensors.own_state(ranks[0].own._shared)
+    assert tree == {MODULES: {}, UNITS: {}}
+    ranks[0].goes_on(2.0)  # the other one does not
+    ranks[1].step += 1
+    for one in ranks:
+        one.own.leave(2)
+    for one in ranks:
+        one.own._hear()
+        assert not one.own._shared
+        tree = one.tensors.own_state(one.own._shared, one.own._apart)
+        assert all(x[APART] for of in tree.values() for x in of.values()) and tree[MODULES]
+
+
+def test_a_rank_that_does_not_tell_is_not_waited_for(area: Area) -> None:
+    rank, store = Rank(area), Store()
+    rank.own = Own(area, rank.tensors, lambda: "a", [0, 1], is_exact=True)
+    vars(rank.own)["_store"] = store
+    rank.goes_on(1.0)
+    rank.own.leave(1)
+    assert [*store] == ["0@1"]
+    found = Rank(area).own.find()
+    assert found is not None and not found.modules["net 1"][APART]

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
@@ -30,30 +29,15 @@ from ftrun.base.words import amount
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.mates import store_of_all
+from ftrun.inject.zero_edit.values.tensors import Left, Tensors
 from ftrun.snapshots.area import NONE, Area, AreaFull
 from ftrun.snapshots.states import described, restored
-
-if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.values.tensors import Tensors
 
 SHARE = 0.01
 """Of the worker's time, which copies take."""
 LOOK_EVERY_S = 1.0
 """While it has none."""
 STORE_LIMIT = timedelta(seconds=10)
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What a predecessor has left.
-
-    ``step``: so many were committed then. ``modules``, ``units``: by name, as ``Tensors.own_state``
-    gives them.
-    """
-
-    step: int
-    modules: Mapping[str, Mapping[str, Any]]
-    units: Mapping[str, Mapping[str, Any]]
 
 
 class Own:

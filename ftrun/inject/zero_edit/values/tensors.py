@@ -28,7 +28,6 @@ from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_of_rank, is_own, is_small, packed
-from ftrun.inject.zero_edit.values.own import Left
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
     Keys,
@@ -104,6 +103,19 @@ class _Known:
     def has_changed(self) -> bool:
         """Whether it is not as before the first step."""
         return self.kept is None or not self.mark or not is_as(self.kept, self.mark)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a predecessor has left (own.py).
+
+    ``step``: so many were committed then. ``modules``, ``units``: by name, as ``own_state`` gives
+    them.
+    """
+
+    step: int
+    modules: Mapping[str, Mapping[str, Any]]
+    units: Mapping[str, Mapping[str, Any]]
 
 
 class Tensors:

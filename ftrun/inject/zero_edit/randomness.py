@@ -163,7 +163,8 @@ class Randomness:
         return names, [*seeds, *states.encode()]
 
     def step_ended(self) -> None:
-        """A step that was noted has ended: what follows draws from here."""
+        """A step that was noted has ended, or a file is written after it: what follows draws from
+        here."""
         self.is_noted = False
         if not self._is_off and self._life():
             self._leave(States.now(self.own), is_between=True)

@@ -209,6 +209,7 @@ class Script:
         )
         if is_between and self.memory is None and not self.drafts.is_forked:
             self.own.leave(self.manager().current_step())
+            self.randomness.step_ended()
 
     def file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""

@@ -120,6 +120,7 @@ class Call:
         outputs: the tensors that it writes.
         site: the script's line, for what was given there last; "": it is not looked for.
         takes_deputy: a broadcast from a rank that is away is that of its deputy.
+        before: of a broadcast, what a rank that is to get it has in its place; None: not known.
         tag: names the ranks whose inputs are in the result.
         is_part: it is one of several that make one call of the script's.
         record: what is noted of it for a newcomer.
@@ -147,6 +148,7 @@ class Call:
     tag: object = None
     since: float | None = None
     awaits, held_at, site = "", 0.0, ""
+    before: Sequence[bytes] | None = None
     half: tuple[Sequence[bytes], object] | None = None
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
     is_logged = False

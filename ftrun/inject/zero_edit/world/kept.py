@@ -70,17 +70,34 @@ class Kept:
 
 
 class Given:
-    """The last value of each broadcast, by its place: it stands in for a root that is away."""
+    """The last value of each broadcast, by its place: it stands in for a root that is away.
+
+    A rank may have had a new value already before it got that, as the state of a generator with
+    which all have drawn the same. Then its own next value stands in: the last one would be old.
+    """
 
     def __init__(self) -> None:
         self._given: dict[str, list[bytes]] = {}
+        self._foreseen: set[str] = set()
 
-    def keep(self, place: str, bodies: Sequence[bytes]) -> None:
-        """Keep a value, unless there are too many or it is too large."""
+    def keep(
+        self, place: str, bodies: Sequence[bytes], before: Sequence[bytes] | None = None
+    ) -> None:
+        """Keep a value, unless there are too many or it is too large. ``before``: what this rank
+        had in its place; None: that is not known."""
+        last = self._given.get(place)
+        if before is not None and list(before) != list(bodies):
+            self._foreseen.discard(place)
+        elif before is not None and last is not None and last != list(bodies):
+            self._foreseen.add(place)  # memory that still has the last value is no evidence
         if sum(map(len, bodies)) <= GIVEN_BYTES_MAX and (
             place in self._given or len(self._given) < GIVEN_MAX
         ):
             self._given[place] = list(bodies)
+
+    def foresees(self, place: str) -> bool:
+        """Whether this rank has the values of ``place`` by itself."""
+        return place in self._foreseen
 
     def at(self, place: str) -> list[bytes] | None:
         """The last value at ``place``."""

@@ -206,6 +206,8 @@ def _fewer_broadcast(call: Call, there: There) -> Issued:
     is_deputy = there.here[there.deputy(root)] == there.own
     if root not in there.here and call.shell.world.is_of_model(tensors):
         call.takes_deputy = True  # what it gave last is older than what all have of it now
+    elif root not in there.here and call.shell.world.given.foresees(call.place()):
+        call.takes_deputy = True
     if root not in there.here and is_deputy and not call.takes_deputy:
         given = call.given_last()
         if given is None:

@@ -44,7 +44,7 @@ from ftrun.inject.zero_edit.world.calls import (
     as_bytes,
     wait_for_end,
 )
-from ftrun.inject.zero_edit.world.kept import Given, Kept, bodies_of, texts_of
+from ftrun.inject.zero_edit.world.kept import GIVEN_EACH_MAX, Given, Kept, bodies_of, texts_of
 from ftrun.inject.zero_edit.world.kinds import (
     Impossible,
     RootAway,
@@ -201,6 +201,8 @@ class World:
             call.kept = small_bytes(outputs, KEPT_BYTES_MAX)
         if call.kept is None or kind.is_by_rank:
             call.prepare()
+        if kind.name == "broadcast" and call.args[-1].rootRank != call.own:
+            call.before = small_bytes(outputs, GIVEN_EACH_MAX)
         gift = shell.gifts.pop(call.number, None) if shell.gifts and not waits else None
         there = shell.there
         if not (waits or gift or shell.is_stopped or there is None):
@@ -267,7 +269,7 @@ class World:
     def note(self, shell: Shell, call: Call) -> None:
         """A call at a known line is through."""
         if call.kind.name == "broadcast" and call.result is not None:
-            self.given.keep(call.place(), call.bodies())
+            self.given.keep(call.place(), call.bodies(), call.before)
         if self.in_set_up and self.kept is not None and not (call.takes_deputy or call.is_part):
             self.kept.add(shell.key, call.site, call.outputs)
 

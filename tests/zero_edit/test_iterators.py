@@ -96,3 +96,47 @@ def test_a_batch_that_was_thrown_away_before_the_loop_counts(tmp_path: Path, epo
         if n != 23
     }
     assert {*reads} == expected, {*reads} ^ expected
+
+
+BY_BROADCAST = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+dist.init_process_group("gloo")
+rank, dies = dist.get_rank(), len(sys.argv) > 1
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(32, 8))
+shuffles = torch.Generator()
+loader = DataLoader(data, batch_size=8, sampler=RandomSampler(data, generator=shuffles))
+for epoch in range(6):
+    state = shuffles.get_state()
+    dist.broadcast(state, 0)  # as accelerate does: from then on all draw the same
+    shuffles.set_state(state)
+    for x, in loader:
+        loss = model(x[rank::2] + torch.randn(8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if rank == 0 and epoch == 2 and dies and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+print("END", model.module.weight.sum().item(), flush=True)
+"""
+
+
+def test_an_order_that_rank_0_broadcasts_is_everywhere_that_of_this_epoch(tmp_path: Path) -> None:
+    """Seen: rank 0 died between two epochs. Its peer had the last epoch's order once more, and its
+    successor another one."""
+    ends = []
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    for name, args in (("undisturbed", ()), ("dies", ("dies",))):
+        (tmp_path / name).mkdir()
+        with Job(tmp_path / name, BY_BROADCAST, *options, args=args) as job:
+            assert job.end() == 0, job.output
+            ends.append(sorted(re.findall(r"^\[\d\.0\] END \S+$", job.output, re.MULTILINE)))
+    assert "replica 0 joined at 3 of the loop at script.py:15, batch 0" in job.output, job.output
+    assert len(ends[0]) == 2 and ends[0] == ends[1]

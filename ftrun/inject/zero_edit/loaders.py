@@ -46,6 +46,8 @@ LOOPS_MAX = 1024
 ENDED_MAX = 16
 HELD_MAX = 16
 ITERATORS_DEEP = SAMPLERS_DEEP = 4
+SAMPLES_MAX = 1_000_000
+"""Of a sampler, whose indices are drawn to its end in half a second."""
 _COUNTS = (enumerate, *[x for x in (itertools.islice,) if hasattr(x, "__setstate__")])
 """Python 3.14 has no access to the other one's number."""
 
@@ -422,10 +424,43 @@ class LoaderIterator:
         self._seeds = Seeds(self.begun, held, workers).encode()
         return self._seeds
 
-    def begin_again(self) -> None:
-        """Draw its seed and its order again, if it is to give its first batch."""
+    def begin_again(self, last: Seeds) -> None:
+        """Draw its seed and its order again, if it is to give its first batch. ``last``: of the
+        iteration before it, which its predecessor had perhaps not brought to its end."""
         if self.cursor.drawn == 0:
+            if last.begun and self.generator is not None and self._is_short():
+                self._end_as(last.begun[-1], self.generator)
             self._begin()
+
+    def _is_short(self) -> bool:
+        """Whether its sampler's indices can all be drawn at once."""
+        try:
+            is_short = len(self._sampler) <= SAMPLES_MAX
+        except Exception:  # noqa: BLE001  # a sampler of the script's may have no length
+            is_short = False
+        if not is_short:
+            told.once(
+                f"the loader at {self.spot} has more than {SAMPLES_MAX:,} samples, or no length: "
+                "what its sampler draws at the end of an epoch was not drawn again"
+            )
+        return is_short
+
+    def _end_as(self, begun: States, generator: torch.Generator) -> None:
+        """Let the script's generator go on as if an iteration that began so, and has given all of
+        its batches, had come to its end: torch's RandomSampler draws there once more."""
+        now, here = States.now(self._own()), generator.get_state()
+        for draws_seed in (False, True):  # of the iteration, by the loader's own generator
+            begun.set(self._own())
+            if draws_seed:
+                torch.empty((), dtype=torch.int64).random_(generator=generator)
+            before = generator.get_state()
+            for _ in getattr(self.loader, "batch_sampler", None) or ():
+                before = generator.get_state()
+            after = generator.get_state()
+            now.set(self._own())
+            if torch.equal(before, here):
+                generator.set_state(after)
+                return
 
     def go_to(self, epoch: int | None, batch: int, order: Order | None = None) -> int:
         """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.

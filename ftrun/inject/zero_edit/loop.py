@@ -332,7 +332,7 @@ class Loop:
         script.rewriting.joined()
         script.directories.joined()
         script.repeated.ends()
-        begin_again = iterator.begin_again if iterator is not None else lambda: None
+        begin_again = iterator.begin_again if iterator is not None else lambda _: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
         is_own = script.memory is not None or script.is_in_place

@@ -179,12 +179,13 @@ class Randomness:
     # ------------------------------------------------------------ of a newcomer
 
     @contextmanager
-    def joining(self, until: int, begin_again: Callable[[], None]) -> Iterator[None]:
+    def joining(self, until: int, begin_again: Callable[[Seeds], None]) -> Iterator[None]:
         """This newcomer goes to its peers' place, with the state of step ``until``.
 
         Args:
             begin_again: begins the iterator once more that gives the first batch, if that is its
-                first one: the predecessor may have died before it had begun it.
+                first one: the predecessor may have died before it had begun it. It is told of
+                the iteration in which that one was.
         """
         left = self._left = None if self._has_left else self._found(until)
         renew_random(self._rank, self._step())
@@ -192,7 +193,7 @@ class Randomness:
         if left is not None:
             left.states.set(self.own)
             if left.is_between:
-                begin_again()
+                begin_again(next(iter(left.seeds.values()), NO_SEEDS))
 
     def seeds(self, first: str) -> dict[str, Seeds]:
         """Those of the predecessor's iterators, as far as they are known. ``first``: the name of

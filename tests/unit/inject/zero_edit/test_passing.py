@@ -96,6 +96,20 @@ def test_the_way_begins_with_what_the_peers_were_given() -> None:
     assert not world.is_passing
 
 
+def test_a_value_that_a_rank_had_already_is_foreseen() -> None:
+    """Not if it is the last one, which memory that is used again may still have."""
+    last, at = Given(), "0.0 a.py:7 of uint8 6"
+    last.keep(at, [b"a"], [b"a"])
+    assert not last.foresees(at), "the first one may be there by chance"
+    last.keep(at, [b"a"], [b"a"])
+    assert not last.foresees(at)
+    last.keep(at, [b"b"], [b"b"])
+    last.keep(at, [b"c"])
+    assert last.foresees(at)
+    last.keep(at, [b"d"], [b"c"])
+    assert not last.foresees(at) and last.at(at) == [b"d"]
+
+
 def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
     last = Given()
     last.keep("large", [bytes(GIVEN_EACH_MAX + 1)])

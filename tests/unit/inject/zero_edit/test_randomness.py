@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
 from ftrun.inject.zero_edit.randomness import Randomness, Seeds, States, renew_random
@@ -123,7 +123,7 @@ class Worker:
         return found
 
     def joins(self) -> None:
-        with self.made.joining(self.step, lambda: None):
+        with self.made.joining(self.step, lambda _: None):
             pass
 
 
@@ -200,7 +200,7 @@ def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Pat
         if anew:
             assert [next(other).tolist() for _ in range(5)] != batches
         newcomer = Worker(tmp_path / "r", step=6)
-        with newcomer.made.joining(6, lambda: None):
+        with newcomer.made.joining(6, lambda _: None):
             seeds = newcomer.made.seeds("of another name")["of another name"]
             assert seeds.begun == iterator.begun
             other.go_to(None, 5, Order(seeds=seeds))
@@ -217,6 +217,40 @@ def test_between_two_steps_the_next_iterator_is_begun_again(tmp_path: Path) -> N
     with newcomer.made.joining(3, iterator.begin_again):
         pass
     assert [batch.tolist() for batch in iterator] == order
+
+
+@pytest.mark.parametrize("draws_seed", [False, True], ids=["of the sampler", "of both"])
+@pytest.mark.parametrize("is_over", [False, True], ids=["at its last batch", "ended"])
+def test_an_iteration_that_was_not_brought_to_its_end_is(draws_seed: bool, is_over: bool) -> None:
+    """Seen with accelerate, in a death between two epochs: the newcomer's next order was not that
+    of its peers, because torch's RandomSampler draws once more at its end."""
+
+    def begin() -> tuple[Any, torch.Generator]:
+        generator = torch.Generator().manual_seed(3)
+        data: Any = list(range(8))
+        of_loader = generator if draws_seed else None
+        sampler = RandomSampler(data, generator=generator)
+        loader = DataLoader(data, 2, sampler=sampler, generator=of_loader)
+        return loader, generator
+
+    def iterator_of(loader: Any) -> LoaderIterator:
+        return LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+
+    loader, generator = begin()
+    first = iterator_of(loader)
+    seeds = Seeds(first.begun)
+    for _ in range(4):
+        next(first)
+    if is_over:
+        assert next(first, None) is None
+    left = generator.get_state()
+    assert next(first, None) is None
+    order = [x.tolist() for x in iterator_of(loader)]
+    other, own = begin()
+    newcomer = iterator_of(other)
+    own.set_state(left)
+    newcomer.begin_again(seeds)
+    assert [x.tolist() for x in newcomer] == order
 
 
 def test_a_sampler_with_a_generator_of_its_own_has_the_order_of_the_predecessor() -> None:

@@ -46,6 +46,7 @@ from typing import Any, cast
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import (
@@ -455,6 +456,8 @@ class _Search:
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
         kind = type(holder)
+        if issubclass(kind, LRScheduler) and kind.state_dict.__module__ == LRScheduler.__module__:
+            return  # torch's gives all of it, as it is where the step begins, not at its place
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
         if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
             mode &= ~(TENSORS | VALUES * is_read_again(kind))

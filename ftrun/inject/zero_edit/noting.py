@@ -251,8 +251,9 @@ class Noting:
         of_held = frames_of(held)
         if of_held:
             reached += self._counters.walk.walk(of_held)
-        if hands_on and self._script.memory is None:
-            self._script.tensors.hand_on(reached, [handed_on(x.f_code, x.f_lineno) for x in frames])
+        if self._script.memory is None:
+            names = [handed_on(x.f_code, x.f_lineno) for x in frames]
+            self._script.tensors.hand_on(reached, names, batches=hands_on)
         batches = [drawn(frame.f_code, frame.f_lineno) for frame in frames]
         batches += [set[str]() for _ in every[len(frames) :]]
         batches += [drawn(frame.f_code, frame.f_lineno) for frame in of_held]

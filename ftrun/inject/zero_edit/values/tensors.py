@@ -221,9 +221,12 @@ class Tensors:
         self._known = now
         self._held = [x.value for key, x in now.items() if self.keeps_all or key[0] == KEPT]
 
-    def hand_on(self, reached: Sequence[Reached], names: Iterable[Set[str]]) -> None:
+    def hand_on(
+        self, reached: Sequence[Reached], names: Iterable[Set[str]], *, batches: bool
+    ) -> None:
         """Of each frame the variables in which a turn of a loop leaves tensors to the next one, as
-        a batch that its rank alone has: a small one is a value, and another one does not heal."""
+        a mean that is another tensor each time: a small one is a value. Without a loader others may
+        be ``batches``, which a rank alone has, and do not heal."""
         for to, of_frame in zip(reached, names, strict=False):
             for name in of_frame & to.units.keys():
                 unit = to.units[name]
@@ -231,10 +234,12 @@ class Tensors:
                     continue
                 if is_small(unit):
                     to.values[name] = packed(unit)
-                elif self._has_begun:
-                    self._handed_on.add((to.function, name))
-                if is_small(unit) or not self.keeps_all:
                     del to.units[name]
+                elif batches:
+                    if self._has_begun:
+                        self._handed_on.add((to.function, name))
+                    if not self.keeps_all:
+                        del to.units[name]
 
     def let_go(self) -> None:
         """Nobody asks for the state any more in this step: the script may want the memory back."""

@@ -754,7 +754,7 @@ def test_what_a_turn_hands_on_is_a_successors_and_a_peers_if_it_is_small() -> No
         for _ in range(3):
             small, large = small + 1, large + 1
             reached = walk.walk([sys._getframe()])
-            tensors.hand_on(reached, [{"small", "large"}])
+            tensors.hand_on(reached, [{"small", "large"}], batches=True)
             tensors.look(reached)
         tensors.gives_all = gives_all
         state = tensors.state()

@@ -148,7 +148,8 @@ def is_alike(one: Any, other: Any, tolerance: float) -> bool:
         return one == other if is_whole else _is_near(float(one), float(other), tolerance)
     if isinstance(one, str) and isinstance(other, str):
         here, there = NUMBER.findall(one), NUMBER.findall(other)
-        if len(here) != len(there) or NUMBER.sub("", one) != NUMBER.sub("", other):
+        words = [NUMBER.sub("", x).split() for x in (one, other)]  # columns may be filled up
+        if len(here) != len(there) or words[0] != words[1]:
             return False
         shares = [bool(x[1]) for x in SHARE.finditer(one)]
         return all(

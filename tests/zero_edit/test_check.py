@@ -179,6 +179,17 @@ for step in range(10**6):
 """
 
 
+NOTED = f"""
+import os
+{SHARDED}
+    if dist.get_rank() == 1:
+        notes = os.open("notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(notes, f"{{step}}\\n".encode())
+        os.close(notes)
+        del notes  # another number in each process
+"""
+
+
 METER = """
 import os, time
 
@@ -270,6 +281,41 @@ def test_a_worker_is_replaced_in_its_replica(tmp_path: Path) -> None:
     assert "worker 0.0 was killed while it wrote a file, after step 8: no step lost" in text
     equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
     assert equal in text and "3.pt" in text
+
+
+def test_a_node_is_lost_and_costs_the_steps_since_its_copy(tmp_path: Path) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    options = ("--device", "cpu", "-w", "2", "--nodes", "2")
+    code, lines = check(tmp_path, *options, "sharded.py")
+    text = "\n".join(lines)
+    assert code == 0, text
+    at = (
+        r"node 1 \(worker 1\) was lost in training, after step (\d+): (\d+) steps? lost; its states"
+    )
+    found = re.search(rf"{at} of step (\d+) were on another node", text)
+    assert found, text
+    step, lost, copied = map(int, found.groups())
+    assert lost <= step - copied
+    assert "worker 0 (node 0) was killed while it wrote a file, after step 8: no step lost" in text
+    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    for begin in ("", "after the loss of node 1 (worker 1): "):
+        (line,) = (x for x in lines if x.startswith(begin + equal))
+        assert line.endswith("0.pt, 1.pt"), text
+    steps = f"{lost} step{'s' * (lost != 1)} with a node"
+    assert lines[-1] == f"ok: the script heals; no step was lost with a worker, and {steps}"
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("ftrun-")]
+    assert not left, "also what the lost node had"
+
+
+def test_what_the_loss_of_a_node_changes_is_named(tmp_path: Path) -> None:
+    """Worker 1 dies only with all others: what it writes past Python's files is there twice."""
+    (tmp_path / "noted.py").write_text(NOTED)
+    options = ("--device", "cpu", "-w", "4", "--nodes", "2")
+    code, lines = check(tmp_path, *options, "noted.py")
+    assert code == 1, lines
+    failed = [x for x in lines if x.startswith("FAILED: ")]
+    after = r"FAILED: after the loss of node 1 \(workers 2 to 3\): notes has \d lines? more, unlike"
+    assert len(failed) == 1 and re.match(after, failed[0]), lines
 
 
 @pytest.mark.slow

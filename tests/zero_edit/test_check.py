@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import THIS_TREE, run
+from tests.jobs import THIS_TREE, Family, Process, run
 from tests.zero_edit.matrix import SCRIPTS, STEP_S
 from tests.zero_edit.test_forms import END, EXPLICIT, MODEL, WORLD
 
@@ -218,19 +219,26 @@ if rank == 0:
 """Each start begins another directory, with the times of its steps, and a package counts them."""
 
 
+CHECK = [sys.executable, "-m", "ftrun", "check", "--steps", "18"]
+
+
+def environment(directory: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        **THIS_TREE,
+        "XDG_STATE_HOME": str(directory / "state"),
+        "TMPDIR": str(directory),
+        "FTRUN_TEST_DIR": ".",
+        "FTRUN_TEST_STEP_S": STEP_S,
+    }
+
+
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
     found = run(
-        [sys.executable, "-m", "ftrun", "check", "--steps", "18", *words],
+        [*CHECK, *words],
         cwd=directory,
-        env={
-            **os.environ,
-            **THIS_TREE,
-            "XDG_STATE_HOME": str(directory / "state"),
-            "TMPDIR": str(directory),
-            "FTRUN_TEST_DIR": ".",
-            "FTRUN_TEST_STEP_S": STEP_S,
-        },
+        env=environment(directory),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -316,6 +324,19 @@ def test_what_the_loss_of_a_node_changes_is_named(tmp_path: Path) -> None:
     failed = [x for x in lines if x.startswith("FAILED: ")]
     after = r"FAILED: after the loss of node 1 \(workers 2 to 3\): notes has \d lines? more, unlike"
     assert len(failed) == 1 and re.match(after, failed[0]), lines
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_check_that_is_stopped_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    family = Family()
+    words = [*CHECK, "--device", "cpu", "-w", "2", "--nodes", "2", "sharded.py"]
+    with Process(words, tmp_path, environment(tmp_path) | family.environment) as one:
+        one.expect("node 1: ftrun: This node is number 1 of 2")
+        one.signal(number)
+        assert one.end() == code
+    assert not family.left()
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("ftrun-")]
 
 
 @pytest.mark.slow

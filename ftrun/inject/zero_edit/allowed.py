@@ -15,15 +15,16 @@ from ftrun.base import clock
 from ftrun.base.files import write_whole
 
 ASKED, ALLOWED = "asked", "allowed"
-WAIT_S, LOOK_S = 120.0, 0.005
+WAIT_S, LOOK_S = 60.0, 0.005
 
 
-def wait_to_begin(directory: Path, step: int) -> None:
-    """Ask, and wait for the answer: the first step that may not begin."""
+def wait_to_begin(directory: Path, step: int) -> bool:
+    """Ask, and wait for the answer: the first step that may not begin. False: there is none."""
     write_whole(directory / ASKED, str(step))
     deadline = clock.now() + WAIT_S
     while step >= allowed_until(directory) and clock.now() < deadline:
         time.sleep(LOOK_S)
+    return step < allowed_until(directory)
 
 
 def allowed_until(directory: Path) -> int:

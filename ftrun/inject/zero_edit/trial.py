@@ -151,8 +151,7 @@ class Trial:
         self._note_draws()
         with open(self.directory / f"steps-{self.name}", "a") as steps:
             steps.write(f"{time.time()} {step}\n")  # as the times of files
-        if self.asks:
-            wait_to_begin(self.directory, step)
+        self.asks = self.asks and wait_to_begin(self.directory, step)
         self._dies_in(TRAINING)
 
     def goes_through_again(self) -> None:

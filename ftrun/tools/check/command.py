@@ -107,7 +107,7 @@ def check_script(
     Raises:
         UserError: the current directory cannot be copied.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):  # leave no launcher behind
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # leave no launcher behind
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     job = Job(_from_copy(words, options), options, replicas, workers, nodes, is_group)
     seen = job.seen

@@ -74,5 +74,12 @@ def test_a_worker_waits_until_its_step_may_begin(
         (tmp_path / allowed.ALLOWED).write_text(str(3 + len(pauses)))
 
     monkeypatch.setattr(time, "sleep", sleep)
-    allowed.wait_to_begin(tmp_path, 4)
+    assert allowed.wait_to_begin(tmp_path, 4)
     assert len(pauses) == 2 and (tmp_path / allowed.ASKED).read_text() == "4"
+
+
+def test_a_worker_that_gets_no_answer_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowed, "WAIT_S", 0.0)
+    assert not allowed.wait_to_begin(tmp_path, 4)

@@ -205,7 +205,10 @@ def _run(
     variables = {
         **os.environ, VARIABLE: str(directory), "PYTHONHASHSEED": "0", "PWD": str(place.path)
     }  # fmt: skip
-    at = f"{HOST}:{free_port(HOST)}" if job.nodes > 1 else ""
+    at = ""
+    if job.nodes > 1:
+        at = f"{HOST}:{free_port(HOST)}"
+        variables.setdefault("OMP_NUM_THREADS", "1")  # the nodes share this machine's cores
     with Launchers(place.path, variables, "node {}: " * (job.nodes > 1)) as launchers:
 
         def start(node: int | None) -> None:

@@ -270,7 +270,130 @@ def script(args: str, kills: str, replicas: int = RANKS, workers: int = 1) -> st
     return "; ".join(words)
 
 
-CHECKS = (reduce_and_rebuild, abort_wakes, quantised, nccl_in_a_process, heal_on_gpu)
+def settled(rank: int, store: str) -> str:
+    """Works end on the host when the GPU is done, also of calls for which torch gives no Work; an
+    abort wakes a waiter, and then nothing writes."""
+    from ftrun.process_groups.built import AbortSignal
+    from ftrun.process_groups.nccl import ProcessGroupNCCL
+    from ftrun.process_groups.settled import SettledGroup
+
+    factory, signal, size = ProcessGroupNCCL(timedelta(seconds=60)), AbortSignal(), 64 << 20
+    built: Any = factory.build(store, "settled", rank, RANKS, "127.0.0.1", 60, signal)
+    group = SettledGroup(built, None, signal)
+    options = torch.distributed.AllreduceOptions()
+    options.asyncOp = False
+    other, took = torch.cuda.Stream(), []  # type: ignore[no-untyped-call]
+    for number in range(20):
+        tensor = torch.full((size,), float(rank + number), device="cuda")
+        began = time.monotonic()
+        group.native.allreduce([tensor], options).wait()
+        took.append(time.monotonic() - began)
+        with torch.cuda.stream(other):  # which waits for nothing
+            found = torch.stack([tensor.min(), tensor.max()]).tolist()
+        assert found == [1.0 + 2 * number] * 2, f"sum is {found}"
+    whole = torch.zeros(2 * RANKS, device="cuda")
+    group.native._allgather_base(whole, torch.full((2,), float(rank), device="cuda")).wait()
+    part = torch.zeros(2, device="cuda")
+    group.native._reduce_scatter_base(part, whole).wait()
+    group.native.barrier().wait()
+    assert whole.tolist() == [0.0, 0.0, 1.0, 1.0] and part.tolist() == [RANKS * rank] * 2
+    if rank == 1:
+        time.sleep(5)
+        group.shutdown()
+        return ""
+    work: Any = group.native.allreduce([torch.ones(size, device="cuda")], options)
+    time.sleep(1)
+    began = time.monotonic()
+    assert not group.is_idle and not work.is_completed()
+    group.abort()
+    try:
+        work.wait(timedelta(seconds=30))
+    except RuntimeError:
+        assert group.is_idle, "it ended within 30 s only"
+        woken = f"woken {1000 * (time.monotonic() - began):.0f} ms after the abort"
+        return f"256 MiB in {1000 * sorted(took)[10]:.1f} ms; {woken}"
+    raise AssertionError("the all-reduce ended without an error")
+
+
+def pinned_copies(rank: int, store: str) -> str:
+    """A copy of 512 MiB by pinned memory, in a stream of its own, beside kernels."""
+    import ctypes
+
+    from ftrun.snapshots.pinned import Pinned
+
+    del store
+    if rank:
+        return ""
+    data = torch.randint(0, 256, (512 << 20,), dtype=torch.uint8, device="cuda")
+    into, made = torch.empty(data.numel(), dtype=torch.uint8), Pinned()
+    work = torch.ones(4096, 4096, device="cuda")
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    took = []
+    for _ in range(3):
+        for _ in range(20):
+            work = (work @ work).clamp(0, 1)
+        began = time.monotonic()
+        with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+            torch.cuda.current_stream().wait_event(event)
+            made.write(data, into.data_ptr())
+        took.append(time.monotonic() - began)
+        assert torch.equal(into, data.cpu()), "the copy is not as the tensor"
+        ctypes.memset(into.data_ptr(), 0, into.numel())
+    values = [torch.randn(3, 4, device="cuda").t(), torch.tensor(2.5, device="cuda")]
+    found = made.copies(values)
+    assert all(torch.equal(x.cpu(), y) for x, y in zip(values, found, strict=True))
+    return f"{data.numel() / min(took[1:]) / 1e9:.1f} GB/s"
+
+
+def memory_snapshots(
+    args: str, kills: str, replicas: int = 1, *, device: str = "cuda", script: str = "gpu.py"
+) -> str:
+    """Workers on one GPU, two of each replica, are killed: they are replaced in their group, no
+    step is lost, and all end as in an undisturbed run, bit by bit."""
+    size, ends, words = RANKS * replicas, [], []
+    sizes = ["--workers-per-replica", str(RANKS)]
+    # In one world of replicas each worker sees the one GPU, and has its number as LOCAL_RANK.
+    sizes += ["--virtual-local-rank"] if replicas == 1 else ["--replicas", str(replicas)]
+    for memory, given in (("off", ""), ("auto", kills)):
+        directory = Path(tempfile.mkdtemp(prefix="gpu-check-"))  # it stays if the check fails
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "ftrun", *sizes, "--device", device),
+                *("--memory-snapshots", memory),
+                *("--log-dir", str(directory / "logs")),
+                *(str(ROOT / "tests/zero_edit/scripts" / script), *args.split()),
+            ],
+            cwd=directory,
+            env={
+                **(_environment(size) if device == "cuda" else os.environ),
+                "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+                "FTRUN_TEST_DIR": str(directory),
+                "FTRUN_TEST_KILLS": given,
+                "FTRUN_TEST_STEP_S": "0.01",
+                "XDG_STATE_HOME": str(directory),
+            },
+            capture_output=True,
+            text=True,
+            timeout=JOB_DEADLINE_S,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output[-5000:]
+        ends.append([(directory / f"end-{rank}.json").read_text() for rank in range(size)])
+        told = re.findall(r"all go on after \S+ s, no step lost", output)
+        assert len(told) == len(kills.split(",")) * bool(given), output[-5000:]
+        steps = " ".join(f"{x}/{y}" for x, y in re.findall(STEPS, output))
+        words.append(f"{'; '.join(told) or 'alone'} (steps of {steps} ms)")
+        shutil.rmtree(directory)
+    assert ends[0] == ends[1], f"unlike the undisturbed run: {ends}"
+    return "; ".join(words)
+
+
+CHECKS = (
+    *(reduce_and_rebuild, abort_wakes, quantised, nccl_in_a_process, heal_on_gpu),
+    *(settled, pinned_copies),
+)
 
 
 def _checks() -> dict[str, Callable[[], str]]:
@@ -282,6 +405,9 @@ def _checks() -> dict[str, Callable[[], str]]:
         "script_ddp_compiled": lambda: script("--compile", "1@train 1 3"),
         "script_fsdp_2x2": lambda: script("--fsdp", "3@train 1 3", workers=2),
         "script_ddp_2x2": lambda: script("", "3@train 1 3", workers=2),
+        "memory_snapshots_ddp": lambda: memory_snapshots("", "1@train 1 3"),
+        "memory_snapshots_2x2": lambda: memory_snapshots("", "3@train 1 3", 2),
+        "memory_snapshots_fsdp": lambda: memory_snapshots("--fsdp", "0@train 1 3,1@train 2 5"),
     }
 
 

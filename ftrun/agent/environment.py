@@ -15,7 +15,7 @@ from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.agent.file_timer import FILE_VARIABLE
 from ftrun.agent.setup import AgentSetup
 from ftrun.base.addresses import interface_of
-from ftrun.config.forms import injection
+from ftrun.config.forms import injection, sees_gpus, why_no_memory_snapshots
 from ftrun.config.settings import RunSettings
 from ftrun.config.starting import starts_fresh
 from ftrun.core.forms import AUTO, Form
@@ -138,7 +138,9 @@ def worker_environment(
         environment[LIGHTHOUSE] = os.environ[LIGHTHOUSE]  # ftrun's own does not speak its protocol
     if settings.as_torchrun:
         # Replica groups abort their own NCCL groups, so the variable is left to the user there.
-        environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = os.environ.get(NCCL_HANDLING, "1")
+        environment[NCCL_HANDLING] = os.environ.get(NCCL_HANDLING, "1")
+    if sees_gpus(settings) and not why_no_memory_snapshots(settings):
+        environment[NCCL_HANDLING] = "0"  # else torch's watchdog would end who waits for the lost
     if place.timer_file:
         environment[FILE_VARIABLE] = place.timer_file
     if place.devices:

@@ -18,7 +18,7 @@ from ftrun.agent.resources import memory
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
-from ftrun.config.forms import misses_memory_snapshots, why_no_memory_snapshots
+from ftrun.config.forms import misses_memory_snapshots, sees_gpus, why_no_memory_snapshots
 from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
@@ -44,6 +44,7 @@ be due on a disk; and else, because the lighthouse hears of it each second."""
 CALM_AFTER_S = 10.0
 ROOMY_BYTES = 4 << 30
 """With so much beyond what is to be left, memory is not scarce within a second."""
+UNTRIED = " With NCCL this has not run on a GPU so far (docs/GPU.md)."
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -375,10 +376,11 @@ class MemorySnapshots:
                 costs += ", a lost node those since its copy"
             if "on" not in self._told and (not memory.spans or key.incarnation in self.elsewhere):
                 each = memory.held_bytes() // len(memory.here)
+                untried = UNTRIED if sees_gpus(self._settings) else ""
                 self._tell_once(
                     "on",
                     f"Memory snapshots: on {where} ({amount(each)} a worker so far, at most "
-                    f"{amount(memory.worker_bytes)}). A lost worker {costs}.",
+                    f"{amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
                 )
             # While a replacement catches up there is a gap too, and nothing was too large.
             if known.has_gap and any(memory.board.all(Word.FULL)):

@@ -45,7 +45,7 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     is_asked = is_stated or settings.snapshot_path is not None
     several = settings.replicas > 1
-    sees_gpus = settings.gpus > 0 and settings.device == "auto"
+    has_gpus = sees_gpus(settings)
     script = settings.script.as_started()
     one = settings.rendezvous
     reasons = {
@@ -66,11 +66,16 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         and not (several and settings.inject != "off"),
         "a script with a Manager must compute a step again from its state": several
         and not (is_stated or settings.inject in (AUTO, Form.DDP.value)),
-        "it is for CPU so far": settings.device == "cuda" or (sees_gpus and not is_asked),
+        "on GPUs it is untried so far, and only if you ask for it": has_gpus and not is_asked,
         "it is for Python scripts that ftrun itself runs": script.kind
         not in (TargetKind.FILE, TargetKind.MODULE, TargetKind.PATH),
     }
     return next((why for why, holds in reasons.items() if holds), "")
+
+
+def sees_gpus(settings: RunSettings) -> bool:
+    """Whether a script of this run may train on GPUs."""
+    return settings.device == "cuda" or (settings.gpus > 0 and settings.device == "auto")
 
 
 def misses_memory_snapshots(settings: RunSettings) -> str:

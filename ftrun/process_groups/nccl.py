@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from ftrun.process_groups.codec import ROW_BYTES, ROW_VALUES, Codec, rows_of
 from ftrun.process_groups.quantized import gather_sums
 from ftrun.process_groups.store import StoreClient, split_address
 
+Ended = Callable[["Exception | None"], None]
 ID_TIMEOUT = timedelta(seconds=30)
 """Of a request to the store: rank 0 is there, so the communicator's id comes soon, or never."""
 
@@ -87,7 +89,8 @@ class NCCLGroup(built.BuiltGroup):
     def __init__(self, rank: int, world_size: int, native: Any, signal: built.AbortSignal) -> None:
         super().__init__(rank, world_size, native, signal)
         signal.subscribe(native.abort)
-        self._watcher = _Watcher(torch.device("cuda", torch.cuda.current_device()), signal)
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._watcher = _Watcher(self.device, signal)
 
     def allreduce(self, tensors: built.Tensors, opts: Any = None) -> Work:
         return self._watcher.watch(super().allreduce(tensors, opts), tensors)
@@ -103,27 +106,56 @@ class NCCLGroup(built.BuiltGroup):
         done.add_done_callback(lambda ended: _pass_on(ended, result.future))
         return result
 
+    def follow(self, work: Work, tensors: built.Tensors, ended: Ended) -> None:
+        """Call ``ended`` in the group's thread when the GPU has done ``work``, or with its error:
+        nothing writes then. The tensors are kept until then."""
+        self._watcher.follow(work, tensors, ended)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that is followed has ended."""
+        return self._watcher.under_way == 0
+
     def shutdown(self) -> None:
         super().shutdown()
         self._watcher.close()
 
 
 class _Watcher:
-    """A thread that waits for kernels in the order of issue and completes futures on the host."""
+    """A thread that waits for kernels in the order of issue and tells it on the host."""
 
     def __init__(self, device: torch.device, signal: built.AbortSignal) -> None:
         self._device = device
         self._signal = signal
-        self._queue: queue.SimpleQueue[tuple[Work, built.Tensors, Future[Any]] | None] = (
+        self._begun = self._ended = 0
+        self._queue: queue.SimpleQueue[tuple[Work, built.Tensors, Ended] | None] = (
             queue.SimpleQueue()
         )
         threading.Thread(target=self._run, name="ftrun-nccl", daemon=True).start()
 
+    @property
+    def under_way(self) -> int:
+        """So many have not ended."""
+        return self._begun - self._ended
+
     def watch(self, work: Work, tensors: built.Tensors) -> Work:
         """A Work that completes when the GPU has done ``work``, or with its error."""
         future: Future[Any] = Future(devices=[self._device])
-        self._queue.put((work, tensors, future))
+
+        def ended(error: Exception | None) -> None:
+            if error is None:
+                future.set_result(list(tensors))
+            else:
+                failure: Any = error
+                future.set_exception(failure)
+
+        self.follow(work, tensors, ended)
         return built.FutureWork(future)
+
+    def follow(self, work: Work, tensors: built.Tensors, ended: Ended) -> None:
+        """See NCCLGroup."""
+        self._begun += 1
+        self._queue.put((work, tensors, ended))
 
     def close(self) -> None:
         """End the thread once all that was issued has ended."""
@@ -133,16 +165,18 @@ class _Watcher:
         torch.cuda.set_device(self._device)
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         while (item := self._queue.get()) is not None:
-            work, tensors, future = item
+            work, _, ended = item
+            failure: Exception | None = None
             try:
                 with torch.cuda.stream(stream):
                     work.wait()
                 stream.synchronize()
                 self._signal.check()
             except (RuntimeError, PeerError) as error:
-                future.set_exception(error)
-            else:
-                future.set_result(list(tensors))
+                failure = error
+            self._ended += 1
+            ended(failure)
+            del item, work, _, ended  # so that nothing is kept until the next one comes
 
 
 def _pass_on(ended: Future[Any], future: Future[Any]) -> None:

@@ -3,8 +3,9 @@
 A snapshot is a directory in torch's DCP format, which ``torch.distributed.checkpoint`` reads
 without ftrun, with a manifest (``ftrun.json``) that is written last. ``manifest`` is that file;
 ``directory`` finds, names, prunes and sets aside snapshots; ``memory`` is what trainer and writer
-share; ``writer`` is the process that writes, ``process`` its other end, ``forked`` its start;
-``parts`` is what one worker of a replica writes, ``merging`` makes one snapshot of all parts;
+share, to which ``pinned`` copies from a GPU; ``writer`` is the process that writes, ``process`` its
+other end, ``forked`` its start; ``parts`` is what one worker of a replica writes, ``merging`` makes
+one snapshot of all parts;
 ``reading`` reads one back without pickle; ``starting`` checks them at a run's start; ``area`` is
 the agent's memory, from which a lost worker's replacement goes on.
 

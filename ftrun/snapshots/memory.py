@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from ftrun.checkpoint.leaves import Leaf
+    from ftrun.snapshots.pinned import Pinned
 
 MADV_POPULATE_WRITE = 23
 """Linux 5.14; Python's mmap module does not name it."""
@@ -51,6 +52,7 @@ class SharedMemory:
         self.fd = os.memfd_create("ftrun-snapshot") if fd is None else fd
         self._is_own = fd is None
         self._map: mmap.mmap | None = None
+        self._pinned: Pinned | None = None
 
     def reserve(self, nbytes: int) -> None:
         """Have at least ``nbytes``. Views of before keep the mapping that they were made on."""
@@ -94,14 +96,20 @@ class SharedMemory:
         pieces = []
         for leaf, offset in zip(leaves, offsets, strict=True):
             data = leaf.data
-            if isinstance(data, torch.Tensor) and data.device.type != "cpu":
-                self.view(offset, leaf.spec.nbytes).copy_(data)
+            if isinstance(data, torch.Tensor) and not is_on_host(data):
+                self._from_device(data, offset)
                 continue
             whole = data if isinstance(data, torch.Tensor) else _tensor_of(data)
             for at in range(0, leaf.spec.nbytes, PIECE_BYTES):
                 nbytes = min(PIECE_BYTES, leaf.spec.nbytes - at)
                 pieces.append((self.address + offset + at, whole.data_ptr() + at, nbytes, whole))
         _copy_pieces(pieces, min(threads, THREADS_MAX, len(pieces)))
+
+    def _from_device(self, data: torch.Tensor, offset: int) -> None:
+        from ftrun.snapshots.pinned import Pinned
+
+        self._pinned = self._pinned or Pinned()
+        self._pinned.write(data, self.address + offset)
 
     def give_back(self, offset: int, nbytes: int) -> None:
         """Free the pages from ``offset`` on. They are zero then, and taken again if written."""
@@ -132,6 +140,11 @@ class SharedMemory:
         """Free the memory, once all views of it are gone."""
         self._map = None
         os.close(self.fd)
+
+
+def is_on_host(data: torch.Tensor) -> bool:
+    """Whether a tensor is in host memory."""
+    return data.is_cpu
 
 
 def _tensor_of(data: memoryview) -> torch.Tensor:

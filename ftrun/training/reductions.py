@@ -143,6 +143,7 @@ class Reduction:
         """In place of ``launch``: this is its result."""
         self._keep(self.data.numel())
         self._memory().copy_(known.view(self.data.dtype))
+        _await_device(self.data)
 
     def launch(self, group: BuiltGroup) -> Work:
         """Send it on its way, in pieces where the group wants some.

@@ -63,6 +63,9 @@ fully_shard(model, mesh=mesh)
 }
 SCRIPT = """
 import contextlib, hashlib, json, os, signal, sys, threading, time
+if os.environ.get("OVER_NCCL"):
+    from tests.zero_edit.scripts.over import nccl
+    nccl()
 import torch, torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -320,6 +323,19 @@ _UNDISTURBED: dict[tuple[str, int], list[str]] = {}
     [pytest.param(x, marks=[] if x in QUICK else [pytest.mark.slow]) for x in DEATHS],
 )
 def test_nothing_edited_and_nobody_leaves(tmp_path: Path, deaths: str) -> None:
+    check(tmp_path, deaths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deaths", ["in calls across", "sharded in two ways", "alone"])
+def test_so_it_is_over_nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: str) -> None:
+    """With a double that behaves as NCCL: between replicas and, beside Gloo, within them."""
+    monkeypatch.setenv("OVER_NCCL", "both")
+    check(tmp_path, deaths)
+
+
+def check(tmp_path: Path, deaths: str) -> None:
+    """The workers that die are replaced in their groups, at no cost."""
     (kind, given), workers = DEATHS[deaths], 1 if deaths in OF_ONE else 2
     found, output = runs(tmp_path, kind, given, workers)
     if was_late(output):

@@ -22,6 +22,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+if os.environ.get("OVER_NCCL"):
+    from tests.zero_edit.scripts.over import nccl
+    nccl()
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
@@ -62,8 +65,19 @@ print(f"end {digest.hexdigest()[:16]}", flush=True)
 OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
 
 
-@pytest.mark.parametrize("kind", ["fsdp", pytest.param("ddp", marks=pytest.mark.slow)])
-def test_killed_workers_cost_no_step_and_no_bit(tmp_path: Path, kind: str) -> None:
+SLOW = [
+    pytest.param(*x, marks=pytest.mark.slow)
+    for x in (("ddp", ""), ("ddp", "both"), ("fsdp", "both"))
+]
+
+
+@pytest.mark.parametrize(("kind", "over_nccl"), [("fsdp", ""), ("fsdp", "device"), *SLOW])
+def test_killed_workers_cost_no_step_and_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, over_nccl: str
+) -> None:
+    """``over_nccl``: over a double that behaves as NCCL; "both": and over Gloo."""
+    if over_nccl:
+        monkeypatch.setenv("OVER_NCCL", over_nccl)
     (tmp_path / "quiet").mkdir()
     (tmp_path / "killed").mkdir()
     (tmp_path / "quiet/over").touch()

@@ -43,16 +43,16 @@ def at(place):  # in whichever life it comes there first
         os.kill(os.getpid(), 9)
 
 rank, kind, deaths = int(os.environ["RANK"]), sys.argv[1], json.loads(sys.argv[2])
-if "nccl" in sys.argv:
-    from tests.unit.process_groups import nccl_double
-    nccl_double.install_for_scripts()
+if os.environ.get("OVER_NCCL"):
+    from tests.zero_edit.scripts.over import nccl
+    nccl()
 started = f"started-{rank}"
 os.write(os.open(started, os.O_WRONLY | os.O_APPEND | os.O_CREAT), b"x")  # also of a newcomer
 life = os.path.getsize(started)
 if deaths:
     from tests.zero_edit.scripts.arming import arm
     arm(rank, {number: place for one, time, place, number in deaths if (one, time) == (rank, life)})
-if "nccl" in sys.argv:
+if os.environ.get("OVER_NCCL"):
     dist.init_process_group("gloo")
 else:  # a mesh makes the world too
     init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
@@ -161,19 +161,23 @@ DEATHS = [
     (1, 0, "exchanged 1", 0),
 ]
 OTHERS = [
-    pytest.param(kind, backend, marks=pytest.mark.slow)
-    for kind, backend in (("tensor", "gloo"), ("both", "gloo"), ("whole", "gloo"), ("hsdp", "nccl"))
+    pytest.param(*both, marks=pytest.mark.slow)
+    for both in (("tensor", ""), ("both", ""), ("whole", ""), ("hsdp", "device"), ("both", "both"))
 ]
 
 
-@pytest.mark.parametrize(("kind", "backend"), [("hsdp", "gloo"), *OTHERS])
-def test_deaths_in_calls_on_subgroups(tmp_path: Path, kind: str, backend: str) -> None:
-    """``backend``: the groups are Gloo's, or a double's that behave as NCCL's."""
+@pytest.mark.parametrize(("kind", "over_nccl"), [("hsdp", ""), *OTHERS])
+def test_deaths_in_calls_on_subgroups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, over_nccl: str
+) -> None:
+    """``over_nccl``: the groups are a double's that behaves as NCCL; "both": and Gloo's."""
+    if over_nccl:
+        monkeypatch.setenv("OVER_NCCL", over_nccl)
     workers, found = KINDS[kind], []
     options = ("--workers-per-replica", str(workers), "--device", "cpu")
     for name, deaths in (("off", []), ("auto", DEATHS)):
         (tmp_path / name).mkdir()
-        args = (kind, json.dumps(deaths), backend if deaths else "gloo")
+        args = (kind, json.dumps(deaths))
         with Job(tmp_path / name, SCRIPT, *options, "--memory-snapshots", name, args=args) as job:
             assert job.end() == 0
             found.append(ends(job.output))

@@ -89,7 +89,7 @@ _WORDS = {
         "another worker was behind its newest snapshot, and its log no longer leads there from the "
         "one before"
     ),
-    Fall.DEVICE: "memory snapshots are for CPU and Gloo so far",
+    Fall.DEVICE: ("memory snapshots are for process groups of Gloo on CPUs, and of NCCL on GPUs"),
     Fall.GROUPS: f"a worker is in more than {GROUPS_MAX} process groups",
     Fall.LATE_GROUP: "the script has made a process group after its first step",
     Fall.DEEPSPEED: (

@@ -122,4 +122,6 @@ def restored(state: State, head: Mapping[str, Any], own: Sequence[Leaf]) -> Any:
     offsets, _ = offsets_of([spec.nbytes for spec in specs])
     pairs = zip(offsets, specs, strict=True)
     buffers = [state.state[at : at + spec.nbytes].clone() for at, spec in pairs]
+    for index in head.get("on_device", ()):
+        buffers[index] = buffers[index].cuda()
     return unpack(head["structure"], specs, buffers, own)

@@ -76,17 +76,17 @@ if TYPE_CHECKING:
     from ftrun.training.resuming import Resuming
 
 
-def install(here: WorkerContext) -> None:
+def install(here: WorkerContext, kind: type[InPlace]) -> None:
     """Keep a worker whose script makes a Manager; call it before the script has any name of
     torch's."""
-    keeper = keeper_of(here)
+    keeper = keeper_of(here, kind)
     if keeper is not None:
         patches = Patches()
         keeper.opening.install(patches)
         Objects().install(patches)
 
 
-def keeper_of(here: WorkerContext) -> InPlace | None:
+def keeper_of(here: WorkerContext, kind: type[InPlace]) -> InPlace | None:
     """What keeps this worker; None: its agent has set no memory aside."""
     try:
         own, *others = os.environ[VARIABLE].split()
@@ -94,7 +94,7 @@ def keeper_of(here: WorkerContext) -> InPlace | None:
     except (KeyError, OSError, ValueError):
         return None
     left = others.pop() if others and LEFT in others[-1] else ""
-    keeper = context.Process.keeper = InPlace(here, memory, others, left)
+    keeper = context.Process.keeper = kind(here, memory, others, left)
     return keeper
 
 
@@ -125,19 +125,23 @@ class InPlace(Generations):
     Attributes:
         world: the groups within its replica.
         predecessor: of an unmodified script; None: the script has a Manager.
+        backend: of the groups within its replica.
     """
 
     world: _World
+    world_kind: type[_World] = _World
+    results_kind: type[Results] = Results
+    backend = "gloo"
 
     def __init__(
         self, here: WorkerContext, memory: GroupMemory, others: Sequence[str], left: str = ""
     ) -> None:
         """``others``: the places of the other replicas' memory. ``left``: see Inherited."""
         seen = as_replicas(here)
-        world = _World(seen, here.group_rank, memory)
+        world = self.world_kind(seen, here.group_rank, memory)
         super().__init__(world, memory)
         world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
-        self._results = Results(
+        self._results = self.results_kind(
             memory.results(here.group_rank),
             here.group_rank,
             others,
@@ -161,12 +165,16 @@ class InPlace(Generations):
 
     def vote_group(self, timeout_s: float) -> Shell:
         """See Keeper."""
-        return self.make_group("vote", range(self.board.ranks), timedelta(seconds=timeout_s))
+        ranks, limit = range(self.board.ranks), timedelta(seconds=timeout_s)
+        return self.make_group("vote", ranks, limit, only_cpu=True)
 
-    def make_group(self, name: str, ranks: Sequence[int], limit: timedelta) -> Shell:
+    def make_group(
+        self, name: str, ranks: Sequence[int], limit: timedelta, *, only_cpu: bool = False
+    ) -> Shell:
         """A group over some ranks of this replica, all of whose calls are logged."""
         world, own = self.world, list(ranks).index(self.world.rank)
-        shell = Shell(world, name, ranks, own, limit, devices_of("gloo"), "gloo", None)
+        backend = "gloo" if only_cpu else self.backend
+        shell = Shell(world, name, ranks, own, limit, devices_of(backend), backend, None)
         self.opening.add(shell)
         return shell
 
@@ -436,6 +444,7 @@ class InPlace(Generations):
             "tries": seed.tries,
             "repeats": seed.repeats,
             **described(given),
+            "on_device": world.on_device(given.leaves),
         }
         parts = [codec.encode(NewQuorum(seed.quorum)), *random]
         self.number, self._must = self.number + 1, False

@@ -76,7 +76,8 @@ class Mates:
     ) -> dist.ProcessGroup:
         """A process group over some ranks of this replica group; they all call this."""
         if self.keeper is not None:
-            return self.keeper.make_group(name, [rank - self.first for rank in ranks], timeout)
+            own = [rank - self.first for rank in ranks]
+            return self.keeper.make_group(name, own, timeout, only_cpu=only_cpu)
         torchs: Any = dist
         store = store_of_all(f"ftrun/mates/{self._here.key.incarnation}/{name}", STORE_TIMEOUT)
         rank, size = list(ranks).index(self.rank), len(ranks)

@@ -68,7 +68,10 @@ class Memory(Generations):
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
         self.session = self.exchanges = self.healing = self.progress = self
-        super().__init__(ReplayedWorld(here, int(here.replica_id), memory), memory)
+        kind: type[ReplayedWorld] = ReplayedWorld
+        if here.device == "cuda":
+            from ftrun.inject.zero_edit.world.on_device import DeviceWorld as kind
+        super().__init__(kind(here, int(here.replica_id), memory), memory)
         self.place = ""
         self.layouts: Callable[[], Layouts | None] = list
         self.their_layouts: Layouts = []
@@ -231,6 +234,7 @@ class Memory(Generations):
             "printed": () if noting.printed is None else noting.printed.at_place,
             "files": {} if noting.appended is None else noting.appended.for_generation(self._step),
             **described(given),
+            "on_device": world.on_device(given.leaves),
             "chunks": self._chunks_of(given.leaves),
         }
         text = packed(head, random)
@@ -238,12 +242,13 @@ class Memory(Generations):
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
         versions = versions_of(later)
-        then = versions()
+        then, aside = versions(), world.copying()
 
         def copy() -> None:
             began = time.thread_time()
             is_whole = lambda: versions() == then  # noqa: E731
-            self.write(text, leaves, head["step"], calls, before, is_whole=is_whole)
+            with aside():
+                self.write(text, leaves, head["step"], calls, before, is_whole=is_whole)
             self.took_s += time.thread_time() - began - self.area.touched_s
 
         self.number += 1

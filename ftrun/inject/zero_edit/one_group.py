@@ -36,7 +36,7 @@ from ftrun.inject.zero_edit.patches import Patches, around_everywhere
 from ftrun.inject.zero_edit.values.kinds import has_its_rank
 from ftrun.inject.zero_edit.world.calls import Call
 from ftrun.inject.zero_edit.world.kept import Kept
-from ftrun.inject.zero_edit.world.opening import Opening, names_of
+from ftrun.inject.zero_edit.world.opening import SHELLED, Opening, names_of
 from ftrun.inject.zero_edit.world.replayed import CannotFollow, ReplayedWorld
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.snapshots import group_memory
@@ -341,7 +341,9 @@ class _Opening(Opening):
 
     def _is_shelled(self, backend: Any) -> bool:
         names = names_of(backend)
-        is_gloo = names <= {"gloo"} or (names == {"undefined"} and not torch.cuda.is_available())
-        if self._world.is_open and not is_gloo:
+        has_gpu = torch.cuda.is_available()
+        is_gloo = names <= {"gloo"} or (names == {"undefined"} and not has_gpu)
+        is_known = is_gloo or (self._here.device == "cuda" and has_gpu and names <= SHELLED)
+        if self._world.is_open and not is_known:
             self._world.falls(Fall.DEVICE)  # type: ignore[attr-defined]
-        return self._world.is_open and is_gloo
+        return self._world.is_open and is_known

@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from ftrun.agent.launch import spawner_environment
 from ftrun.agent.numa import Binding
 from ftrun.core.ids import WorkerKey
 from ftrun.snapshots import group_memory
-from tests.unit.run_settings import run_settings
+from tests.unit.run_settings import resolved, run_settings
 
 OPEN = run_settings(replicas=3, workers_per_replica=2)
 SETTINGS = replace(OPEN, inject="explicit")
@@ -163,3 +164,16 @@ def test_gloo_takes_the_interface_by_which_nodes_meet_unless_one_is_stated(
     assert "GLOO_SOCKET_IFNAME" not in worker_environment(SETTINGS, machine, PLACE, 1)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
     assert "GLOO_SOCKET_IFNAME" not in worker_environment(several, machine, PLACE, 1)
+
+
+def test_a_group_with_memory_snapshots_ends_its_nccl_groups_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else torch's watchdog would end those who wait for a lost worker."""
+    monkeypatch.setenv(NCCL_HANDLING, "1")
+    machine = Machine("cuda", ("4", "5"), 16, "127.0.0.1", 1)
+    place = Place(WorkerKey("0", "i", 1), 0, 1, ("4", "5"), "h:1")
+    for memory, value in (("auto", "0"), ("off", "1")):
+        of: dict[str, Any] = {"nproc_per_node": 2, "device": "cuda", "memory_snapshots": memory}
+        found = worker_environment(resolved(**of), machine, place, 1)
+        assert found[NCCL_HANDLING] == value

@@ -115,6 +115,11 @@ def test_replicas_share_it_and_results_have_a_third_of_it_besides(tmp_path: Path
     assert 0 <= (3 << 30) * group_memory.SHARE - 4 * opened.worker_bytes < 1 << 16
 
 
+def test_on_gpus_a_line_says_that_it_is_untried(tmp_path: Path) -> None:
+    told, _ = play(tmp_path, gpus=2)
+    assert told[0].endswith(f"A lost worker costs no step.{group_memory.UNTRIED}")
+
+
 def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
     told, opened = play(tmp_path, frees=100 << 20)
     assert told == ["No memory snapshots: 105 MB of memory are free. A death restarts all workers."]
@@ -125,7 +130,7 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
     ("given", "why"),
     [
         ({"lighthouse": "h:1"}, "a group that a lighthouse places is on one node only so far"),
-        ({"gpus": 2}, "it is for CPU so far"),
+        ({"gpus": 2}, "on GPUs it is untried so far, and only if you ask for it"),
         ({"gpus": 2, "device": "cpu"}, None),
         ({"memory_snapshots": "off"}, ""),
         ({"nproc_per_node": 2, "workers_per_replica": None}, ""),

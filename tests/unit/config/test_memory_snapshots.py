@@ -52,7 +52,6 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
         ({"lighthouse": "h:1"}, "on one node only"),
         ({"workers_per_replica": None, "nnodes": "1:2", **NODES}, "change its size"),
         ({"inject": "explicit"}, "--inject explicit leaves the script alone"),
-        ({"device": "cuda"}, "for CPU so far"),
         ({"no_python": True}, "for Python scripts"),
     ],
 )
@@ -86,7 +85,7 @@ def test_replicas_of_several_workers_have_them_and_a_standby(script: str, inject
         ({"workers_per_replica": 1}, "2 replica groups heal from each other"),
         ({"nodes": 2, "lighthouse": "h:1"}, "on one node so far"),
         ({"inject": "off"}, "--inject off leaves the script alone"),
-        ({"gpus": 2}, "for CPU so far"),
+        ({"gpus": 2}, "on GPUs it is untried so far"),
         ({"no_python": True}, "for Python scripts"),
         ({"data": "exactly-once"}, "ftrun chooses the samples"),
         ({"global_batch": 8}, "ftrun chooses the samples"),
@@ -149,9 +148,13 @@ def test_torchrun_s_options_keep_torchrun_s_restarts(script: str, tmp_path: Path
 
 
 def test_gpus_have_them_only_if_somebody_asks(script: str) -> None:
-    assert "for CPU" in why_no_memory_snapshots(resolved(script, workers_per_replica=2, gpus=2))
-    on = resolved(script, workers_per_replica=2, gpus=2, memory_snapshots="auto")
-    assert not why_no_memory_snapshots(on)
+    for of in ({"gpus": 2}, {"gpus": 2, "device": "cuda"}, {"gpus": 4, "replicas": 2}):
+        given: dict[str, Any] = {"workers_per_replica": 2, **of}
+        assert "only if you ask" in why_no_memory_snapshots(resolved(script, **given))
+        on = resolved(script, **given, memory_snapshots="auto")
+        check(on)
+        assert not why_no_memory_snapshots(on)
+        assert injection(on) == ("auto" if "replicas" in of else MEMORY)
 
 
 def test_another_word_is_refused(script: str) -> None:

@@ -9,6 +9,7 @@ It behaves as NCCL where that differs from Gloo:
 - To connect has no deadline of its own: it ends by an abort. But the wait for the id that rank 0
   gives in the store ends by the store's deadline alone.
 - A communicator that was aborted is dead: whatever is issued later is an error at the call.
+- A call that is not asynchronous, by its options, gives no Work.
 
 ``install`` puts it, and streams of its own, in the place of CUDA in ftrun's class for NCCL. Tensors
 are the CPU's. Not here: what NCCL's kernels do, and how fast.
@@ -29,12 +30,12 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from ftrun.base.errors import PeerError
-from ftrun.inject.zero_edit.world.world import World
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.process_groups import nccl
-from ftrun.process_groups.built import AbortSignal, BuiltGroup, FutureWork
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.collectives import Collectives, tensors_in
 from ftrun.process_groups.gloo import ProcessGroupGloo
-from ftrun.training import injected
+from ftrun.training import context, injected
 
 NEVER_S = 3600.0
 ENDS_AFTER_S = 0.05
@@ -56,11 +57,27 @@ class HostStream:
         for work in works:
             work.ended.wait()
 
+    def wait_event(self, _event: Event) -> None:
+        """What the CPU has been given is done."""
+
+
+class Event:
+    """A place in a stream."""
+
+    def __init__(self, *, blocking: bool = False) -> None:
+        """``blocking``: as torch's."""
+
+    def record(self, _stream: HostStream) -> None:
+        """What the CPU has been given is done."""
+
+    def synchronize(self) -> None:
+        """So there is nothing to wait for."""
+
 
 class Cuda:
     """As much of ``torch.cuda`` as ftrun's class uses."""
 
-    Stream = HostStream
+    Stream, Event = HostStream, Event
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -69,12 +86,22 @@ class Cuda:
         """As on a machine with a GPU."""
         return True
 
+    is_initialized = is_available
+
+    def device_count(self) -> int:
+        """There is one."""
+        return 1
+
     def current_device(self) -> int:
         """The one GPU."""
         return 0
 
     def set_device(self, _device: Any) -> None:
         """It is the only one."""
+
+    def device(self, _device: Any) -> contextlib.nullcontext[None]:
+        """It is the only one."""
+        return contextlib.nullcontext()
 
     def current_stream(self, _device: Any = None) -> HostStream:
         """That of this thread."""
@@ -104,6 +131,10 @@ class Torch:
     def device(self, *_words: Any) -> torch.device:
         """The device of all tensors."""
         return torch.device("cpu")
+
+    def empty(self, *sizes: int, pin_memory: bool = False, **more: Any) -> torch.Tensor:
+        """Nothing is pinned without a GPU."""
+        return torch.empty(*sizes, **more)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -174,12 +205,12 @@ class NativeGroup(Collectives):
             self._queue.put(None)
             self._thread.join()
 
-    def _collective(self, name: str, *arguments: Any) -> NativeWork:
+    def _collective(self, name: str, *arguments: Any) -> NativeWork | None:  # type: ignore[override]
         if self._signal.triggered:
             raise dist.DistBackendError("NCCL communicator was aborted")
         work = NativeWork(tensors_in(arguments[0]))
         self._queue.put((work, name, arguments))
-        return work
+        return work if getattr(arguments[-1], "asyncOp", True) else None
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -207,27 +238,6 @@ class NativeGroup(Collectives):
             tensor.copy_(result)
 
 
-class Settled(Collectives):
-    """The backend of a group, whose Works end on the host when the device is done, or with an error
-    once the communicator was aborted."""
-
-    def __init__(self, group: Any) -> None:
-        self._plain, self._watcher = group.native, group._watcher
-
-    def _collective(self, name: str, *arguments: Any) -> FutureWork:
-        native, outputs = getattr(self._plain, name)(*arguments), tensors_in(arguments[0])
-        future: Future[Any] = Future()
-
-        def pass_on(done: Future[Any]) -> None:
-            try:
-                future.set_result(done.value())
-            except PeerError as error:
-                future.set_exception(RuntimeError(str(error)))  # as torch's own backends
-
-        self._watcher.watch(native, outputs).get_future().add_done_callback(pass_on)
-        return FutureWork(future)
-
-
 def _is_well(work: Any) -> bool:
     try:
         work.wait(RECHECK)
@@ -245,33 +255,41 @@ def _copied(argument: Any) -> Any:
     return argument
 
 
-def install_for_scripts(put: Put = setattr) -> None:
-    """Let the groups of a script be the double's; each call is settled on the host."""
+def install_for_scripts(put: Put = setattr, *, has_host: bool = False) -> None:
+    """Let the groups of a script be the double's, as if all of its tensors were on a GPU; before it
+    makes its world. ftrun's code for a GPU is all there.
 
-    def build_one(
-        world: World,
-        shell: Any,
-        here: tuple[int, ...],
-        store: str,
-        prefix: str,
-        timeout_s: float,
-        abort: AbortSignal | None,
-    ) -> BuiltGroup | None:
-        if len(here) < 2:
-            return None
-        own, factory = AbortSignal(), nccl.ProcessGroupNCCL(shell.timeout)
-        unsubscribe = abort.subscribe(own.trigger) if abort is not None else (lambda: None)
-        try:
-            rank, size = here.index(shell.own), len(here)
-            group: Any = factory.build(store, prefix, rank, size, HOST, timeout_s, own)
-        finally:
-            unsubscribe()
-        group.native = Settled(group)
-        found: BuiltGroup = group
-        return found
+    ``has_host``: each group has Gloo too, for the script's tensors of integers.
+    """
+    from ftrun.inject.zero_edit import in_place_on_device, one_group
+    from ftrun.inject.zero_edit.world import on_device
+    from ftrun.process_groups import settled
+    from ftrun.snapshots import memory, pinned
 
+    plain = one_group._Opening._open
+
+    def opens(opening: Any, limit: timedelta) -> None:
+        world: Any = opening._world
+        is_hosts = type(world) is ReplayedWorld
+        if is_hosts:
+            world.__class__ = on_device.DeviceWorld
+            world.begins_on_device()
+        plain(opening, limit)
+
+    keeper: Any = context.Process.keeper
+    if keeper is not None:
+        keeper.__class__ = kind = in_place_on_device.DeviceInPlace
+        keeper._results.__class__, keeper.world.__class__ = kind.results_kind, kind.world_kind
+        keeper.world.begins_on_device()
     install(put)
-    put(World, "build_one", build_one)
+    put(one_group._Opening, "_open", opens)
+    for module in (settled, on_device):
+        put(module, "is_on_host", lambda tensor: has_host and not tensor.is_floating_point())
+    put(on_device, "backends_of", lambda label: (True, has_host))
+    put(memory, "is_on_host", lambda tensor: False)
+    put(on_device, "_cuda", CUDA)
+    put(pinned, "_cuda", CUDA)
+    put(pinned, "torch", Torch())
 
 
 def install(put: Put = setattr) -> None:

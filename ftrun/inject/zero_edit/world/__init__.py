@@ -9,6 +9,7 @@
 | plain.py | a call to which nothing happens, as most are |
 | world.py | all groups of a process: calls that meet no peer, waits |
 | replayed.py | the world of one replica group: calls are logged, and replayed |
+| on_device.py | the same of a script that trains on a GPU |
 | quorums.py | the groups when ranks die and come |
 | kept.py | what was given before the first step, for a successor |
 | objects.py | torch's functions for objects: several calls that are one |

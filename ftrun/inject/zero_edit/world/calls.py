@@ -130,7 +130,8 @@ class Call:
         held_at: since when.
         half: the result that its predecessor had, in the second phase, and its tag; None: none.
         is_logged: what it has given is in the log of whoever keeps this worker.
-        handle: gives the Work that the script has got, as long as it has it.
+        handle: gives the Work that the script has got, as long as it has it. ``new_future``: makes
+            a future that may have its tensors.
         waited: the script has waited for it. ``clears``: it has waited for all calls before.
     """
 
@@ -151,6 +152,7 @@ class Call:
     takes_deputy = waited = clears = is_two = is_part = is_large = has_result = False
     is_logged = False
     handle: Callable[[], object] = staticmethod(lambda: None)
+    new_future: Callable[[], torch.futures.Future[Any]] = torch.futures.Future
 
     def __init__(
         self, shell: Shell, kind: Kind, args: tuple[Any, ...], number: int, is_sync: bool
@@ -383,7 +385,7 @@ class Call:
     def listen(self) -> torch.futures.Future[Any]:
         """A future of its value; it completes outside of the lock."""
         if self.future is None:
-            self.future = torch.futures.Future()
+            self.future = self.new_future()
             if self.state is THROUGH:
                 self.future.set_result(self.outputs)
             elif self.native is not None:

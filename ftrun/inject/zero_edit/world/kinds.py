@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllToAllOptions
+from torch._C._distributed_c10d import AllToAllOptions, Backend
 from torch.distributed import ReduceOp
 
 from ftrun.core.ids import NO_ATTEMPT, Attempt
@@ -79,7 +79,12 @@ class There:
         return None if self.built is None else self.built.native
 
     def torchs(self) -> Any:
-        """A group of torch's own around the backend: profilers and dispatch modes see its calls."""
+        """A group of torch's own around the backend: profilers and dispatch modes see its calls.
+
+        One that is not torch's own (process_groups/settled.py) stays as it is.
+        """
+        if not isinstance(self.native, Backend):
+            return self.native
         group: Any = dist.ProcessGroup(self.own, self.size)  # type: ignore[call-arg]
         kinds: Any = dist.ProcessGroup.BackendType
         group._set_default_backend(kinds.GLOO)

@@ -14,8 +14,8 @@ not all have; by then its thread has connected it to the others.
 Of a group on several nodes each node's logs have what a replacement there needs, and each node's
 board the words of all (core/replay/mirroring.py).
 
-Not here: one call (replayed_call.py), what a generation is (memory.py), the memory itself
-(snapshots/area.py).
+Not here: one call (replayed_call.py), calls on a GPU (on_device.py), what a generation is
+(memory.py), the memory itself (snapshots/area.py).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -35,6 +36,7 @@ import torch
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
+from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay import log_rules
 from ftrun.core.replay.falls import GROUPS_MAX, Fall
 from ftrun.core.replay.log_rules import Keeps, is_in_vain, is_over, keeps, of_all
@@ -467,6 +469,14 @@ class ReplayedWorld(World):
             if self._is_full:
                 self._open_log(step)
             self.board.set(self.rank, Word.FULL, 0)
+
+    def copying(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Called at the place of a generation: gives what to copy its tensors in, in any thread."""
+        return nullcontext
+
+    def on_device(self, leaves: Sequence[Leaf]) -> list[int]:  # noqa: ARG002
+        """Which leaves of a state are on a GPU."""
+        return []
 
     def _open_log(self, step: int) -> None:
         if self._is_full:

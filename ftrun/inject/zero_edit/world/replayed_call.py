@@ -168,7 +168,7 @@ class ReplayedCall(Call):
             given = iter(values)
             at = 0 if not outputs else 1
             args[at] = _mapped(args[at], lambda _: next(given))
-        return ReplayedCall(self.shell, kind, tuple(args), self.number, self.is_sync)
+        return type(self)(self.shell, kind, tuple(args), self.number, self.is_sync)
 
 
 def mark_of(inputs: Sequence[torch.Tensor]) -> int:

@@ -1,0 +1,227 @@
+"""The world of a replica group whose script trains on a GPU: its results are logged there, too.
+
+Theory of operation. A call ends on the host (process_groups/settled.py). What it has given is then
+copied to the log, in a stream of its own that waits for nothing else, before the script goes on. So
+a host waits in each call, as it does on a CPU; kernels that the script has enqueued before run on
+meanwhile. A generation is copied by a thread in another stream, which waits for what was enqueued
+up to the generation's place.
+
+| who writes or reads tensors       | in which stream  | so that                                  |
+|-----------------------------------|------------------|------------------------------------------|
+| the script's thread begins a call | the script's     | NCCL waits for what was before           |
+| a call is through: log, inputs    | that of the log  | it has ended before anybody sees the end |
+| the thread that mends             | its own, default | it has ended before anybody sees the end |
+
+The thread that mends issues what the script has begun meanwhile. So the script's thread waits for
+its own stream there: all that such a call reads or writes over is there when others see the call.
+
+A mark of what a call gives (replayed_call.py) is of tensors in host memory alone: kernels that add
+in any order give other bits when a step is repeated, and the log has the result.
+
+Not here: the groups (process_groups/), where copies go through (snapshots/pinned.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ftrun.checkpoint.leaves import Leaf
+from ftrun.core.replay.falls import Fall
+from ftrun.core.replay.log_rules import Keeps
+from ftrun.inject.zero_edit.world.calls import UnderWay
+from ftrun.inject.zero_edit.world.kinds import KINDS, Kind
+from ftrun.inject.zero_edit.world.opening import names_of
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
+from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
+from ftrun.inject.zero_edit.world.shell import Shell
+from ftrun.process_groups.built import AbortSignal, BuiltGroup
+from ftrun.process_groups.nccl import ProcessGroupNCCL
+from ftrun.process_groups.settled import SettledGroup, is_on_host
+from ftrun.snapshots.pinned import Pinned
+
+_cuda: Any = torch.cuda
+NATIVE = {name: replace(kind, is_ours=False, quicker=None) for name, kind in KINDS.items()}
+"""NCCL's own are quicker, and all of them end."""
+
+
+class DeviceCall(ReplayedCall):
+    """A call whose tensors may be on a GPU (``is_on_device``)."""
+
+    is_on_device = False
+
+    def __init__(self, shell: Shell, kind: Kind, *rest: Any) -> None:
+        super().__init__(shell, kind, *rest)
+        first = next(iter(self.outputs or kind.inputs(self)), None)
+        if first is not None and not is_on_host(first):
+            self.is_on_device, self.kind = True, NATIVE[kind.name]
+
+    def new_future(self) -> torch.futures.Future[Any]:
+        devices = {x.device for x in self.outputs if x.is_cuda}
+        return torch.futures.Future(devices=[*devices])
+
+    def write(self, result: Sequence[torch.Tensor]) -> None:
+        super().write(result)
+        if self.is_on_device:
+            self.shell.world.waits_for_stream()
+
+
+class DeviceWorld(ReplayedWorld):
+    """See the module."""
+
+    call: type[Any] = DeviceCall
+    _device, _is_on_device = 0, False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.begins_on_device()
+
+    def begins_on_device(self) -> None:
+        """Nothing is there so far: the script may use Gloo alone."""
+        self._streams: dict[str, Any] = {}
+        self._pinned = Pinned()
+
+    # ------------------------------------------------------------ groups
+
+    def add(self, shell: Shell) -> None:
+        if backends_of(shell.label)[0] and not self._is_on_device:
+            self._is_on_device = True
+            self._find_device()
+        super().add(shell)
+
+    def _find_device(self) -> None:
+        """torchrun's scripts train on the device of their LOCAL_RANK, or have said which.
+
+        A mesh chooses it likewise, but only if CUDA is not in use when it has made the world.
+        """
+        is_in_use = _cuda.is_initialized()
+        stated, known = _cuda.current_device() if is_in_use else 0, max(1, _cuda.device_count())
+        self._device = stated or int(os.environ.get("LOCAL_RANK", "0")) % known
+        if not is_in_use:
+            _cuda.set_device(self._device)
+
+    def build_one(
+        self,
+        shell: Shell,
+        here: tuple[int, ...],
+        store: str,
+        prefix: str,
+        timeout_s: float,
+        abort: AbortSignal | None,
+    ) -> BuiltGroup | None:
+        has_device, has_host = backends_of(shell.label)
+        if not has_device or len(here) < 2:
+            return super().build_one(shell, here, store, prefix, timeout_s, abort)
+        given, host = (shell, here, store), None
+        if has_host:
+            host = super().build_one(*given, f"{prefix}/host", timeout_s, abort)
+        own = AbortSignal()
+        unsubscribe = abort.subscribe(own.trigger) if abort is not None else (lambda: None)
+        place = here.index(shell.own), len(here), self._here.host, timeout_s
+        try:
+            with _cuda.device(self._device):
+                factory = ProcessGroupNCCL(shell.timeout)
+                device: Any = factory.build(store, prefix, *place, own)
+        except Exception:
+            if host is not None:
+                host.shutdown()
+            raise
+        finally:
+            unsubscribe()
+        if host is not None:
+            own.subscribe(host.abort)
+        return SettledGroup(device, host, own)
+
+    def end_calls(self, aborted: Sequence[BuiltGroup], under_way: UnderWay) -> None:
+        super().end_calls(aborted, under_way)
+        if not all(x.is_idle for x in aborted if isinstance(x, SettledGroup)):
+            self.falls(Fall.STAYS)  # a kernel may still write, so nothing can be issued again
+
+    # ------------------------------------------------------------ calls (under ``changed``)
+
+    def begin(self, shell: Shell, call: Any) -> None:
+        if call.is_on_device and self.fell is None and not backends_of(shell.label)[0]:
+            self.falls(Fall.DEVICE)
+        super().begin(shell, call)
+
+    def _keep(self, line: Line, call: Any, *, is_live: bool) -> None:
+        super()._keep(line, call, is_live=is_live)
+        if not is_live and _cuda.is_initialized():
+            self.waits_for_stream()
+
+    def is_through(self, call: Any) -> None:
+        if not call.is_on_device:
+            super().is_through(call)
+            return
+        with self._aside("log") as stream:
+            super().is_through(call)
+            stream.synchronize()
+
+    def _log(self, line: Line, call: Any, what: Keeps, tensors: Sequence[torch.Tensor]) -> bool:
+        if call.is_on_device and tensors:
+            with self._aside("log"):
+                tensors = self._pinned.copies(tensors)
+        return super()._log(line, call, what, tensors)
+
+    def logged_inputs(self, call: ReplayedCall) -> list[torch.Tensor] | None:
+        found = super().logged_inputs(call)
+        if found is None:
+            return None
+        return [x.to(y.device) for x, y in zip(found, call.inputs, strict=True)]
+
+    def complete_futures(self) -> None:
+        """Whoever waits for one waits for the stream in which it was completed."""
+        with self._aside("log") if _cuda.is_initialized() else nullcontext():
+            super().complete_futures()
+
+    def waits_for_stream(self) -> None:
+        """Wait until all that this thread has enqueued has ended."""
+        _cuda.current_stream(self._device).synchronize()
+
+    @contextmanager
+    def _aside(self, name: str) -> Iterator[Any]:
+        """Let what follows be in a stream of that name."""
+        if name not in self._streams:
+            self._streams[name] = _cuda.Stream(self._device)
+        with _cuda.stream(self._streams[name]):
+            yield self._streams[name]
+
+    # ------------------------------------------------------------ generations
+
+    def copying(self) -> Callable[[], AbstractContextManager[Any]]:
+        """See ReplayedWorld."""
+        if not _cuda.is_initialized():
+            return super().copying()
+        event = _cuda.Event()
+        event.record(_cuda.current_stream(self._device))
+
+        @contextmanager
+        def aside() -> Iterator[None]:
+            with self._aside("copy") as stream:
+                stream.wait_event(event)
+                yield
+
+        return aside
+
+    def on_device(self, leaves: Sequence[Leaf]) -> list[int]:
+        """See ReplayedWorld."""
+        found = {}
+        for at, leaf in enumerate(leaves):
+            if isinstance(leaf.data, torch.Tensor) and leaf.data.is_cuda:
+                found[at] = leaf.data.device.index
+        if found and not self._is_on_device:  # all its calls are of tensors in host memory
+            self._device = next(iter(found.values()))
+        if {*found.values()} - {self._device}:
+            self.falls(Fall.SCRIPT, "a worker's state is on several GPUs")
+        return [*found]
+
+
+def backends_of(label: str) -> tuple[bool, bool]:
+    """Whether the script's group is for tensors on a GPU, by NCCL, and for those in host memory."""
+    names = names_of(label)
+    return bool(names & {"nccl", "undefined"}), bool(names & {"gloo", "undefined"})

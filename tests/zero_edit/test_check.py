@@ -246,7 +246,7 @@ def check(directory: Path, *words: str) -> tuple[int, list[str]]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240.0,
+        timeout=480.0,
         check=False,
     )
     mark = "ftrun check: "

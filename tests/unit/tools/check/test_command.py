@@ -51,5 +51,6 @@ def test_a_node_is_lost_where_there_are_memory_snapshots(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.py").write_text("")
-    with pytest.raises(UserError, match=r"--nodes 2: .* and there are none: it is for CPU so far"):
-        check(["a.py"], workers=2, nodes=2, device="cuda")
+    monkeypatch.setattr("ftrun.config.forms.why_no_memory_snapshots", lambda _: "it is so")
+    with pytest.raises(UserError, match=r"--nodes 2: .* and there are none: it is so. Nothing"):
+        check(["a.py"], workers=2, nodes=2)

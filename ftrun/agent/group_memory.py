@@ -58,6 +58,7 @@ class MemorySnapshots:
         on_progress: gets how far a group is, and what a loss would cost it.
         on_manager: is called once if the script makes a Manager, and nobody has asked for them:
             from then on there are none.
+        on_over: is called when a process has ended well, while its words are there.
         elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
             that ``--snapshot`` has; whoever stores one notes it here.
     """
@@ -75,6 +76,7 @@ class MemorySnapshots:
         self._otherwise = f"A death restarts {self._who}."
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.on_manager: Callable[[], None] = lambda: None
+        self.on_over: Callable[[], None] = lambda: None
         self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
         self._has_manager = False
         self._left: dict[str, tuple[int, GroupMemory]] = {}  # by replica, and from which step
@@ -193,6 +195,7 @@ class MemorySnapshots:
         known = self._known.get(incarnation)
         if known is not None:
             known.board.set(rank, Word.OVER, 1)
+            self.on_over()
 
     def decree(self, incarnation: str, number: int, dead: int) -> None:
         """Raise the number on the board, and wake all of the group. A dead worker is not over."""

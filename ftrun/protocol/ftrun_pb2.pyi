@@ -1301,7 +1301,7 @@ class GroupDecree(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., number: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class RankWords(_message.Message):
-    __slots__ = ("group_rank", "published", "joined", "over", "fall", "broken", "groups", "done")
+    __slots__ = ("group_rank", "published", "joined", "over", "fall", "broken", "groups", "done", "appends")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -1310,6 +1310,7 @@ class RankWords(_message.Message):
     BROKEN_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
+    APPENDS_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     published: int
     joined: int
@@ -1318,7 +1319,8 @@ class RankWords(_message.Message):
     broken: int
     groups: _containers.RepeatedScalarFieldContainer[int]
     done: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, group_rank: _Optional[int] = ..., published: _Optional[int] = ..., joined: _Optional[int] = ..., over: bool = ..., fall: _Optional[int] = ..., broken: _Optional[int] = ..., groups: _Optional[_Iterable[int]] = ..., done: _Optional[_Iterable[int]] = ...) -> None: ...
+    appends: int
+    def __init__(self, group_rank: _Optional[int] = ..., published: _Optional[int] = ..., joined: _Optional[int] = ..., over: bool = ..., fall: _Optional[int] = ..., broken: _Optional[int] = ..., groups: _Optional[_Iterable[int]] = ..., done: _Optional[_Iterable[int]] = ..., appends: _Optional[int] = ...) -> None: ...
 
 class GroupWords(_message.Message):
     __slots__ = ("incarnation", "number", "ranks")

@@ -6,6 +6,8 @@ Not here: the memory (group_memory.py), what follows from the words (core/replay
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
@@ -45,7 +47,8 @@ class Word(IntEnum):
     ``WAITS_BYTES``. ``LOST``: how many steps it has ended that were not committed. ``SET_UP``: so
     long its main thread had worked before its first generation. ``STEP``: that it has begun last;
     ``BEGUN``: how many it had begun then; ``BEFORE``: the same of the step before, if it has taken
-    that.
+    that. ``APPENDS``: bits of the names of the files that it, or a predecessor, has appended to
+    (``bits_of``).
     """
 
     PUBLISHED, JOINED, OVER, FALL, STARTS, NEWEST, CUT_AT, LOADED_AT, JOINED_AT = range(9)
@@ -53,6 +56,7 @@ class Word(IntEnum):
     SEEN_NUMBER, SAID_AT, WAITS_GROUP, WAITS_CALL, WAITS_KIND, WAITS_BYTES = range(18, 24)
     LOST, SET_UP, STEP, BEGUN, BEFORE = range(24, 29)
     PRINTED_ENDS, PRINTED_FROM, PRINTED_ERRORS_ENDS, PRINTED_ERRORS_FROM = range(29, 33)
+    APPENDS = 33
 
 
 PRINTED = (
@@ -64,6 +68,7 @@ _DECREE, _DIED_AT, _ROOM = range(3)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 WHY_BYTES = 512
+BITS, NAME_BITS = 62, 3
 
 
 class Board:
@@ -189,11 +194,17 @@ class Board:
         published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
         over, done = bool(read(rank, Word.OVER)), self.done_of(rank)
         fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
-        return Row(rank, published, joined, over, fall, broken, tuple(done), tuple(done.values()))
+        each = tuple(done), tuple(done.values()), read(rank, Word.APPENDS)
+        return Row(rank, published, joined, over, fall, broken, *each)
+
+    def appends(self, rank: int, bits: int) -> None:
+        """A rank appends to files with these bits, too."""
+        self.set(rank, Word.APPENDS, self.read(rank, Word.APPENDS) | bits)
 
     def take(self, row: Row) -> None:
         """The agent: words of another node's rank have come. ``published`` says that all have."""
         self.rewind(row.rank, dict(zip(row.groups, row.done, strict=True)))
+        self.appends(row.rank, row.appends)  # of a lost node's rank, too
         for word in (Word.OVER, Word.FALL, Word.BROKEN, Word.JOINED, Word.PUBLISHED):
             self.set(row.rank, word, int(getattr(row, word.name.lower())))
 
@@ -252,3 +263,10 @@ class Board:
 def board_bytes(ranks: int) -> int:
     """What the words of so many ranks take."""
     return (_RANKS + _WORDS_EACH * ranks) * _WORD
+
+
+def bits_of(name: str) -> int:
+    """Of a file's name. Who has the bits of another's name may append to that file: a path means
+    the same file on other nodes, but may be another one there, so the last part counts."""
+    digest = hashlib.blake2b(os.fsencode(os.path.basename(name)), digest_size=NAME_BITS).digest()
+    return sum({1 << byte % BITS for byte in digest})

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.jobs import THIS_TREE, run
+from tests.jobs import THIS_TREE, Family, Process, run
 from tests.zero_edit.matrix import SCRIPTS, STEP_S
 from tests.zero_edit.test_forms import END, EXPLICIT, MODEL, WORLD
 
@@ -179,6 +180,21 @@ for step in range(10**6):
 """
 
 
+LINES = f"""{SHARDED}
+    with open(f"lines-{{dist.get_rank()}}", "a") as lines:
+        lines.write(f"{{step}}\\n")
+"""
+NOTED = f"""
+import os
+{SHARDED}
+    if dist.get_rank() == 1:
+        notes = os.open("notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(notes, f"{{step}}\\n".encode())
+        os.close(notes)
+        del notes  # another number in each process
+"""
+
+
 METER = """
 import os, time
 
@@ -207,23 +223,30 @@ if rank == 0:
 """Each start begins another directory, with the times of its steps, and a package counts them."""
 
 
+CHECK = [sys.executable, "-m", "ftrun", "check", "--steps", "18"]
+
+
+def environment(directory: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        **THIS_TREE,
+        "XDG_STATE_HOME": str(directory / "state"),
+        "TMPDIR": str(directory),
+        "FTRUN_TEST_DIR": ".",
+        "FTRUN_TEST_STEP_S": STEP_S,
+    }
+
+
 def check(directory: Path, *words: str) -> tuple[int, list[str]]:
     """The exit code, and the lines of the verdict."""
     found = run(
-        [sys.executable, "-m", "ftrun", "check", "--steps", "18", *words],
+        [*CHECK, *words],
         cwd=directory,
-        env={
-            **os.environ,
-            **THIS_TREE,
-            "XDG_STATE_HOME": str(directory / "state"),
-            "TMPDIR": str(directory),
-            "FTRUN_TEST_DIR": ".",
-            "FTRUN_TEST_STEP_S": STEP_S,
-        },
+        env=environment(directory),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=240.0,
+        timeout=480.0,
         check=False,
     )
     mark = "ftrun check: "
@@ -270,6 +293,54 @@ def test_a_worker_is_replaced_in_its_replica(tmp_path: Path) -> None:
     assert "worker 0.0 was killed while it wrote a file, after step 8: no step lost" in text
     equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
     assert equal in text and "3.pt" in text
+
+
+def test_a_node_is_lost_and_costs_the_steps_since_its_copy(tmp_path: Path) -> None:
+    (tmp_path / "lines.py").write_text(LINES)
+    options = ("--device", "cpu", "-w", "2", "--nodes", "2")
+    code, lines = check(tmp_path, *options, "lines.py")
+    text = "\n".join(lines)
+    assert code == 0, text
+    at = (
+        r"node 1 \(worker 1\) was lost in training, after step (\d+): (\d+) steps? lost; its states"
+    )
+    found = re.search(rf"{at} of step (\d+) were on another node", text)
+    assert found, text
+    step, lost, copied = map(int, found.groups())
+    assert lost <= step - copied
+    assert "worker 0 (node 0) was killed while it wrote a file, after step 7: no step lost" in text
+    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    for begin in ("", "after the loss of node 1 (worker 1): "):
+        (line,) = (x for x in lines if x.startswith(begin + equal))
+        assert line.endswith("0.pt, 1.pt, lines-0, lines-1"), text
+    steps = f"{lost} step{'s' * (lost != 1)} with a node"
+    assert lines[-1] == f"ok: the script heals; no step was lost with a worker, and {steps}"
+    left = [path.name for path in tmp_path.iterdir() if path.name.startswith("ftrun-")]
+    assert not left, "also what the lost node had"
+
+
+def test_what_the_loss_of_a_node_changes_is_named(tmp_path: Path) -> None:
+    """Worker 1 dies only with all others: what it writes past Python's files is there twice."""
+    (tmp_path / "noted.py").write_text(NOTED)
+    options = ("--device", "cpu", "-w", "4", "--nodes", "2")
+    code, lines = check(tmp_path, *options, "noted.py")
+    assert code == 1, lines
+    failed = [x for x in lines if x.startswith("FAILED: ")]
+    after = r"FAILED: after the loss of node 1 \(workers 2 to 3\): notes has \d lines? more, unlike"
+    assert len(failed) == 1 and re.match(after, failed[0]), lines
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_check_that_is_stopped_leaves_nothing(tmp_path: Path, number: int, code: int) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    family = Family()
+    words = [*CHECK, "--device", "cpu", "-w", "2", "--nodes", "2", "sharded.py"]
+    with Process(words, tmp_path, environment(tmp_path) | family.environment) as one:
+        one.expect("node 1: ftrun: This node is number 1 of 2")
+        one.signal(number)
+        assert one.end() == code
+    assert not family.left()
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("ftrun-")]
 
 
 @pytest.mark.slow

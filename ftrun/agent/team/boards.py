@@ -77,14 +77,19 @@ class Boards:
         ranks = tuple(RankWords(*astuple(row)) for row in rows)
         return GroupWords(self._incarnation, self._mirror.number, ranks)
 
-    def _look(self) -> None:
-        memory, wait_s = self._of(self._incarnation), LOOK_S
+    def tell(self) -> None:
+        """Send what the other nodes lack, now: this node's memory may be free at the next look."""
+        memory = self._of(self._incarnation)
         if memory is not None:
-            board = memory.board
-            news = self._mirror.news([board.row(rank) for rank in memory.here])
+            news = self._mirror.news([memory.board.row(rank) for rank in memory.here])
             if news:
                 self._send(self._of_rows(news))
-            joined = board.all(Word.JOINED)
+
+    def _look(self) -> None:
+        self.tell()
+        memory, wait_s = self._of(self._incarnation), LOOK_S
+        if memory is not None:
+            joined = memory.board.all(Word.JOINED)
             if any(joined[rank] < self._mirror.number for rank in memory.here):
                 wait_s = SOON_S
         if self._incarnation:

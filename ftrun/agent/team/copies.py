@@ -59,6 +59,7 @@ class SpannedMemory(MemorySnapshots):
         self._silent: dict[str, float] = {}  # since when each node has a place, and tells nothing
         self._tasks: set[asyncio.Task[None]] = set()
         self._boards = Boards(self.of, hands.order)
+        self.on_over = self._boards.tell
         self.started: dict[str, m.StartRanks] = {}
         self.spanned: SpannedDisk | None = None
         if settings.snapshot_path is not None:

@@ -133,7 +133,7 @@ class Keeping:
         self.report(order.incarnation, None if reason else order.step, reason)
 
     def _is_to_come(self, memory: GroupMemory, step: int) -> bool:
-        if memory is not self._memory:
+        if self._of(self._incarnation) is not memory:  # it may have ended, and its memory with it
             return False
         known = [_steps(memory.area(rank)) for rank in memory.here]
         return any(step not in x for x in known) and all(

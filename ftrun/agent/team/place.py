@@ -61,6 +61,7 @@ class Place:
         self.fleet.world_port = 0
         self._keeping: Keeping | None = None
         self._boards = Boards(self.fleet.memory.of, tell)
+        self.fleet.memory.on_over = self._boards.tell
         if not why_no_memory_snapshots(settings):
             self.fleet.holds = True
             here = setup.token, setup.machine.host, setup.runtime_dir

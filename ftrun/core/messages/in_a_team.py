@@ -142,6 +142,7 @@ class RankWords:
     broken: int
     groups: tuple[int, ...]
     done: tuple[int, ...]
+    appends: int
 
 
 @dataclass(frozen=True, slots=True)

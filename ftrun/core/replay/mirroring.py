@@ -32,6 +32,7 @@ class Row:
     """The words of a rank, read in this order but for ``done``, which is read after ``published``.
 
     As of settling.py and mending.py; ``done`` by the group of the same place in ``groups``.
+    ``appends``: to which files (snapshots/board.py).
     """
 
     rank: int
@@ -42,6 +43,7 @@ class Row:
     broken: int
     groups: tuple[int, ...] = ()
     done: tuple[int, ...] = ()
+    appends: int = 0
 
 
 @dataclass

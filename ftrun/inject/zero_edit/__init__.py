@@ -31,7 +31,7 @@ ftrun itself. Begin with ``states.py``.
 | carried.py | the objects of the script whose state heals |
 | ending.py | the state for a replica that has died at the end of the script |
 | batches.py | memory snapshots: a replacement's batches are those of its predecessor |
-| trial.py | ``ftrun check``: a worker's part in a trial |
+| trial.py, allowed.py | ``ftrun check``: a worker's part in a trial |
 | marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | appended.py | memory snapshots: what is appended to files is in them once |

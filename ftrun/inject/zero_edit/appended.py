@@ -5,10 +5,11 @@ a generation has how long these files were at its place, and where its worker st
 which it does not append. What was opened since is in a file of the slot, with its length then. A
 replacement cuts off what came later, removes what was not there, because a script may write a
 table's head where there is no table, and goes on at that place. A file of several workers is not
-cut: each writes at its own place, or all append. Workers of another node may do so unseen, so a
-group that spans nodes has none of this. What such a file had before it was written again from its
-beginning, as a table with one more column, is kept until the next one is. Where that is missing, as
-of a large one, a notice says so; if the script appends to the file, nothing is cut then.
+cut: each writes at its own place, or all append. What those of other nodes append to is known by
+the board, as far as bits of its name tell: so a file may be taken for theirs that is not. What such
+a file had before it was written again from its beginning, as a table with one more column, is kept
+until the next one is. Where that is missing, as of a large one, a notice says so; if the script
+appends to the file, nothing is cut then.
 
 Not here: which files count, and what a replacement writes before its place (rewriting.py).
 """
@@ -27,6 +28,8 @@ from typing import Any, BinaryIO
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.values.journal import Journal, read
+from ftrun.snapshots.board import Word, bits_of
+from ftrun.snapshots.group_memory import GroupMemory
 
 FILE = "appended-{replica_id}.{group_rank}"
 FILES_MAX, BORN_MAX = 64, 4_096
@@ -43,13 +46,14 @@ class Appended:
 
     Args:
         path: of the slot's file.
+        memory: of a group with other nodes, and this worker's rank there; None: there are none.
 
     Attributes:
         at_place: of the last place.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._journal = path, Journal(path)
+    def __init__(self, path: Path, memory: tuple[GroupMemory, int] | None = None) -> None:
+        self._path, self._journal, self._memory = path, Journal(path), memory
         rewritten = path.with_name(f"rewritten-{path.name}")  # what files had
         self._rewritten = Journal(rewritten, bytes_max=REWRITTEN_IN_ALL)
         self._their_rewritten = read(rewritten) if path.exists() else []
@@ -86,6 +90,7 @@ class Appended:
             return
         self._open[name] = weakref.ref(opened)
         if is_new:
+            self._tells(name)
             size = os.fstat(opened.fileno()).st_size
             self._first[name] = size, _place_of(opened), self._born.get(name, NEVER)
             if self._is_left:
@@ -117,19 +122,37 @@ class Appended:
         _, place = self._before.get(name, (0, -1))
         return place if place >= 0 else None
 
+    def _tells(self, name: str) -> None:
+        if self._memory is not None:
+            memory, rank = self._memory
+            memory.board.appends(rank, bits_of(name))
+
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether a worker of another node may append to a file, too."""
+        if self._memory is None:
+            return False
+        (memory, _), bits = self._memory, bits_of(name)
+        known = enumerate(memory.board.all(Word.APPENDS))
+        return any(bits & ~x == 0 for rank, x in known if rank not in memory.here)
+
     def _leave(self) -> None:
         self._journal.begin(self._first)
 
     def goes_on(self, step: int, files: Mapping[str, tuple[int, int, int]]) -> None:
         """This worker goes on from its predecessor's generation of ``step``, with its ``files``."""
-        if not self._is_successor:  # of a job that has ended: they may be another's since
-            return
+        has_moved = self._memory is not None and bool(self._memory[0].board.decree)
+        if not (self._is_successor or has_moved):
+            return  # of a job that has ended: they may be another's since
         self._step = step
         self._before = {name: (length, at) for name, (length, at, _) in self._left.items()}
         self._before |= {name: (length, at) for name, (length, at, _) in files.items()}
         paths = self._path.parent.glob(FILE.format(replica_id="*", group_rank="*"))
         others = {name for path in paths if path != self._path for name in _read(path)}
+        for name in self._before:
+            self._tells(name)
         for name in self._before.keys() - others:
+            if self._is_elsewhere(name):
+                continue
             with contextlib.suppress(OSError):
                 if name not in files and self._left[name][2] >= step:
                     os.unlink(name)

@@ -143,8 +143,11 @@ class Script:
             self.noting.printed = Printed(kept.board, kept.world.rank)
         path = self.file(repeated.FILE)
         self.repeated = Repeated(path, self.mates.rank, self._is_on_its_way)
-        if kept is not None and not kept.world.memory.spans:
-            self.rewriting.appended = self.noting.appended = Appended(self.file(appended.FILE))
+        if kept is not None:
+            world = kept.world
+            others = (world.memory, world.rank) if world.memory.spans else None
+            self.rewriting.appended = Appended(self.file(appended.FILE), others)
+            self.noting.appended = self.rewriting.appended
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:

@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from ftrun.base.files import write_whole
 from ftrun.checkpoint.format import leaves_of
 from ftrun.checkpoint.leaves import local_of
+from ftrun.inject.zero_edit.allowed import wait_to_begin
 from ftrun.inject.zero_edit.frames import module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
 from ftrun.inject.zero_edit.values.generators import state_of
@@ -68,7 +69,7 @@ class Trial:
     which it dies. ``steps``: the trial ends after so many, and not before ``together`` replicas
     have trained in ``TOGETHER_STEPS`` in a row. Of several workers of a replica the first one
     ``reports``, and the last one ``dies``. ``is_of_group``: each worker is replaced in its group,
-    and is seen as a replica: ``name`` is its number.
+    and is seen as a replica: ``name`` is its number. ``asks``: whether it may begin each step.
     """
 
     directory: Path
@@ -80,6 +81,7 @@ class Trial:
     reports: bool = True
     dies: bool = True
     is_of_group: bool = False
+    asks: bool = False
     _here: str = field(default_factory=os.getcwd)
     _step: int = 0
     _has_begun: bool = False
@@ -149,6 +151,7 @@ class Trial:
         self._note_draws()
         with open(self.directory / f"steps-{self.name}", "a") as steps:
             steps.write(f"{time.time()} {step}\n")  # as the times of files
+        self.asks = self.asks and wait_to_begin(self.directory, step)
         self._dies_in(TRAINING)
 
     def goes_through_again(self) -> None:
@@ -269,6 +272,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         is_of_group or here.group_rank == 0,
         is_of_group or here.group_rank == here.workers_per_replica - 1,
         is_of_group,
+        bool(plan.get("asks")) and number == 0,
     )
 
 

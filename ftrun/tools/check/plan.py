@@ -18,6 +18,9 @@ WORDS = {
 }
 APART = 3
 """Steps between two deaths: the first one's newcomer has joined, and trained."""
+LOSS_AT, LOSS_AFTER = 8, 2
+"""A node is lost after so many steps at the least, because each of them takes a second until then;
+and so many after that of which its states are elsewhere, so that there are some to lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,14 @@ class Plan:
 
     ``exact``: in these the peers wait for the newcomer, so that the run must end as the undisturbed
     one. ``counted``: in evaluations, in which peers count for the dead one. ``untried``: phases
-    that have not come up, in words.
+    that have not come up, in words. ``loss``: the steps after which a
+    node may be lost, but the first one's; none: it is not tried.
     """
 
     exact: tuple[Kill, ...]
     counted: tuple[Kill, ...]
     untried: tuple[str, ...]
+    loss: range = range(0)
 
     @property
     def writes(self) -> bool:
@@ -49,12 +54,16 @@ class Plan:
 
 
 def plan_of(
-    reports: Mapping[int, Mapping[str, Any]], *, once: bool = False, is_group: bool = False
+    reports: Mapping[int, Mapping[str, Any]],
+    *,
+    once: bool = False,
+    is_group: bool = False,
+    loses: bool = False,
 ) -> Plan:
     """The deaths, from what each replica did in the undisturbed run. ``once``: a single one.
 
     ``is_group``: these are the workers of one replica, whose state is in memory: after any death
-    the run must end as the undisturbed one.
+    the run must end as the undisturbed one. ``loses``: a node of theirs is lost, too.
     """
     steps = min(report["step"] for report in reports.values())
     last, first = max(reports), min(reports)
@@ -84,7 +93,8 @@ def plan_of(
     evaluations = [Kill(who, EVALUATION, x) for who, x in zip(victims, counted, strict=False)]
     if is_group:
         kills = [Kill(last, STARTING, 0), *kills, *evaluations]
-        return Plan(tuple(kills), (), tuple(untried))
+        loss = range(min(start, LOSS_AT), until + 1) if loses else range(0)
+        return Plan(tuple(kills), (), tuple(untried), loss)
     return Plan(tuple(kills), tuple(evaluations), tuple(untried))
 
 

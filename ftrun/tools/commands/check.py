@@ -28,6 +28,10 @@ def check(
         int,
         typer.Option("-w", "--workers-per-replica", metavar="W", help="Workers of each; some die."),
     ] = 1,
+    nodes: Annotated[
+        int,
+        typer.Option(metavar="N", help="Of the one replica of W workers; one is lost."),
+    ] = 1,
     steps: Annotated[int, typer.Option(metavar="S", help="Steps after which each run ends.")] = 60,
     memory_snapshots: Annotated[
         str,
@@ -56,6 +60,12 @@ def check(
             f"{WORKERS_MIN} or more, --steps {STEPS_MIN} or more, and a --timeout above 0. Nothing "
             "was started."
         )
+    if nodes < 1 or workers % nodes or (nodes > 1 and replicas > 1):
+        raise UserError(
+            f"--nodes {nodes}: ftrun check loses a node of one replica, whose workers are equally "
+            f"many on each: give --workers-per-replica {max(nodes, 2)}, or a multiple, and no "
+            "--replicas. Nothing was started."
+        )
     usual = ("auto",) if replicas == 1 else ("auto", "off")
     if memory_snapshots not in ("", *usual):
         raise UserError(
@@ -71,9 +81,13 @@ def check(
 
     kind = config.TargetKind.MODULE if module else config.TargetKind.FILE
     config.check_script(config.Script(config.own_path(script[0]), kind, tuple(script[1:])))
+    shape = {"replicas": str(replicas), "workers_per_replica": str(workers)}
+    if nodes > 1:
+        each, at = str(workers // nodes), "127.0.0.1:1"
+        shape = {"nnodes": str(nodes), "nproc_per_node": each, "rdzv_endpoint": at}
+        memory_snapshots = "auto"
     stated = {
-        "replicas": str(replicas),
-        "workers_per_replica": str(workers),
+        **shape,
         "memory_snapshots": memory_snapshots or None,
         "device": device,
         "inject": INJECT,
@@ -82,10 +96,15 @@ def check(
     file = os.environ.get(CONFIG_VARIABLE)
     known = gather(stated, os.environ, Path(file) if file else None)
     settings = resolve(script, known, gpu_count(os.environ))
-    is_group = replicas == 1 or not why_no_memory_snapshots(settings)
+    why_not = why_no_memory_snapshots(settings)
+    if nodes > 1 and why_not:
+        raise UserError(
+            f"--nodes {nodes}: without memory snapshots a lost node is the end of its replica, and "
+            f"there are none: {why_not}. Nothing was started."
+        )
+    is_group = replicas == 1 or not why_not
     options = ["--device", device, *(["--module"] if module else [])]
     if is_group or memory_snapshots:
         options += ["--memory-snapshots", memory_snapshots or "auto"]
-    raise typer.Exit(
-        check_script(script, options, replicas, steps, timeout_s, workers, is_group=is_group)
-    )
+    how = replicas, steps, timeout_s, workers
+    raise typer.Exit(check_script(script, options, *how, is_group=is_group, nodes=nodes))

@@ -364,3 +364,27 @@ def test_a_control_group_bounds_it(tmp_path: Path) -> None:
     (own / "memory.max").write_text("max\n")
     assert free_bytes(tmp_path, proc) > 600
     assert free_bytes(tmp_path, tmp_path / "none") > 600
+
+
+def test_a_process_that_has_ended_well_is_told_of_while_its_words_are_there(
+    tmp_path: Path,
+) -> None:
+    """Their other nodes wait for them, and the memory is freed when the last one has ended."""
+
+    async def run() -> None:
+        known = MemorySnapshots(resolved(workers_per_replica=2), tmp_path, lambda _: None)
+        known.make("0", "a")
+        seen = list[int]()
+
+        def over() -> None:
+            memory = known.of("a")
+            assert memory is not None
+            seen.append(memory.board.read(1, Word.OVER))
+
+        known.on_over = over
+        known.ended_well("a", 1)
+        assert seen == [1]
+        known.free("a")
+        await known.end()
+
+    asyncio.run(run())

@@ -33,9 +33,10 @@ class Memories:
 
     def __init__(self, ranks: range, of: int) -> None:
         self.memory = GroupMemory.make(of, MEMORY_BYTES, ranks)
+        self.is_over = False
 
     def of(self, incarnation: str) -> GroupMemory | None:
-        return self.memory if incarnation == "a" else None
+        return self.memory if incarnation == "a" and not self.is_over else None
 
 
 class Node:
@@ -87,7 +88,8 @@ def play(tmp_path: Path, work: Play, *, token: str = TOKEN, tls: bool = False) -
         finally:
             for node in (one, other, new):
                 node.keeping.close()
-                node.memory.memory.close()
+                if not node.memory.is_over:
+                    node.memory.memory.close()
 
     asyncio.run(run())
 
@@ -129,6 +131,20 @@ def test_what_is_later_than_the_step_from_which_all_go_on_is_dropped(tmp_path: P
         assert other.has(0) == (3,)
         other.keeping.drop_later("a", 2)
         assert other.has(0) == ()
+
+    play(tmp_path, work)
+
+
+def test_a_round_whose_incarnation_ends_is_over(tmp_path: Path) -> None:
+    """Seen: "Task exception was never retrieved", from a map of memory that had been freed."""
+
+    async def work(one: Node, other: Node, new: Node) -> None:
+        keeping = asyncio.ensure_future(other.keeping.keep(KeepRanks("a", 5, None, ())))
+        await asyncio.sleep(0)
+        other.memory.is_over = True
+        other.memory.memory.close()
+        await asyncio.wait_for(keeping, 60.0)
+        assert not other.told
 
     play(tmp_path, work)
 

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core.replay.mirroring import Row
 from ftrun.inject.zero_edit.appended import Appended
+from ftrun.snapshots.board import bits_of
+from ftrun.snapshots.group_memory import GroupMemory
 
 Files = dict[str, tuple[int, int, int]]
 
@@ -175,3 +178,43 @@ def test_few_files_are_followed(tmp_path: Path) -> None:
     assert len(worker.lengths()) == 64
     (tmp_path / "0").unlink()
     assert len(worker.lengths()) == 63
+
+
+def of_two_nodes() -> tuple[GroupMemory, int]:
+    """Rank 0 is here, and rank 1 is elsewhere."""
+    return GroupMemory.make(2, 64 << 20, range(1)), 0
+
+
+def test_a_file_that_another_node_appends_to_stays(tmp_path: Path) -> None:
+    """Its words tell which, also those of a node that is lost."""
+    memory = of_two_nodes()
+    board = memory[0].board
+    theirs = bits_of("/elsewhere/all")
+    for row in (Row(1, 1, 0, False, 0, 0, appends=theirs), Row(1, 1, 0, False, 0, 0)):
+        board.take(row)
+    worker = Appended(tmp_path / "appended-0.0", memory)
+    for name in ("own", "all"):
+        append(worker, tmp_path / name, "a")
+    made = generation(worker)
+    for name in ("own", "all"):
+        append(worker, tmp_path / name, "b")
+    assert board.row(0).appends == bits_of("own") | bits_of("all")
+    Appended(tmp_path / "appended-0.0", memory).goes_on(*made)
+    assert (tmp_path / "own").read_text() == "a"
+    assert (tmp_path / "all").read_text() == "ab"
+
+
+def test_a_node_that_comes_for_a_lost_one_has_the_files_of_the_generation(tmp_path: Path) -> None:
+    """It has nothing of the slot's own. What a job that has ended has left is no lost node's."""
+    worker = Appended(tmp_path / "appended-0.0", of_two_nodes())
+    append(worker, tmp_path / "log", "a")
+    made = generation(worker)
+    append(worker, tmp_path / "log", "b")
+    comes = of_two_nodes()
+    (tmp_path / "comes").mkdir()
+    Appended(tmp_path / "comes" / "appended-0.0", comes).goes_on(*made)
+    assert (tmp_path / "log").read_text() == "ab"
+    comes[0].board.make_decree(1, 0)
+    Appended(tmp_path / "comes" / "appended-0.0", comes).goes_on(*made)
+    assert (tmp_path / "log").read_text() == "a"
+    assert comes[0].board.row(0).appends == bits_of("log")

@@ -39,6 +39,13 @@ def test_the_workers_of_one_replica_die_at_the_start_too_and_all_must_end_alike(
     assert not plan.counted
 
 
+def test_a_node_is_lost_early_because_each_step_waits_for_the_status_until_then() -> None:
+    assert plan_of(seen(60), is_group=True, loses=True).loss == range(8, 59)
+    assert plan_of(seen(8), is_group=True, loses=True).loss == range(2, 7)
+    assert not plan_of(seen(2), is_group=True, loses=True).loss
+    assert not plan_of(seen(60), is_group=True).loss
+
+
 def test_what_does_not_come_up_is_said() -> None:
     plan = plan_of(seen(60))
     assert plan.exact == (Kill(1, TRAINING, 15), Kill(0, TRAINING, 45))

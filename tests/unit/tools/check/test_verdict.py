@@ -10,11 +10,20 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.check.command import differences_of, taken_again, taken_since, told_after
+from ftrun.tools.check.comparison import OUTSIDE, may_vary
+from ftrun.tools.check.outcome import (
+    differences_of,
+    lost_at,
+    taken_again,
+    taken_since,
+    told_after,
+)
 from ftrun.tools.check.place import Difference, Files, How
 from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
-from ftrun.tools.check.verdict import OUTSIDE, Run, Trial, lines_of, may_vary
+from ftrun.tools.check.runs import Loss, Run, Trial
+from ftrun.tools.check.verdict import lines_of
 
+NO_FILES = Files()
 KILLS = (Kill(1, TRAINING, 5), Kill(0, WRITING, 9))
 EXACT = Plan(KILLS, (), ("in an evaluation: there was none between the steps 1 and 18",))
 JOINS = (
@@ -57,9 +66,11 @@ def run(
     return Run(code, late, None, reports, joins, tuple(kills))
 
 
-def trial(exact: Run | None = None, before: Run | None = None, **changes: Any) -> Trial:
+def trial(
+    exact: Run | None = None, before: Run | None = None, files: Files = NO_FILES, **changes: Any
+) -> Trial:
     undisturbed = before or run(kills=(), joins=())
-    exact = run() if exact is None else exact
+    exact = replace(run() if exact is None else exact, beside=files)
     return Trial(2, 1, 60.0, undisturbed, **{"plan": EXACT, "exact": exact, **changes})
 
 
@@ -99,6 +110,11 @@ def in_group(again: Sequence[tuple[int, int]], told: Sequence[str] = (), **chang
     plan = Plan(GROUP, (), ())
     before = run(second=other, kills=(), joins=())
     return replace(trial(died, before, plan=plan, is_group=True), workers=2)
+
+
+def with_files(one: Trial, files: Files) -> Trial:
+    assert one.exact is not None
+    return replace(one, exact=replace(one.exact, beside=files))
 
 
 def test_workers_of_one_replica_that_lose_no_step() -> None:
@@ -177,6 +193,60 @@ def test_a_worker_of_several_replicas_whose_replica_restarted() -> None:
         "worker 1.0 was killed in training, after step 5: its replica restarted"
     )
     assert lines[-1] == f"FAILED: {why}"
+
+
+def on_nodes(loss: Loss | None, told: Sequence[str] = (), **changes: Any) -> Trial:
+    """Two workers on two nodes, of which the second one is lost."""
+    one = in_group([(0, 0), (0, 2), (0, 1)])
+    other = report(**{"parameters": "bb", "draws": [3], **changes})
+    lost = replace(run(second=other, kills=(), joins=()), loss=loss, told=tuple(told))
+    return replace(one, nodes=2, lost=lost)
+
+
+def test_a_lost_node_may_cost_the_steps_since_its_copy() -> None:
+    lines, is_well = lines_of(on_nodes(Loss(9, 7, 2)))
+    assert is_well, lines
+    assert lines[2].startswith("worker 1 (node 1) was killed in training, after step 5: no step l")
+    assert lines[4:] == [
+        "node 1 (worker 1) was lost in training, after step 9: 2 steps lost; its states of step 7 "
+        "were on another node",
+        *(
+            f"{when}equal to the undisturbed run: what each worker reads, parameters, buffers, "
+            "optimizers, 4 values of the script"
+            for when in ("", "after the loss of node 1 (worker 1): ")
+        ),
+        "ok: the script heals; no step was lost with a worker, and 2 steps with a node",
+    ]
+
+
+def test_a_lost_node_that_costs_more_than_was_promised() -> None:
+    why = "No memory snapshots any more: memory has become scarce"
+    lines, is_well = lines_of(on_nodes(Loss(9, 7, 9), [why]))
+    assert not is_well
+    assert lines[-2:] == ["FAILED: 9 steps lost with node 1 (worker 1)", f"FAILED: {why}"]
+
+
+def test_a_node_that_could_not_be_lost() -> None:
+    lines, is_well = lines_of(on_nodes(None))
+    assert not is_well
+    words = "node 1 (worker 1) was not lost: its states did not come to another node in time"
+    assert lines[-1] == f"FAILED: {words}"
+
+
+def test_an_end_after_the_loss_of_a_node_that_is_other() -> None:
+    lines, is_well = lines_of(
+        on_nodes(Loss(9, 7, 2), now={"a.py:main i": 9, "a.py:main best": 0.5})
+    )
+    assert not is_well
+    words = "after the loss of node 1 (worker 1): not equal to the undisturbed run: i (9, undis"
+    assert [x for x in lines if x.startswith("FAILED")] == [lines[-1]]
+    assert lines[-1].startswith(f"FAILED: {words}")
+
+
+def test_the_steps_that_are_taken_again_after_a_loss() -> None:
+    """The one that was under way had been taken by nobody."""
+    steps = {0: [(8.0, 8), (9.0, 9), (11.0, 7), (12.0, 8), (13.0, 9)], 1: [(9.0, 9), (11.0, 9)]}
+    assert lost_at(Loss(9, 7), 10.0, steps) == Loss(9, 7, 2)
 
 
 def test_what_was_told_belongs_to_the_death_before_it() -> None:
@@ -316,13 +386,14 @@ def test_what_was_due_between_the_death_and_the_join_is_named() -> None:
 @pytest.mark.parametrize("ours", [Difference(How.NUMBERS), Difference(How.COUNT, 1)])
 def test_of_one_replica_each_file_must_be_as_undisturbed(ours: Difference) -> None:
     """But for one that is as unlike in another undisturbed run, as by its times."""
-    one = replace(in_group([(0, 0)] * 3), files=Files(unlike={"log": ours}))
+    one = with_files(in_group([(0, 0)] * 3), Files(unlike={"log": ours}))
     lines, is_well = lines_of(one)
     assert not is_well and one.exact is not None and may_vary(one, one.exact)
     assert lines[-1] == f"FAILED: log {ours}, unlike the undisturbed run's"
-    lines, is_well = lines_of(replace(one, vary=Files(unlike={"log": Difference(How.NUMBERS)})))
+    alike = Files(unlike={"log": Difference(How.NUMBERS)})
+    lines, is_well = lines_of(replace(one, again=replace(run(kills=(), joins=()), beside=alike)))
     other = Files(unlike={"log": Difference(How.BYTES)})  # equal objects may be other bytes
-    assert lines_of(replace(one, files=other))[1]
+    assert lines_of(with_files(one, other))[1]
     is_time = ours.how is How.NUMBERS
     assert is_well == is_time, lines
     assert (f"not compared: log {ours}, as in another undisturbed run" in lines) == is_time

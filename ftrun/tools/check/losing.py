@@ -1,0 +1,137 @@
+"""The loss of a node in a trial: where one stands by, and its states are on another one.
+
+A worker asks before each step whether it may begin (inject/zero_edit/allowed.py). It may when the
+job's status knows of the steps before. So what the status says about the loss of a node is what it
+costs now: the node is lost as soon as that is little. Not here: the processes (launching.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from ftrun.base import clock
+from ftrun.base.errors import PeerError, UserError
+from ftrun.base.files import write_whole
+from ftrun.inject.zero_edit.allowed import ALLOWED, ASKED
+from ftrun.tools.check.plan import LOSS_AFTER
+from ftrun.tools.check.runs import Loss
+from ftrun.tools.status.client import Connection
+from ftrun.tools.status.once import StatusQuery, find_lighthouse
+
+LOST = "lost.json"
+STANDS_BY = " stands by: "
+COPY_S = 20.0
+"""So long the last step that a node may be lost at waits for the copies: some rounds of them."""
+ALL = 1 << 62
+"""Every step may begin."""
+
+
+class Move(Enum):
+    """What follows from a look."""
+
+    WAIT, GO, LOSE, GIVE_UP = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The status: how many steps are taken, and from which one all would go on without a node."""
+
+    step: int
+    copied: int
+
+
+def move(step: int, seen: Seen | None, due: range, *, is_late: bool) -> Move:
+    """Whether a step may begin, or a node is lost.
+
+    Args:
+        step: as many are taken. ``seen``: None: there is no status so far.
+        due: the steps at which it may be lost.
+        is_late: the step has waited for ``COPY_S``.
+    """
+    if not step:
+        return Move.GO
+    if seen is None or seen.step < step:
+        return Move.WAIT
+    if seen.copied and step >= max(due[0], seen.copied + LOSS_AFTER):
+        return Move.LOSE
+    if step < due[-1]:
+        return Move.GO
+    return Move.GIVE_UP if is_late else Move.WAIT
+
+
+class Losing:
+    """Of one run, in ``directory``.
+
+    Args:
+        job_id: by which its status is found.
+        due: see ``move``.
+        start_spare: starts a node that stands by; ``lose``: loses the node that is to be lost.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        job_id: str,
+        due: range,
+        start_spare: Callable[[], None],
+        lose: Callable[[], None],
+    ) -> None:
+        self._directory, self._query, self._due = directory, StatusQuery(job_id=job_id), due
+        self._start_spare, self._lose = start_spare, lose
+        self._is_started = self._stands_by = False
+        self._asked, self._allowed, self._since = -1, 0, 0.0
+        self._connection: Connection | None = None
+
+    def look(self, line: str) -> None:
+        """See what is asked for, and answer. ``line``: of a launcher's output, or ""."""
+        self._stands_by |= self._is_started and STANDS_BY in line
+        with contextlib.suppress(FileNotFoundError):
+            asked = int((self._directory / ASKED).read_text())
+            if asked != self._asked:
+                self._asked, self._since = asked, clock.now()
+        if self._asked < self._allowed:
+            return
+        if not self._is_started:
+            self._is_started = True
+            self._start_spare()
+        if self._stands_by:
+            self._answer(self._asked)
+
+    def _answer(self, step: int) -> None:
+        is_late = clock.now() >= self._since + COPY_S
+        seen = self._seen() if step else None
+        match move(step, seen, self._due, is_late=is_late):
+            case Move.GO:
+                self._allow(step + 1)
+                return
+            case Move.WAIT:
+                return
+            case Move.LOSE:
+                assert seen is not None
+                loss = asdict(Loss(step, seen.copied))
+                write_whole(self._directory / LOST, json.dumps(loss))
+                self._lose()
+            case Move.GIVE_UP:
+                pass
+        self._allow(ALL)
+
+    def _allow(self, until: int) -> None:
+        self._allowed = until
+        write_whole(self._directory / ALLOWED, str(until))
+
+    def _seen(self) -> Seen | None:
+        """The job's status; None: there is none now."""
+        try:
+            if self._connection is None:
+                self._connection = Connection(*find_lighthouse(self._query))
+            status = self._connection.fetch_status()
+        except (UserError, PeerError):
+            self._connection = None
+            return None
+        recovery = status["recovery"]
+        return Seen(status["step"], recovery["node"]["from_step"] if recovery else 0)

@@ -21,7 +21,7 @@ from ftrun.agent.environment import (
 from ftrun.agent.launch import spawner_environment
 from ftrun.agent.numa import Binding
 from ftrun.core.ids import WorkerKey
-from ftrun.snapshots import group_memory
+from ftrun.snapshots import group_memory, own_memory
 from tests.unit.run_settings import resolved, run_settings
 
 OPEN = run_settings(replicas=3, workers_per_replica=2)
@@ -144,6 +144,7 @@ def test_the_document_names_exactly_what_is_set() -> None:
         ),
         *(spawner_environment("guard").keys() - os.environ.keys()),
         group_memory.VARIABLE,
+        own_memory.VARIABLE,
     }
     assert documented("Variables") == found
     always = {

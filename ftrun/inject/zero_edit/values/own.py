@@ -93,26 +93,36 @@ class Own:
         self._has_begun, self._found, self._tensors.left = True, None, None
         tree = self._tensors.own_state(self._shared, self._apart)
         if tree["modules"] or tree["units"]:
-            self._copy(area, tree, step)
+            self._leave(area, tree, step)
             self._due_at = clock.now() + (clock.now() - now) / SHARE
         else:
             self._due_at = clock.now() + LOOK_EVERY_S
 
-    def _copy(self, area: Area, tree: dict[str, Any], step: int) -> None:
+    def _leave(self, area: Area, tree: dict[str, Any], step: int) -> None:
         try:
-            given = pack(tree)
-            head = json.dumps({"life": self._life(), **described(given)}).encode()
+            # Tensors outside modules may be data.
+            if self._copy(area, tree, step) or self._copy(area, {**tree, "units": {}}, step):
+                return
+            area.drop()
+        except UserError:
+            pass  # what cannot be carried is named where it is met
+        self._area = None
+
+    def _copy(self, area: Area, tree: dict[str, Any], step: int) -> bool:
+        given = pack(tree)
+        head = json.dumps({"life": self._life(), **described(given)}).encode()
+        try:
             area.write(area.newest + 1, head, given.leaves, step, {}, {})
         except AreaFull:
             nbytes = sum(leaf.spec.nbytes for leaf in given.leaves)
+            where = "outside modules" if tree["units"] else "in modules beside the trained ones"
             told.once(
                 f"this worker keeps {amount(nbytes)} in tensors that its peers lack or have "
-                "otherwise, which is too much to be left to a worker that follows it"
+                f"otherwise. That is too much for all of it to be left to a worker that follows "
+                f"it: those {where} are not"
             )
-            self._area = None
-            area.drop()
-        except UserError:
-            self._area = None  # what cannot be carried is named where it is met
+            return False
+        return True
 
     # ------------------------------------------------------------ what ranks have alike
 

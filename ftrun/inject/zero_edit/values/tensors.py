@@ -397,8 +397,10 @@ class Tensors:
         return {MODULES: found, UNITS: own}
 
     def digests(self) -> dict[str, str]:
-        """Of what ``own_state`` has, by name: to compare ranks."""
-        modules = {name: _every(x) for name, x in self._changed_modules(frozenset()).items()}
+        """Of what ``own_state`` has, by name: to compare ranks. Running averages of a module that
+        has parameters are each rank's own, until they are broadcast."""
+        changed = self._changed_modules(frozenset())
+        modules = {name: [*x.parameters()] or _every(x) for name, x in changed.items()}
         units = {
             " ".join(key): known.value
             for key, known in self._known.items()

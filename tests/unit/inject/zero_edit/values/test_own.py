@@ -111,8 +111,21 @@ def test_too_much_is_named_once(area: Area, capfd: pytest.CaptureFixture[str]) -
         rank.goes_on(1.0)
         rank.own.leave(rank.step)
     text = capfd.readouterr().err
-    assert text.count("this worker keeps 2.1 MB in tensors that its peers lack") == 1
+    assert text.count("this worker keeps 2.1 MB in tensors that its peers lack") == 2
+    assert text.count("those outside modules are not") == 1
+    assert text.count("those in modules beside the trained ones are not") == 1
     assert Rank(area).own.find() is None
+
+
+def test_where_data_are_too_much_modules_are_left(area: Area) -> None:
+    rank = Rank(area)
+    rank.mean = [torch.zeros(1 << 19)]
+    for value in (1.0, 2.0):
+        rank.goes_on(value)
+        draw(rank.tensors, rank.mean)
+    rank.own.leave(rank.step)
+    found = Rank(area).own.find()
+    assert found is not None and found.modules and not found.units
 
 
 def healed(newcomer: Rank, tree: dict[str, Any]) -> Tensors:

@@ -75,8 +75,9 @@ dist.destroy_process_group()
 
 def test_one_whose_memory_is_corrupted_heals_from_the_others(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    options = ("--replicas", "3", "--snapshot", str(kept), "--snapshot-every", "2s")
-    options += ("--snapshot-keep", "100")  # the last ones may be younger than a comparison
+    # The last three may be younger than the last comparison.
+    every = ("--snapshot", str(kept), "--snapshot-every", "2s", "--snapshot-keep", "100")
+    options = ("--replicas", "3", *every)
     with Job(tmp_path, CORRUPTED, *options) as job:
         assert job.end() == 0
         cause = (

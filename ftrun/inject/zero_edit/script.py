@@ -129,7 +129,7 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
         self.trial = trial_of(here)
-        area = None if is_kept else area_here()
+        area: Any = (lambda: None) if is_kept else area_here
         life = lambda: self.carried.life  # noqa: E731
         is_exact = self.trial is not None
         self.own = Own(area, self.tensors, life, self._alike(), is_exact=is_exact)

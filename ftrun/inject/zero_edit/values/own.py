@@ -44,7 +44,7 @@ class Own:
     """What one worker leaves, and what it has found.
 
     Args:
-        area: of this slot; None: its launcher has none.
+        area: opens that of this slot; None: its launcher has none.
         life: names that of the job: what is left in another one does not count.
         ranks: of this node that would have the same in another replica; the worker's own first.
         is_exact: it is copied each time, whatever that takes, because a trial compares it.
@@ -52,20 +52,25 @@ class Own:
 
     def __init__(
         self,
-        area: Area | None,
+        area: Callable[[], Area | None],
         tensors: Tensors,
         life: Callable[[], str],
         ranks: Sequence[int],
         *,
         is_exact: bool,
     ) -> None:
-        self._area, self._tensors, self._is_exact = area, tensors, is_exact
+        self._open, self._tensors, self._is_exact = area, tensors, is_exact
+        self._is_off = False
         self._life, self._ranks = life, ranks
         self._due_at = 0.0
         self._has_begun = False
         self._found: tuple[str, Left] | None = None
         self._said: tuple[int, dict[str, str]] | None = None  # which nobody has answered so far
         self._shared = self._apart = frozenset[str]()
+
+    @cached_property
+    def _area(self) -> Area | None:
+        return self._open()
 
     def find(self) -> Left | None:
         """What the predecessor has left in this life of the job; None: nothing."""
@@ -82,7 +87,7 @@ class Own:
 
     def leave(self, step: int) -> None:
         """Copy them, unless a copy of late was expensive. ``step``: so many are committed."""
-        area, now = self._area, clock.now()
+        area, now = None if self._is_off else self._area, clock.now()
         if area is None:
             return
         if step and not step & (step - 1):
@@ -106,7 +111,7 @@ class Own:
             area.drop()
         except UserError:
             pass  # what cannot be carried is named where it is met
-        self._area = None
+        self._is_off = True
 
     def _copy(self, area: Area, tree: dict[str, Any], step: int) -> bool:
         given = pack(tree)

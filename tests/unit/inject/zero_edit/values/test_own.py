@@ -44,7 +44,7 @@ class Rank:
         self.net, self.mean, self.step = nn.Linear(2, 1), [torch.zeros(3)], 0
         self.tensors = Tensors(lambda: (), {"net 1": self.net}.copy)
         self.tensors.step = lambda: self.step
-        self.own = Own(area, self.tensors, lambda: life, [0], is_exact=is_exact)
+        self.own = Own(lambda: area, self.tensors, lambda: life, [0], is_exact=is_exact)
         mean = self.mean
         for _ in range(2):
             draw(self.tensors, mean)
@@ -190,7 +190,7 @@ class Store(dict[str, bytes]):
 def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
     ranks, store = (Rank(area), Rank(area)), Store()
     for number, one in enumerate(ranks):
-        one.own = Own(area, one.tensors, lambda: "a", [number, 1 - number], is_exact=False)
+        one.own = Own(lambda: area, one.tensors, lambda: "a", [number, 1 - number], is_exact=False)
         vars(one.own)["_store"] = store
     for one in ranks:
         one.goes_on(1.0)
@@ -213,7 +213,7 @@ def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
 
 def test_a_rank_that_does_not_tell_is_not_waited_for(area: Area) -> None:
     rank, store = Rank(area), Store()
-    rank.own = Own(area, rank.tensors, lambda: "a", [0, 1], is_exact=True)
+    rank.own = Own(lambda: area, rank.tensors, lambda: "a", [0, 1], is_exact=True)
     vars(rank.own)["_store"] = store
     rank.goes_on(1.0)
     rank.own.leave(1)

@@ -61,7 +61,9 @@ def move(step: int, seen: Seen | None, due: range, *, is_late: bool) -> Move:
         return Move.LOSE
     if step < due[-1]:
         return Move.GO
-    return Move.GIVE_UP if is_late else Move.WAIT
+    if not is_late:
+        return Move.WAIT
+    return Move.LOSE if seen.copied else Move.GIVE_UP  # copies may keep up with slow steps
 
 
 class Losing:

@@ -27,6 +27,7 @@ DUE = range(8, 20)
         (8, Seen(8, 7), False, Move.GO),
         (8, Seen(8, 6), False, Move.LOSE),
         (19, Seen(19, 18), False, Move.WAIT),
+        (19, Seen(19, 18), True, Move.LOSE),
         (19, Seen(19, 0), True, Move.GIVE_UP),
     ],
 )

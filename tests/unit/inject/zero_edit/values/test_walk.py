@@ -558,6 +558,30 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., type]:
     return made
 
 
+class Restarts(torch.optim.lr_scheduler.LRScheduler):
+    """A script's own, with torch's ``state_dict()``."""
+
+    def get_lr(self) -> list[Any]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+class Stated(Restarts):
+    """One that gives less of itself."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_epoch": self.last_epoch}
+
+
+def test_a_scheduler_of_the_scripts_own_class_heals_as_torchs() -> None:
+    """Seen: BasicSR's counted a milestone twice. It heals as it is where the step begins, and its
+    attributes were set to what they had been at the draw before."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
+    schedulers, stated = [Restarts(optimizer)], Stated(optimizer)
+    values = Walk().walk([sys._getframe()])[0].values
+    assert not [path for path in values if path.startswith("schedulers")] and schedulers
+    assert values["stated.last_epoch"] == stated.last_epoch
+
+
 def test_what_a_packages_trainer_and_optimizers_keep(installed: Callable[..., type]) -> None:
     """Seen: the rollouts of TRL's GRPOTrainer were neither carried nor named."""
     trainer: Any = installed("trl", "GRPOTrainer", installed("transformers", "Trainer"))()

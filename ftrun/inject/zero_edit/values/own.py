@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
 from typing import Any
@@ -135,23 +135,32 @@ class Own:
     def _store(self) -> Any:
         return store_of_all("ftrun/own", STORE_LIMIT)
 
+    @contextlib.contextmanager
+    def _with_store(self) -> Iterator[Any]:
+        """For the time of the block. If the store is gone nobody can tell, and nobody asks again:
+        each try could take ``STORE_LIMIT``."""
+        try:
+            yield self._store
+        except RuntimeError:
+            self._ranks, self._said = self._ranks[:1], None
+
     def _say(self, step: int) -> None:
         """Once for each of these steps."""
         if len(self._ranks) == 1 or (self._said is not None and self._said[0] == step):
             return
         self._said = step, self._tensors.digests()
-        with contextlib.suppress(RuntimeError):  # the store is gone: nobody can tell
-            self._store.set(f"{self._ranks[0]}@{step}", json.dumps(self._said[1]))
+        with self._with_store() as store:
+            store.set(f"{self._ranks[0]}@{step}", json.dumps(self._said[1]))
 
     def _hear(self) -> None:
         if self._said is None:
             return
         step, mine = self._said
         keys = [f"{rank}@{step}" for rank in self._ranks[1:]]
-        with contextlib.suppress(RuntimeError):
-            if not self._store.check(keys):
+        with self._with_store() as store:
+            if not store.check(keys):
                 return  # some have not come to the step, or do not tell
-            others = [json.loads(self._store.get(key).decode()) for key in keys]
+            others = [json.loads(store.get(key).decode()) for key in keys]
             alike = {x for x, found in mine.items() if all(o.get(x) == found for o in others)}
             self._shared = frozenset(alike)
             self._apart = frozenset().union(mine, *others) - alike

@@ -220,3 +220,20 @@ def test_a_rank_that_does_not_tell_is_not_waited_for(area: Area) -> None:
     assert [*store] == ["0@1"]
     found = Rank(area).own.find()
     assert found is not None and not found.modules["net 1"][APART]
+
+
+def test_a_store_that_is_gone_is_asked_once(area: Area) -> None:
+    asked: list[str] = []
+
+    class Gone(Store):
+        def set(self, key: str, value: str) -> None:
+            asked.append(key)
+            raise RuntimeError("the connection is closed")
+
+    rank = Rank(area)
+    rank.own = Own(lambda: area, rank.tensors, lambda: "a", [0, 1], is_exact=True)
+    vars(rank.own)["_store"] = Gone()
+    for value in (1.0, 2.0):
+        rank.goes_on(value)
+        rank.own.leave(rank.step)
+    assert asked == ["0@1"] and area.newest == 1

@@ -28,7 +28,7 @@ class OwnMemory:
         self._files: dict[tuple[str, int], tuple[SharedMemory, int]] = {}
 
     def place(self, replica_id: str, rank: int) -> str:
-        """What the variable has for the next worker of this slot; "": there is no such memory."""
+        """The variable's value for the next worker of this slot; "": there is no such memory."""
         key = replica_id, rank
         try:
             if key not in self._files:

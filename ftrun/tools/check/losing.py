@@ -32,7 +32,7 @@ ALL = 1 << 62
 
 
 class Move(Enum):
-    """What follows from a look."""
+    """The answer to a worker that asks."""
 
     WAIT, GO, LOSE, GIVE_UP = range(4)
 

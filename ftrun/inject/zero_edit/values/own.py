@@ -1,17 +1,17 @@
-"""Tensors that a worker leaves to its successor: those that no peer has, or has as they are here.
+"""A worker's own tensors: a copy in its launcher's memory, which its successor takes.
 
 Examples are an average of the weights that rank 0 alone updates, and sums that each rank keeps for
-itself. A worker copies them to its launcher's memory (snapshots/own_memory.py), where they outlive
-a SIGKILL: with the plain values that it leaves (legacy.py), and before it writes a file between two
-steps. That takes a hundredth of its time at most, so what is there may be some steps old. A slot
-that moves to another node finds nothing.
+itself. No peer can give these to a newcomer. A worker copies them to its launcher's memory
+(snapshots/own_memory.py), where they outlive a SIGKILL. It does so when it writes its plain values
+(legacy.py), and before it writes a file between two steps. Copies take 1 % of its time at most, so
+the newest copy may be some steps old. A slot that moves to another node finds no copy.
 
-After 1, 2, 4, 8 ... steps the ranks of a node tell each other digests of what has changed. What is
-alike on all of them is left no more: a successor has it from its donor. What is not alike is its
-own. Else the predecessor's counts if no peer has it, or has changed it as late, by the table of
-``core/worker/origins.py``.
+After 1, 2, 4, 8 ... steps the ranks of a node exchange digests of the tensors that have changed.
+Tensors that are alike on all ranks are not copied any more: a successor has them from its donor.
+Tensors that differ are the rank's own. Of all others the predecessor's counts if no peer has it, or
+if no peer has changed it later, by the table of ``core/worker/origins.py``.
 
-Not here: what has changed, and how it is set (tensors.py).
+Not here: which tensors have changed, and how they are set (tensors.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STORE_LIMIT = timedelta(seconds=10)
 
 
 class Own:
-    """What one worker leaves, and what it has found.
+    """The copies of one worker: the predecessor's, and the worker's own.
 
     Args:
         area: opens that of this slot; None: its launcher has none.
@@ -73,7 +73,7 @@ class Own:
         return self._open()
 
     def find(self) -> Left | None:
-        """What the predecessor has left in this life of the job; None: nothing."""
+        """The predecessor's newest copy of this life of the job; None: there is no copy."""
         if self._has_begun or self._area is None:
             return None
         if self._found is None and (number := self._area.newest) != NONE:
@@ -137,8 +137,8 @@ class Own:
 
     @contextlib.contextmanager
     def _with_store(self) -> Iterator[Any]:
-        """For the time of the block. If the store is gone nobody can tell, and nobody asks again:
-        each try could take ``STORE_LIMIT``."""
+        """The store, for the block. If the store is gone, this worker compares no more: each try
+        could take ``STORE_LIMIT``."""
         try:
             yield self._store
         except RuntimeError:
@@ -159,7 +159,7 @@ class Own:
         keys = [f"{rank}@{step}" for rank in self._ranks[1:]]
         with self._with_store() as store:
             if not store.check(keys):
-                return  # some have not come to the step, or do not tell
+                return  # another rank has not come to the step, or has not noted it
             others = [json.loads(store.get(key).decode()) for key in keys]
             alike = {x for x, found in mine.items() if all(o.get(x) == found for o in others)}
             self._shared = frozenset(alike)

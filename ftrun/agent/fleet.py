@@ -44,7 +44,7 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import EndJob
 from ftrun.logs.layout import log_path
 from ftrun.snapshots import own_memory, serving
-from ftrun.snapshots.group_memory import VARIABLE
+from ftrun.snapshots.group_memory import AT_FALL, VARIABLE
 from ftrun.snapshots.manifest import Damaged
 
 BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
@@ -466,8 +466,10 @@ class Fleet:
     def _start_worker(self, group: Group, rank: int, standby: str = "") -> None:
         task = self._assignments.of_worker(group.life(rank), rank, group.port, self.lighthouse)
         place = self.memory.starts(group.start.incarnation, rank)
-        environment = task.environment | ({VARIABLE: place} if place else {})
-        if not place and may_carry(self._settings):
+        is_kept = bool(place) and not self.memory.is_left_only
+        name = VARIABLE if is_kept else AT_FALL
+        environment = task.environment | ({name: place} if place else {})
+        if not is_kept and may_carry(self._settings):
             own = self._own.place(group.start.replica_id, rank)
             environment |= {own_memory.VARIABLE: own} if own else {}
         task = replace(task, life_lock=self._deaths.place(task.key), environment=environment)

@@ -18,7 +18,12 @@ from ftrun.agent.resources import memory
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError
 from ftrun.base.words import amount
-from ftrun.config.forms import misses_memory_snapshots, sees_gpus, why_no_memory_snapshots
+from ftrun.config.forms import (
+    leaves_state,
+    misses_memory_snapshots,
+    sees_gpus,
+    why_no_memory_snapshots,
+)
 from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
@@ -59,6 +64,8 @@ class MemorySnapshots:
         on_manager: is called once if the script makes a Manager, and nobody has asked for them:
             from then on there are none.
         on_over: is called when a process has ended well, while its words are there.
+        is_left_only: no snapshots are taken: a worker writes there what it leaves where all
+            replicas are about to begin again.
         elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
             that ``--snapshot`` has; whoever stores one notes it here.
     """
@@ -77,6 +84,7 @@ class MemorySnapshots:
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.on_manager: Callable[[], None] = lambda: None
         self.on_over: Callable[[], None] = lambda: None
+        self.is_left_only = leaves_state(settings)
         self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
         self._has_manager = False
         self._left: dict[str, tuple[int, GroupMemory]] = {}  # by replica, and from which step
@@ -131,7 +139,7 @@ class MemorySnapshots:
 
         ``sound_until``: it may go on from what those before it have left, up to this step.
         """
-        if why_no_memory_snapshots(self._settings):
+        if why_no_memory_snapshots(self._settings) and not self.is_left_only:
             if why := misses_memory_snapshots(self._settings):
                 self._tell_once("off", f"No memory snapshots: {why}. {self._otherwise}")
             return
@@ -143,7 +151,7 @@ class MemorySnapshots:
         shared = inf if self._shared is None else self._shared[0]
         self._keep_left(replica_id, min(sound_until, shared))
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
-        several = self._settings.replicas > 1
+        several = self._settings.replicas > 1 and not self.is_left_only
         areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
         areas *= self._settings.replicas
         free, of_results = free_bytes(), 1 / RESULTS_SHARE * several
@@ -154,6 +162,8 @@ class MemorySnapshots:
                 self._known[incarnation] = GroupMemory.make(ranks, each, here, has_results=several)
             except OSError as error:
                 why = error.strerror or str(error)
+        if self.is_left_only:
+            return
         if why:
             disk = " No snapshot is written to a disk." if self.disk is not None else ""
             text = f"No memory snapshots: {why}. {self._otherwise}{disk}"
@@ -180,7 +190,7 @@ class MemorySnapshots:
             return ""
         known.board.set(rank, Word.STARTS, known.board.read(rank, Word.STARTS) + 1)
         known.board.set(rank, Word.SAID_AT, 0)
-        others = (x for x in self._known.values() if x is not known)
+        others = () if self.is_left_only else (x for x in self._known.values() if x is not known)
         replica_id = self._replica_of[incarnation]
         step, left = self._left.get(replica_id, (NONE, None))
         places = [x.place for x in (known, *others)]
@@ -305,9 +315,15 @@ class MemorySnapshots:
             self._close(known)
 
     def drop(self, replica_id: str) -> None:
-        """The replica is not started here any more: nobody needs what it leaves."""
-        self._over.add(replica_id)
-        self._drop_left(replica_id)
+        """The replica is not started here any more: nobody needs what it leaves. "": nobody needs
+        what any has left."""
+        if replica_id:
+            self._over.add(replica_id)
+            self._drop_left(replica_id)
+            return
+        for one in list(self._left):
+            self._drop_left(one)
+        self._shared = None
 
     def _keep_left(self, replica_id: str, sound_until: float) -> None:
         """The next incarnation begins: keep of what is left only that which it may begin from."""
@@ -319,7 +335,8 @@ class MemorySnapshots:
         self._left[replica_id] = step, left
         for rank in left.here:
             left.area(rank).drop(but=step)
-            left.results(rank).drop()
+            if left.has_results:
+                left.results(rank).drop()
 
     def _drop_left(self, replica_id: str) -> None:
         _, left = self._left.pop(replica_id, (NONE, None))

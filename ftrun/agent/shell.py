@@ -38,7 +38,7 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
-from ftrun.config.forms import standbys_of, why_no_memory_snapshots
+from ftrun.config.forms import leaves_state, standbys_of, why_no_memory_snapshots
 from ftrun.core import messages as m
 from ftrun.core.agent import events as e
 from ftrun.core.agent.restarts import RestartRules
@@ -185,6 +185,7 @@ class Agent:
         return SupervisorSettings(
             **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
+            leaves_state=leaves_state(s),
             waits_for_mends=s.waits_for_mends,
             spans=s.spans,
             agent_id=self._life,
@@ -275,6 +276,8 @@ class Agent:
                 self._fleet.hold(incarnation)
             case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
+            case e.LookAtMemory():
+                self._loop.call_soon(self._show_memory)
             case e.ShareMemory(replica_id, step):
                 self._fleet.memory.share(replica_id, step)
             case e.DropMemory(replica_id):
@@ -429,8 +432,10 @@ class Agent:
                 self.link.note_progress(key, message)
             case _:
                 self.link.send(m.WorkerMessage(key, message))
-        held = self._fleet.memory.held() if isinstance(message, m.AnotherForm) else ()
-        self.handle(e.WorkerSent(key, message, held))
+        self.handle(e.WorkerSent(key, message))
+
+    def _show_memory(self) -> None:
+        self.handle(e.MemorySeen(self._fleet.memory.held()))
 
     def _group_progressed(self, key: WorkerKey, progress: m.Progress) -> None:
         """A group without a Manager is so far, by its memory."""

@@ -78,6 +78,13 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
     return next((why for why, holds in reasons.items() if holds), "")
 
 
+def leaves_state(settings: RunSettings) -> bool:
+    """Whether workers leave their state in their launcher's memory where all replicas are about to
+    begin again together: where no memory snapshots hold it, and this launcher alone decides."""
+    is_alone = settings.lighthouse is None and settings.nodes == 1
+    return is_alone and may_carry(settings) and bool(why_no_memory_snapshots(settings))
+
+
 def sees_gpus(settings: RunSettings) -> bool:
     """Whether a script of this run may train on GPUs."""
     return settings.device == "cuda" or (settings.gpus > 0 and settings.device == "auto")

@@ -24,6 +24,7 @@ INHERITED = frozenset(
     {"FTRUN_CHECK", "FTRUN_CHAOS_DIR",
         "FTRUN_JOB_ID", "FTRUN_REPLICA_ID", "FTRUN_GROUP_RANK", "FTRUN_INCARNATION",
         "FTRUN_OWNER", "FTRUN_GUARD_ID", "FTRUN_AGENT_ID", "FTRUN_MEMORY", "FTRUN_OWN_MEMORY",
+        "FTRUN_MEMORY_AT_FALL",
     }
 )  # fmt: skip
 """Variables that a worker has, so they are no options in a command that a worker types."""

@@ -23,6 +23,9 @@ VARIABLE = "FTRUN_MEMORY"
 """A worker's environment: the place of its group's memory, then those of other replicas'; last,
 behind its step, whose it is, and ``LEFT``, that of what its group's earlier processes have left.
 Where all replicas begin again together, it is what those of one of them have."""
+AT_FALL = "FTRUN_MEMORY_AT_FALL"
+"""The same where no snapshots are taken: what is left there is left when all are about to begin
+again together (inject/zero_edit/leaving.py)."""
 LEFT = "@"
 RESULTS_SHARE = 3
 """An area for results is such a part of the other one: as large as its logs."""

@@ -15,7 +15,9 @@ from ftrun.base.errors import UserError
 from ftrun.core.ids import WorkerKey
 
 if TYPE_CHECKING:
+    from ftrun.training.engine import Engine
     from ftrun.training.keeper import Keeper
+    from ftrun.training.resuming import Resuming
 
 Place: TypeAlias = "tuple[int | None, bool]"
 """A step, None before the first one, and whether it is its peers', because the worker heals."""
@@ -89,7 +91,8 @@ class Process:
     ``owner`` has had, with that one. ``place``: of the last Manager, which may be closed; for the
     report of a failure. ``leave``: of a Manager that has begun its first step; it raises
     ``Drained`` unless left. ``before_claim``: see there. ``keeper``: of its first
-    Manager; None: nobody could take this worker's place in its group. ``stop_signal``: what it was
+    Manager; None: nobody could take this worker's place in its group. ``left``: claims what its
+    replica's earlier processes have left, for that Manager. ``stop_signal``: what it was
     asked to stop with; 0: it was not. ``is_pressed``: the script is to leave where it stands, and
     stands in a place of ftrun's: a wait for peers there ends by ``Drained``, because it may last
     longer than the grace.
@@ -106,6 +109,7 @@ class Process:
     leave: Callable[[], None] | None = None
     before_claim: Callable[[], None] | None = None
     keeper: Keeper | None = None
+    left: Callable[[Engine], Resuming | None] | None = None
 
 
 def install(context: WorkerContext) -> None:

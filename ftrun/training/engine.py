@@ -77,6 +77,11 @@ class Engine:
         self.changed = threading.Condition(self.lock)
         self.context = context
         self._registered = False
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called while the main thread waits; it may raise to end the wait."""
+        self.begins_again: Callable[[str], None] = lambda reason: None
+        """Called if all replicas are about to begin again, and this worker is to leave its state.
+        From any thread."""
         self._events: deque[e.Event] = deque()
         self._draining = False
         self._has_closed = False
@@ -192,6 +197,7 @@ class Engine:
                 if self._has_closed:
                     raise PeerError(CLOSED)
                 gives_up()
+                self.on_wait()
                 if self.machine.isolated and not counts_isolation:
                     deadline = clock.now() + timeout_s
                 left_s = deadline - clock.now()
@@ -398,6 +404,14 @@ class Engine:
             if isinstance(message, m.AskReport) and self.machine.has_asked_for_peers:
                 self.feed(e.PeersAsked())  # a lighthouse has come back: peers wait for this one
             return  # messages to all workers are of no use before the first Report
+        if isinstance(message, m.AnotherForm):
+            self.begins_again(message.reason)
+            with self.changed:  # the main thread may wait for results that will not come
+                quorum = self.machine.in_force
+                if quorum is not None:
+                    self.feed(e.PeerUnreached(quorum.attempt, "that begins again"))
+                self.announce()
+            return
         began = clock.now()
         if message is not None:
             self.feed(message)

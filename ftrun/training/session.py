@@ -154,9 +154,9 @@ class Session:
 
     def _make_snapshots(self) -> tuple[Resuming | None, Snapshots | None]:
         context, engine = self.here, self.engine
+        left = None if self._before else self.seat.left(engine)
         if not context.snapshot_dir:
-            keeper = None if self._before else self.keeper
-            return None if keeper is None else keeper.resuming(engine), None
+            return left, None
         if self._before:
             log.warning(
                 "replica %s: this is Manager %d of its script, and snapshots are of the first one "
@@ -165,7 +165,7 @@ class Session:
                 self._before + 1,
             )
             return None, None
-        resuming = Resuming(engine, self.vote)
+        resuming = left or Resuming(engine, self.vote)
         return resuming, Snapshots(engine, resuming)
 
     # ------------------------------------------------------------ a step

@@ -11,7 +11,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     +0.25                         time passes; the timer fires when it is due
     assign 0,1 | assign -         the lighthouse's word on the slots of this node
     0a exits -9 | 0a cannot start: reason
-    0a wants together from 16 of 1: why     it may begin again from what is held ("17 of the disk")
+    memory holds 16 of 1, 17 of the disk | memory holds nothing     whose whole states there are
     0a exits 5 having recorded KeyError: inner | 0a exits -9 for want of memory: words
     0a dies -9                    the same words: its process is not gone so far
     0a.1 exits -9 keeping 7 | 0a.1 exits -9 keeping LOG_FULL        the step of its memory snapshot
@@ -216,13 +216,17 @@ class Replay:
             case e.ShowStacks():
                 return "show stacks"
             case e.DropMemory(replica_id):
-                return f"drop the memory of {replica_id}"
+                return f"drop the memory of {replica_id or 'all'}"
             case e.SweepReplica():
                 return f"sweep {self._of(instruction)}"
             case e.SendToLighthouse(message):
                 return f"send {self._sent(message)}"
             case e.SendToWorkers(lease):
                 return f"all workers <- lease until {lease.until_s:g}"
+            case e.SendToReplica(_, _, m.AnotherForm(form, reason)):
+                return f"{self._of(instruction)} <- wants {form}: {reason}"
+            case e.LookAtMemory():
+                return "look at the memory"
             case e.SendToReplica(_, _, order):
                 where = " of a quorum" if order.in_quorum else ""
                 return f"{self._of(instruction)} <- leave now{where}: {order.reason.value}"
@@ -450,7 +454,7 @@ def _kill(r: Replay, name: str, ranks: str) -> e.Event:
 
 
 def _held(text: str) -> tuple[tuple[str, int], ...]:
-    pairs = (one.split(" of ") for one in text.split(", "))
+    pairs = (one.split(" of ") for one in text.split(", ") if text != "nothing")
     return tuple((whose.removeprefix("the disk"), int(step)) for step, whose in pairs)
 
 
@@ -473,9 +477,7 @@ EVENTS: dict[str, Make] = {
     rf"{WORKER} wants (\w+): (.*)": lambda r, name, *what: e.WorkerSent(
         r.key(name), m.AnotherForm(*what)
     ),
-    rf"{WORKER} wants together from (.*?): (.*)": lambda r, name, held, reason: e.WorkerSent(
-        r.key(name), m.AnotherForm("together", reason), _held(held)
-    ),
+    r"memory holds (.*)": lambda _, held: e.MemorySeen(_held(held)),
     rf"{WORKER} beats": lambda r, name: e.WorkerSent(r.key(name), m.Beat()),
     rf"{WORKER} pauses for {NUMBER}: (.*)": lambda r, name, limit_s, pause: e.WorkerSent(
         r.key(name), m.Beat(pause, float(limit_s))

@@ -107,15 +107,10 @@ class ScriptTimerReleased:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSent:
-    """A worker's message: one that the lighthouse gets too, or one for its agent alone.
-
-    ``held``: with AnotherForm, whose whole state is held outside the workers, and of which step: a
-    replica's in memory, or "" for a snapshot on a disk.
-    """
+    """A worker's message: one that the lighthouse gets too, or one for its agent alone."""
 
     key: WorkerKey
     message: m.FromWorker | m.ToItsAgent
-    held: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +159,14 @@ class BoardSeen:
     steps: tuple[int, ...] = ()
     calls: tuple[Waits | None, ...] = ()
     lost: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySeen:
+    """The answer to ``LookAtMemory``: whose whole state is held outside the workers, and of which
+    step: a replica's in memory, or "" for a snapshot on a disk."""
+
+    held: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +286,7 @@ Event: TypeAlias = (
     | WorkerUsed
     | StacksTaken
     | BoardSeen
+    | MemorySeen
     | ManagerFound
     | HealthChecked
     | SignalReceived
@@ -368,6 +372,11 @@ class LookAtBoard(OfIncarnation):
 
 
 @dataclass(frozen=True, slots=True)
+class LookAtMemory:
+    """Answer with ``MemorySeen``."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartStandby:
     """Start a worker that waits for its assignment."""
 
@@ -417,7 +426,8 @@ class SweepReplica(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class DropMemory:
-    """This replica is not started here any more: nobody goes on from what it has in memory."""
+    """This replica is not started here any more: nobody goes on from what it has in memory. "": all
+    train again, and nobody goes on from what was left before."""
 
     replica_id: str
 
@@ -438,9 +448,9 @@ class SendToWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SendToReplica(OfIncarnation):
-    """Send to every worker of an incarnation."""
+    """Send to every worker of an incarnation. AnotherForm: leave what you have, and ask for it."""
 
-    message: m.LeaveNow
+    message: m.LeaveNow | m.AnotherForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +516,7 @@ Instruction: TypeAlias = (
     | ShareMemory
     | DropMemory
     | LookAtBoard
+    | LookAtMemory
     | StartStandby
     | SignalReplica
     | SignalWorker

@@ -1,12 +1,12 @@
 """What workers send their agent: progress, failures, and what form the run is to have.
 
 Not here: what follows from a failure (failed_slots.py, restarts.py), silent workers
-(hang_watch.py).
+(hang_watch.py), all replicas that begin again (together.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ftrun.base.errors import ExitCode
@@ -18,9 +18,8 @@ from ftrun.core.agent.ending import Ending
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
 from ftrun.core.agent.on_request import OnRequest
 from ftrun.core.agent.part import Part
-from ftrun.core.agent.restarts import Restart
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
-from ftrun.core.failure_kinds import TOGETHER
+from ftrun.core.agent.together import Together
 from ftrun.core.forms import UNFIT, Form, parse
 from ftrun.core.ids import WorkerKey
 
@@ -39,6 +38,7 @@ class FromWorkers(Part):
         is_without_manager: the replica groups are several trainings.
         fails_as_one: the script trains as one world in processes that no Manager is in, so a
             failure is one of all.
+        together: all replicas begin again.
     """
 
     _failures: FailedSlots
@@ -48,13 +48,18 @@ class FromWorkers(Part):
     _gives_up: Callable[[str, str], None]
     is_without_manager: bool = False
     fails_as_one: bool = False
-    _has_gone_on: bool = True  # since all replicas have begun again together
+
+    def __post_init__(self) -> None:
+        def becomes_one_world(slot: SlotState, reason: str, why: str) -> None:
+            self.begin_again(slot, Form.ONE_WORLD, reason, why)
+
+        common = self._settings, self._slots, self._lease, self._unconfirmed, self._out
+        self.together = Together(*common, self._gives_up, becomes_one_world)
 
     def received(
         self,
         key: WorkerKey,
         message: m.FromWorker | m.ToItsAgent,
-        held: Sequence[tuple[str, int]] = (),
     ) -> None:
         """A worker has sent this; see WorkerSent."""
         match message:
@@ -63,7 +68,7 @@ class FromWorkers(Part):
             case m.NoManager(has_stepped):
                 self._no_manager_made(key, has_stepped)
             case m.AnotherForm():
-                self._form_wanted(key, message, held)
+                self._form_wanted(key, message)
             case m.Beat():
                 self._loop_beat(key, message)
             case _:
@@ -131,9 +136,7 @@ class FromWorkers(Part):
         target, replicas = self._settings.target, self._settings.replicas
         self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
 
-    def _form_wanted(
-        self, key: WorkerKey, wanted: m.AnotherForm, held: Sequence[tuple[str, int]]
-    ) -> None:
+    def _form_wanted(self, key: WorkerKey, wanted: m.AnotherForm) -> None:
         """The run begins again in another form, where this agent alone can decide that.
 
         One world of workers on several nodes is not what a replica group is: the job ends then,
@@ -152,7 +155,7 @@ class FromWorkers(Part):
             return  # it begins again already, as another worker has asked
         self._slots.note(self._out.now, slot, f"asks for the form {form.value}: {wanted.reason}")
         if form is Form.TOGETHER and settings.alone:
-            self._begin_together(slot, wanted.reason, held)
+            self.together.asks(slot, key, wanted.reason)
         elif settings.alone:
             self.begin_again(slot, form, wanted.reason)
         elif slot.started > 1:
@@ -161,43 +164,6 @@ class FromWorkers(Part):
             reason = words.cannot_begin_again(form, wanted.reason)
             self._out.add(words.job_ends(who, reason))
             self._ending.end_job(UNREADY, reason)
-
-    def _is_sound(self, replica_id: str, step: int) -> bool:
-        slot = self._slots.get(replica_id)
-        mending = None if slot is None else slot.mending
-        return mending is not None and step <= mending.sound_until
-
-    def _begin_together(
-        self, slot: SlotState, reason: str, held: Sequence[tuple[str, int]]
-    ) -> None:
-        """All replicas begin again in the form that they have, from the newest state that is held,
-        as where all of them have died.
-
-        That is no failure of theirs, so only one whose script has failed counts a restart.
-        """
-        sound = [(whose, step) for whose, step in held if not whose or self._is_sound(whose, step)]
-        why = "" if sound else words.nothing_held(self._settings.has_memory_snapshots)
-        if sound and not self._has_gone_on:
-            why = words.IN_VAIN
-        if any(x.phase is SlotPhase.ENDED or x.done or x.left_early for x in self._slots):
-            why = words.HAS_ENDED
-        if why:
-            self.begin_again(slot, Form.ONE_WORLD, reason, why)
-            return
-        of_step = {step: [whose for whose, x in sound if x == step] for _, step in sound}
-        whole = [step for step, known in of_step.items() if len(known) == len(self._slots)]
-        step = max(whole or of_step)  # each goes on with all of its own, if it can
-        whose = of_step[step][0]
-        is_all = step in whole
-        self._out.add(words.begins_together(slot.replica_id, reason, whose, step, is_all))
-        self._has_gone_on = False
-        if whose:
-            self._out.add(e.ShareMemory(whose, step))
-        for one in self._slots:
-            if one.phase is SlotPhase.RUNNING and one.alive:
-                if not one.failure_reports:
-                    one.verdict = Restart(0.0, one.budget.spent)
-                self._gives_up(one.incarnation, f"{TOGETHER} all replicas")
 
     def _loop_beat(self, key: WorkerKey, beat: m.Beat) -> None:
         slot = self._slots.of_incarnation(key.incarnation)
@@ -218,7 +184,8 @@ class FromWorkers(Part):
             case m.Progress():
                 slot.loop_watch.progress(key.group_rank, message, self._out.now)
                 slot.has_committed |= message.steps > 0
-                self._has_gone_on |= message.steps > 0 and slot.phase is SlotPhase.RUNNING
+                if message.steps > 0 and slot.phase is SlotPhase.RUNNING:
+                    self.together.goes_on()
                 if message.phase not in NOT_ITS_OWN:
                     slot.budget.progressed(message.step)
                 if key.group_rank == 0:

@@ -77,7 +77,7 @@ class Replacing(Part):
             rejoin_s = s.join_timeout_s if s.waits_for_mends else REJOIN_S
             limits = s.join_timeout_s, s.spans, s.replicas, rejoin_s, s.hang_timeout_s
             slot.mending = Mending(*limits, was_late=was_late)
-        return -1 if last is None or self._is_one else last.sound_until
+        return slot.begins_from if last is None or self._is_one else last.sound_until
 
     def ends(self) -> None:
         """The script keeps its state itself: from now on it is as without memory snapshots."""

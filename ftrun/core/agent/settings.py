@@ -28,8 +28,8 @@ class SupervisorSettings:
     of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
     once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
     job ends, and has its exit code. ``has_memory_snapshots``: a worker that dies may be replaced
-    alone (replacing.py). ``waits_for_mends``: see JobSpec. ``spans``: the workers of the one group
-    are on several nodes.
+    alone (replacing.py). ``leaves_state``: see together.py. ``waits_for_mends``: see JobSpec.
+    ``spans``: the workers of the one group are on several nodes.
     """
 
     agent_id: str
@@ -54,6 +54,7 @@ class SupervisorSettings:
     asks_siblings: bool = False
     exits_with_job: bool = False
     has_memory_snapshots: bool = False
+    leaves_state: bool = False
     waits_for_mends: bool = False
     spans: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -121,7 +121,8 @@ class Slot:
     when its last incarnation was started. ``forgotten``: it is another agent's as soon as the
     processes here have ended. ``lost_at``: since when it cannot train; None while it can.
     ``mending``: of the workers of its last incarnation, one by one; None: there are no memory
-    snapshots.
+    snapshots. ``begins_from``: the step of which its last workers have left their state, from which
+    the next ones begin; -1: they do not.
     """
 
     replica_id: str
@@ -139,6 +140,7 @@ class Slot:
     lost_s: float = 0.0
     status: int | None = None
     mending: Mending | None = None
+    begins_from: int = -1
 
 
 @dataclass

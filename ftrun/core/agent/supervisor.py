@@ -99,6 +99,7 @@ class Supervisor:
         self._hangs = Hangs(*common, self._give_up)
         own = self._failures, self._ending, self._on_request, self._is_in_quorum
         self._from_workers = FromWorkers(*common, *own, self._hangs.given_up)
+        self._together = self._from_workers.together
         self._health = NodeHealth(*common, self._failures)
         self._outage = Outage(*common, self._stopping, self._ending)
 
@@ -118,8 +119,8 @@ class Supervisor:
                 self._from_workers.other_world_made(is_open)
             case e.ScriptTimerSet() | e.ScriptTimerReleased():
                 self._hangs.timer_changed(event)
-            case e.WorkerSent(key, message, held):
-                self._from_workers.received(key, message, held)
+            case e.WorkerSent(key, message):
+                self._from_workers.received(key, message)
             case e.WorkerDisconnected(key):
                 self._from_workers.disconnected(key)
             case e.WorkerUsed():
@@ -128,16 +129,21 @@ class Supervisor:
                 self._hangs.stacks_taken(incarnation, stacks)
             case e.BoardSeen():
                 self._replacing.seen(event)
+            case e.MemorySeen(held):
+                if not self.is_ending:
+                    self._together.seen(held)
             case e.ManagerFound():
                 self._replacing.ends()
             case e.HealthChecked():
                 self._health.checked(event)
             case m.IncidentRecord(number, incarnations, is_open):
                 self.evidence.recorded(incarnations, number, is_open=is_open)
-            case m.RestartReplica(_, incarnation, reason):
+            case m.RestartReplica(_, incarnation, reason) if not self._together.is_under_way:
                 if not self._replacing.was_late(incarnation, reason):
                     self._hangs.given_up(incarnation, reason)
                 self._has_not_joined(incarnation)
+            case m.RestartReplica():
+                pass  # it begins again with all others
             case m.StopReplica():
                 if not self.is_ending:
                     self._on_request.stop(event)
@@ -496,6 +502,8 @@ class Supervisor:
         imported_at = self._import_deadline.deadline()
         if imported_at is not None and not self.is_ending:
             yield imported_at
+        if self._together.look_at is not None and not self.is_ending:
+            yield self._together.look_at
         yield from self._outage.deadlines()
 
     def _timers(self) -> None:
@@ -519,6 +527,8 @@ class Supervisor:
                 self._hangs.ask_the_silent(slot)
                 self._hangs.check_loops(slot)
                 self._hangs.check_timers(slot)
+        if not self.is_ending:
+            self._together.check()
         self._refill_standbys()
         self._check_imports()
         self._outage.check()

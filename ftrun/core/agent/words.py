@@ -7,7 +7,7 @@ that is replaced inside its group (mend_words.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ftrun.core.agent.events import ShowNotice, WorkerLife
 from ftrun.core.agent.failures import Failure, signal_name
@@ -132,10 +132,12 @@ IN_VAIN = ": from what is held all have come to the same"
 HAS_ENDED = ": a part of the job has ended already"
 
 
-def nothing_held(has_memory: bool) -> str:
+def nothing_held(has_memory: bool, can_leave: bool) -> str:
     """Why replicas do not begin again from a step."""
     if has_memory:
         return ": no replica has left a sound state in memory"
+    if can_leave:
+        return ": no replica that trains could leave its state in memory"
     return (
         ": nothing holds the state of a step outside the workers. --memory-snapshots auto would, "
         "or --snapshot DIR"
@@ -157,13 +159,20 @@ def begins_again(
 
 
 def begins_together(
-    replica_id: str, reason: str, whose: str, step: int, is_all: bool
+    replica_id: str, reason: str, whose: Sequence[str], step: int, is_all: bool
 ) -> ShowNotice:
-    """All replicas begin again from a state that is held. ``whose``: "": a snapshot on a disk.
+    """All replicas begin again from a state that is held. ``whose``: "" for a snapshot on a disk.
     ``is_all``: each has its own."""
-    where = f"replica {whose} has it in memory, and the others take it from there"
-    where = where if whose else "the newest snapshot on the disk"
-    where = "each has its own in memory" if is_all and whose else where
+    first = whose[0]
+    if not first:
+        where = "the newest snapshot on the disk"
+    elif is_all:
+        where = "each has its own in memory"
+    elif len(whose) == 1:
+        where = f"replica {first} has it in memory, and the others take it from there"
+    else:
+        names = f"{', '.join(whose[:-1])} and {whose[-1]}"
+        where = f"replicas {names} have it in memory, and the others take that of replica {first}"
     text = f"{reason}. All replicas begin again together, from step {step}: {where}."
     return _notice("together", text, replica_id)
 

@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches, around_everywhere
-from ftrun.inject.zero_edit.refusals import refuse, refuse_away
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.shell import Shell
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Checkpoints:
 
     def __init__(self, script: Script) -> None:
         self._mates, self._world, self._drafts = script.mates, script.world, script.drafts
+        self._at_fall = script.at_fall
 
     def install(self, patches: Patches) -> None:
         """Patch torch's functions, when the script imports them."""
@@ -99,19 +100,21 @@ class Checkpoints:
     def _save_together(self, plain: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         from torch.distributed.checkpoint.api import CheckpointException  # no Exception
 
+        since = self._world.count
         try:
             made = plain(*args, **kwargs)
         except (Exception, CheckpointException):
-            self._see_that_all_are_there()  # else that is why it has failed
+            self._see_that_all_are_there(since)  # else that is why it has failed
             raise
-        self._see_that_all_are_there()
+        self._see_that_all_are_there(since)
         return made
 
-    def _see_that_all_are_there(self) -> None:
+    def _see_that_all_are_there(self, since: int) -> None:
         if not self._world.is_whole:
-            refuse_away(
+            self._at_fall.gives_up(
                 f"{call_site()}: a checkpoint of tensors that are sharded over ranks of which one "
-                "is away"
+                "is away",
+                since,
             )
 
     def _within(self) -> dict[str, Any]:

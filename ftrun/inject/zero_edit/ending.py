@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -198,9 +199,13 @@ class Ending:
             # anew of its batch is of this step; the peers have given that of an older one.
             self._restore(is_late=True)
 
-    def meets_peers(self) -> None:
+    def meets_peers(self, at: int = 0) -> None:
         """A call of the script's meets its peers, who have begun their step there: all that they
-        have done since the steps that it went through again has healed too."""
+        have done since the steps that it went through again has healed too. ``at``: not before this
+        one, because all peers go through these steps again."""
+        if at and self._script.world.count < at:
+            self._script.world.on_live = partial(self.meets_peers, at)
+            return
         if self.is_behind and self.is_replaying and not self.replays:
             self.goes_on()
             if self._tensors.lacking:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ftrun.inject.zero_edit.refusals import ours, refuse_away
+from ftrun.inject.zero_edit.refusals import ours
 from ftrun.inject.zero_edit.states import Event, State
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class Inside:
         self.lets_join()
         limit_s = self._script.here.quorum_timeout_s
         if since_s > limit_s and not self._script.world.is_whole:
-            refuse_away(f"{words}, which nobody has made for {limit_s:.0f} s while a rank is away")
+            why = f"which nobody has made for {limit_s:.0f} s while a rank is away"
+            self._script.world.gives_up(f"{words}, {why}")
 
     @ours
     def lets_join(self) -> None:

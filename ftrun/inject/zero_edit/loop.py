@@ -246,15 +246,10 @@ class Loop:
 
     def _begin(self, draws: list[LoaderIterator], *, is_late: bool = False) -> None:
         """Begin a step at the place of the last draw; none that ``is_late``, in a pass, has one."""
-        script, noting, standing = self.script, self.script.noting, self.script.standing
+        script, standing = self.script, self.script.standing
         manager = script.made or script.manager()
-        noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
-        place = noting.place(draws, noted)
-        if place is not None:
-            script.frameworks.capture()
-            standing.is_at(place, manager.current_step())
-        else:
-            standing.goes_on(noting.numbers(draws, standing.functions), manager.current_step())
+        place = script.come_to(draws, is_late=is_late)
+        script.at_fall.looks()
         if not self._course.now.has_stepped:
             script.charge.take(manager)
             script.directories.begins()

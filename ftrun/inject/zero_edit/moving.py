@@ -13,6 +13,7 @@ import gc
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -197,7 +198,8 @@ class Moving:
         noting.has_place = True
         noting.idle.update(place.idle)
         world.is_following = place.has_finished
-        world.on_live = self._script.ending.meets_peers if place.behind else None
+        at = place.exchanges + place.again
+        world.on_live = partial(self._script.ending.meets_peers, at) if place.behind else None
         world.given.take(place.details().given)
         world.replay(place.exchanges, place.calls)
 

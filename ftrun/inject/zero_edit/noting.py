@@ -330,6 +330,15 @@ class Noting:
             for iterator in sorted(ended, key=lambda x: x.drawn_at)[-1:]:
                 iterator.is_training = True
 
+    @property
+    def has_drawn_next(self) -> bool:
+        """Whether the script has drawn for its next step, as far as is known: from loaders that
+        give training batches, or by a turn of a loop without one."""
+        fresh = [x for x in OPEN.all() if x.is_fresh]
+        if not fresh:
+            return self._is_told and not self._has_passed and bool(self._under_way())
+        return all(x.is_training or OPEN.has_learned(x) for x in fresh)
+
     def commit(self) -> None:
         if self._randomness.is_noted:
             began = time.thread_time()

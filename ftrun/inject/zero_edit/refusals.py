@@ -27,8 +27,9 @@ from ftrun.training.context import WorkerContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OURS = f"{Path(ftrun.__file__).parent}{os.sep}"
-KILL_WAIT_S = 5.0
-"""The agent kills this process at once; on several nodes the job ends instead."""
+KILL_WAIT_S = 90.0
+"""The agent kills this process, as soon as all others have left their states; on several nodes the
+job ends instead."""
 
 
 class Refused(UserError):

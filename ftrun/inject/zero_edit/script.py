@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ftrun.core.forms import Form
 from ftrun.inject.zero_edit import appended, randomness, repeated, told
 from ftrun.inject.zero_edit.appended import Appended
+from ftrun.inject.zero_edit.at_fall import AtFall
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
@@ -55,6 +56,7 @@ from ftrun.training.manager import Manager
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.in_place import InPlace
+    from ftrun.inject.zero_edit.loaders import LoaderIterator
     from ftrun.inject.zero_edit.loop import Loop
 
 
@@ -62,6 +64,7 @@ class Script:
     """One script, with all that ftrun keeps of it. Used by the main thread only.
 
     Attributes:
+        at_fall: leaves its state where all are about to begin again.
         here: this worker; ``mates``: the workers of this replica.
         course: the state in which this replica is; ``loop``: what is called when the script draws,
             runs its model, reduces or steps.
@@ -93,10 +96,12 @@ class Script:
         self.peers, self.charge = Peers(self), Charge(self)
         self.frameworks = Frameworks()
         if memory is None:
-            self.world = World(here, self.mates.rank, refuse_away, refuse)
+            self.world = World(here, self.mates.rank, self._gives_up, refuse)
         else:
             self.world = memory.world
         self.predecessor = None if keeper is None else Predecessor(self, keeper)
+        self.at_fall = AtFall(self)
+        self.world.leaves, self.world.asks = self.at_fall.is_on, refuse_away
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(self)
         self.tensors = Tensors(
@@ -228,6 +233,7 @@ class Script:
             self.makes_manager = True
             if self.predecessor is not None:
                 self.predecessor.keep()
+            self.at_fall.keep()
             made: Any = self.memory or injected.manager(use_async_quorum=False)
             self.made = cast(Manager, made)
             self.makes_manager = False
@@ -250,6 +256,8 @@ class Script:
             )
             if self.made.session.snapshots is not None:
                 self.made.session.snapshots.position = ours(lambda: self.standing.shown().encode())
+            if self.at_fall.is_on:
+                self.at_fall.connect(self.made.session.engine)
             if self.made.session.resuming is not None:
                 self.made.session.resuming.form = Form.DDP.value
         return self.made
@@ -317,6 +325,28 @@ class Script:
 
     # ------------------------------------------------------------ places
 
+    def come_to(self, draws: list[LoaderIterator], *, is_late: bool = False) -> Place | None:
+        """A step is about to begin with these draws: note where the script stands. None: the step
+        has no place, as one that is ``is_late``, in a pass."""
+        noting, standing, manager = self.noting, self.standing, self.manager()
+        noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
+        place = noting.place(draws, noted)
+        if place is not None:
+            self.frameworks.capture()
+            standing.is_at(place, manager.current_step())
+        else:
+            numbers = noting.numbers(draws, standing.functions)
+            standing.goes_on(numbers, manager.current_step())
+        return place
+
+    def notes_next(self) -> None:
+        """Note the script at the next step, if it has drawn for that."""
+        if self.noting.has_drawn_next:
+            self.come_to(self.noting.training())
+
+    def _gives_up(self, reason: str) -> None:
+        self.at_fall.gives_up(reason)
+
     def joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""
         return "" if self.course.now.has_stepped else self.peers.entry
@@ -358,6 +388,7 @@ class Script:
             or manager.session.awaits_newcomers
             or not self.world.is_whole
             or self.standing.is_in_package
+            or (self.at_fall.is_on and self.world.needs_all)
             or (self.predecessor is not None and self.predecessor.is_due())
         )
 

@@ -18,6 +18,7 @@ class Standing:
     Attributes:
         place: the last one that was noted; ``functions``: on the stack there; ``is_in_package``:
             one of them runs the training loop for the script.
+        at: so many steps were committed when it came to its newest step.
         steps: that have ended since ``place``.
         empty: the steps of the job that were none of the script's.
         shown: gives, in any thread, what peers get. At a step that was passed its loaders and
@@ -30,6 +31,7 @@ class Standing:
 
     def is_at(self, place: Place, step: int) -> None:
         """The replica was found at ``place``, or was set to it; ``step``: committed there."""
+        self.at = step
         behind, place = place.behind, replace(place, behind=0, step=step)
         self.place = place
         self._base: Callable[[], Place] = lambda: place
@@ -42,6 +44,7 @@ class Standing:
     def goes_on(self, numbers: Numbers | None, step: int) -> None:
         """A step begins that has no place; ``numbers``: of it (``Noting.numbers``); ``step``: as
         in ``is_at``."""
+        self.at = step
         if numbers is not None:
             self._base = partial(_later, self.place, numbers, self.steps, step)
             self._shown_at = self.steps

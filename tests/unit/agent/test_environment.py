@@ -144,6 +144,7 @@ def test_the_document_names_exactly_what_is_set() -> None:
         ),
         *(spawner_environment("guard").keys() - os.environ.keys()),
         group_memory.VARIABLE,
+        group_memory.AT_FALL,
         own_memory.VARIABLE,
     }
     assert documented("Variables") == found

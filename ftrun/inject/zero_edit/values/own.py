@@ -85,6 +85,10 @@ class Own:
             self._found[1] if self._found is not None and self._found[0] == self._life() else None
         )
 
+    def forget(self) -> None:
+        """This worker has all that its predecessor had: no older copy of it counts."""
+        self._has_begun = True
+
     def leave(self, step: int) -> None:
         """Copy them, unless a copy of late was expensive. ``step``: so many are committed."""
         area, now = None if self._is_off else self._area, clock.now()

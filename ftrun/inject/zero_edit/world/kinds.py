@@ -124,8 +124,9 @@ class Kind:
     come to it. ``is_by_rank``: each rank has another result. ``fewer``: issues it while ranks are
     away.
     ``is_ours``: so it does while all are there. ``is_unsettled``: a death in the middle of it
-    cannot be settled. ``quicker``: on a backend of all, the same by less work; None: not for this
-    call. All ranks decide that alike, by what must be alike in their arguments.
+    cannot be settled. ``needs_all``: it cannot be made at all while a rank is away. ``quicker``: on
+    a backend of all, the same by less work; None: not for this call. All ranks decide that alike,
+    by what must be alike in their arguments.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Kind:
     is_by_rank: bool = False
     is_ours: bool = False
     is_unsettled: bool = False
+    needs_all: bool = False
     quicker: Callable[[Call, Any], Issued | None] | None = None
 
 
@@ -435,6 +437,7 @@ def _kind(
 
 
 _GATHERS, _SCATTERS = {"quicker": _gather_by_alltoall}, ("fence", "by_rank", "ours")
+_NEEDS_ALL: dict[str, Any] = {"needs_all": True}
 KINDS = {
     kind.name: kind
     for kind in (
@@ -448,12 +451,12 @@ KINDS = {
         _kind("scatter", in_second, in_first, _fewer_scatter, "by_rank"),
         _kind("reduce_scatter", in_second, in_first, _reduce_scatter, *_SCATTERS),
         _kind("_reduce_scatter_base", in_second, in_first, _reduce_scatter, *_SCATTERS),
-        _kind("alltoall_base", in_second, in_first, _never, "fence", "by_rank"),
-        _kind("alltoall", in_second, in_first, _never, "fence", "by_rank"),
+        _kind("alltoall_base", in_second, in_first, _never, "fence", "by_rank", **_NEEDS_ALL),
+        _kind("alltoall", in_second, in_first, _never, "fence", "by_rank", **_NEEDS_ALL),
         _kind("barrier", _none, _none, _barrier, "fence"),
-        _kind("send", in_first, _none, _send, "by_rank", "unsettled"),
-        _kind("recv", _none, in_first, _recv, "by_rank", "unsettled"),
-        _kind("recv_anysource", _none, in_first, _never, "by_rank", "unsettled"),
+        _kind("send", in_first, _none, _send, "by_rank", "unsettled", **_NEEDS_ALL),
+        _kind("recv", _none, in_first, _recv, "by_rank", "unsettled", **_NEEDS_ALL),
+        _kind("recv_anysource", _none, in_first, _never, "by_rank", "unsettled", **_NEEDS_ALL),
     )
 }
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -24,13 +25,15 @@ from ftrun.inject.zero_edit.world.calls import Call, State, under_way_of
 from ftrun.inject.zero_edit.world.kept import Sent
 from ftrun.inject.zero_edit.world.kinds import Impossible
 from ftrun.inject.zero_edit.world.shell import Gift, Shell, tag_of
-from ftrun.inject.zero_edit.world.world import World
+from ftrun.inject.zero_edit.world.world import CANNOT, World
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.process_groups.store import StoreClient
 from ftrun.training.context import WorkerContext
 
 STORE_S = 2.0
 """The limit of a question to the store of a quorum in force."""
+LEAVES_S = 10.0
+"""So long the main thread may take to come to a wait, and leave its state."""
 
 Connected = dict[str, tuple[tuple[int, ...], BuiltGroup | None]]
 """For each group the places of those that are there, and their connections."""
@@ -175,7 +178,7 @@ class Quorums:
             }
 
         if not is_switch and self._world.rank in old:
-            changing = self._settle(made, client, old)
+            changing = self._settle(made, client, old, signal)
             made.now = connect(old, "now", changing)
         if is_switch or len(old) < len(seats):  # also one by which a rank leaves
             made.all_seats = seats
@@ -216,7 +219,9 @@ class Quorums:
         made.told[self._world.rank] = own
         return made.told
 
-    def _settle(self, made: _Build, client: StoreClient, old: tuple[int, ...]) -> dict[str, Shell]:
+    def _settle(
+        self, made: _Build, client: StoreClient, old: tuple[int, ...], signal: AbortSignal
+    ) -> dict[str, Shell]:
         """Settle the calls of the groups that change; returns these."""
         changing: dict[str, Shell] = {}
         told = made.told
@@ -233,7 +238,7 @@ class Quorums:
                 calls = {number - moved: call for number, call in calls.items()}
             settled = settle(alike.positions, alike.joined)
             made.settled[key] = settled
-            self._see_that_it_can(calls, settled)
+            self._see_that_it_can(calls, settled, signal)
             for number, (server, lacking) in sorted(settled.gives.items()):
                 at = f"ftrun/{made.prefix}/result/{key}/{number}"
                 if server == self._world.rank:
@@ -246,23 +251,32 @@ class Quorums:
                     made.bodies[key, number] = bodies, Attempt(*tag)
         return changing
 
-    def _see_that_it_can(self, calls: dict[int, Call], settled: Settled) -> None:
+    def _see_that_it_can(
+        self, calls: dict[int, Call], settled: Settled, signal: AbortSignal
+    ) -> None:
         again = [x for x in settled.again if x in calls and calls[x].kind.is_unsettled]
         numbers = set(settled.impossible).union(again)
         if numbers:
             call = next((calls[x] for x in sorted(numbers) if x in calls), None)
             what = "a collective" if call is None else call.kind.name
-            self._fail(f"a rank died in the middle of {what}, which nobody can make again")
+            reason = f"a rank died in the middle of {what}, which nobody can make again"
+            self._world.begins_again(reason)
+            self._await_end(reason, signal)
 
-    def _fail(self, reason: str) -> None:
-        """Nobody can follow it while a rank is away. From a thread that builds."""
-        try:
-            self._world.gives_up(reason)
-        except Exception as error:
-            with self._world.changed:
-                self._world.fatal = error
-                self._world.changed.notify_all()
-            raise PeerError(reason) from error
+    def _await_end(self, reason: str, signal: AbortSignal) -> None:
+        """All are about to begin again, as soon as the main thread has left its state where it
+        waits. If it does not come to a wait, they begin without.
+
+        Raises:
+            Exception: it was not to be.
+        """
+        is_over = threading.Event()
+        unsubscribe = signal.subscribe(is_over.set)
+        is_over.wait(LEAVES_S if self._world.leaves else 0.0)
+        unsubscribe()
+        if not signal.triggered:
+            self._world.asks(reason)
+        raise PeerError(reason)
 
     def use(self, quorum: Quorum) -> None:
         """A quorum is in force. Under the engine's lock."""
@@ -316,7 +330,8 @@ class Quorums:
             call.issue(there)
         except Impossible as error:
             if not self._world.holds(call, error):
-                self._fail(f"{call.site or 'a collective'}: {error}")
+                what = call.site or call.kind.name
+                self._world.begins_again(f"{what}: {error}{CANNOT}")
         except RuntimeError as error:
             call.state, call.error = State.FAILED, error
 

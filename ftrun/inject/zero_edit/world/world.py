@@ -67,6 +67,7 @@ CALLS_MAX = 1024
 """Of a group, whose results are kept because the script has not waited for all before them."""
 _waited = attrgetter("waited")
 WAIT_S, POLL_S = 1.0, 0.05
+CANNOT = ": ftrun cannot follow it while a rank is away"
 DECISION_S = 5.0
 """How long after the last heartbeat of a peer its failure waits for the lighthouse's decision."""
 
@@ -119,6 +120,9 @@ class World:
         keeper: of this worker; None: nobody could take its place.
         has_plain: its calls may be plain ones (plain.py).
         unit: the calls of one of the script's that are several; None: there is no such.
+        why_again: why all are about to begin again, as another thread has found; "": they are not.
+        leaves: whoever gives up leaves its state before it asks; ``asks``: the same without.
+        needs_all: the script has made a call that can be made only while all ranks are there.
         records: of what the latest calls have given, for newcomers.
         waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
@@ -158,7 +162,8 @@ class World:
         self.gives_up, self._refuses = gives_up, refuses or gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
-        self.fatal: Exception | None = None
+        self.why_again, self.needs_all, self.leaves = "", False, False
+        self.asks = gives_up
         self.unit: list[Call] | None = None
         self.count = 0  # of the script's calls
         self._boundary_count = 0
@@ -222,8 +227,10 @@ class World:
         if self.unit is not None:
             self.unit.append(call)
             call.is_part = True
-        if kind.is_unsettled and self.keeper is not None:
-            self.keeper.cannot(call)
+        if kind.needs_all:
+            self.needs_all = True
+            if kind.is_unsettled and self.keeper is not None:
+                self.keeper.cannot(call)
         calls = shell.calls
         call.clears = not calls or all(map(_waited, calls.values()))
         if len(calls) >= CALLS_MAX:
@@ -295,7 +302,13 @@ class World:
         return may_wait
 
     def _cannot(self, reason: str) -> None:
-        self.gives_up(f"{reason}: ftrun cannot follow it while a rank is away")
+        self.gives_up(f"{reason}{CANNOT}")
+
+    def begins_again(self, reason: str) -> None:
+        """All are about to begin again: the main thread gives up where it waits. In any thread."""
+        with self.changed:
+            self.why_again = self.why_again or reason
+            self.changed.notify_all()
 
     def _answer(self, shell: Shell, call: Call) -> None:
         """Answer a call that no peer comes to."""
@@ -373,9 +386,9 @@ class World:
             self.keeper.waits(call)
         if call.awaits:
             self._let_root_join(call)
+        if self.why_again:
+            self.gives_up(self.why_again)
         with self.changed:
-            if self.fatal is not None:
-                raise self.fatal
             if call.state not in (State.FAILED, State.HELD):
                 return
             if call.state is State.FAILED and not call.shell.is_stopped:

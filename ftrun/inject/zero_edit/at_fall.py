@@ -1,0 +1,172 @@
+"""What a worker leaves in its launcher's memory where all replicas are about to begin again.
+
+Theory of operation. A call that can be followed only while all ranks are there has met a rank that
+is away: all replicas begin again (core/agent/together.py). Without memory snapshots the newest
+state of the job is in those that train, and nowhere else. So each leaves what it would give to a
+newcomer, with its random numbers, before it asks. Its successor takes all of that. That of a worker
+that has died takes from another one what a newcomer gets.
+
+The state is that of the last commit. If the step under way, or the one for which the script has
+drawn, has a place, the successor stands there. Else it stands at the last place, and goes through
+the steps since, as a newcomer does that is behind (ending.py). All ranks make the calls of these
+steps again, and the state is given once more at the call at which this worker stands.
+
+Only the main thread leaves a state, where the script makes such a call or waits for its peers: what
+another thread finds out, or the launcher asks for, waits until it comes there.
+
+Not here: the memory (snapshots/group_memory.py), how a state is claimed (inherited.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from ftrun.checkpoint.format import pack
+from ftrun.inject.zero_edit import suspended, told
+from ftrun.inject.zero_edit.inherited import Inherited
+from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.refusals import refuse_away
+from ftrun.inject.zero_edit.states import STEPPING
+from ftrun.inject.zero_edit.values.journal import packed
+from ftrun.snapshots.group_memory import AT_FALL, LEFT, GroupMemory
+from ftrun.snapshots.states import described
+from ftrun.training import context
+from ftrun.training.healing import PASSED
+from ftrun.training.resuming import Resuming
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
+    from ftrun.training.engine import Engine
+
+
+class AtFall:
+    """Of one worker.
+
+    Attributes:
+        is_on: there is such memory.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        own, *others = os.environ.get(AT_FALL, "").split() or [""]
+        self._own, self._left = own, "".join(x for x in others if LEFT in x)
+        self.is_on = bool(own)
+        self._has_left = False
+
+    def keep(self) -> None:
+        """The script's Manager is about to be made."""
+        if self._left:
+            context.Process.left = self._claim
+
+    def connect(self, engine: Engine) -> None:
+        """The Manager is made. Its waits are the main thread's."""
+        engine.begins_again, engine.on_wait = self._is_asked, self.looks
+
+    def _is_asked(self, reason: str) -> None:
+        """Others are about to begin again: the main thread need not wait for their calls."""
+        world = self._script.world
+        world.begins_again(reason)
+        with world.changed:
+            aborted = world.stop([*world.shells.values()])
+        for built in aborted:
+            built.abort()
+
+    def _claim(self, engine: Engine) -> Resuming | None:
+        try:
+            return Inherited(engine, self._left, self)
+        except (OSError, ValueError):
+            return None  # all train again, and it is free
+
+    def looks(self) -> None:
+        """The main thread waits, or begins a step: whether all are about to begin again.
+
+        Raises:
+            Refused: they are.
+        """
+        if reason := self._script.world.why_again:
+            self.gives_up(reason)
+
+    def gives_up(self, reason: str, since: int | None = None) -> NoReturn:
+        """Leave the state, and ask. On a thread that runs the script.
+
+        ``since``: the number of the script's call at which it stands; None: the next one.
+
+        Raises:
+            Refused: always.
+        """
+        if self.is_on and not self._has_left:
+            self._has_left = True  # whatever comes of it
+            try:
+                why = self._leave(since)
+            except Exception as error:  # noqa: BLE001  # of the script's functions, too: it asks
+                why = f"{type(error).__name__}: {error}"
+            if why:
+                here = self._script.here
+                told.say(f"replica {here.replica_id} does not leave its state in memory: {why}")
+        refuse_away(reason)
+
+    # ------------------------------------------------------------ a state
+
+    def _leave(self, since: int | None) -> str:
+        """Returns why it cannot."""
+        script, made = self._script, self._script.made
+        if made is None or not script.course.now.has_stepped or not made.current_step():
+            return "it has not trained so far"
+        machine, healing = made.session.machine, made.session.healing
+        if machine.healing or healing.is_unread or script.ending.is_replaying:
+            return "it is about to take it from others"
+        if script.ending.has_followed or script.world.optimizer:
+            return "it is in the middle of a step of its optimizer, or at its end"
+        place = self._place(made.current_step(), script.world.count if since is None else since)
+        names, random = script.randomness.encoded()
+        passed = torch.tensor([healing.passes.has_passed()], dtype=torch.uint8)
+        given = pack({**healing.tree(), PASSED: passed})
+        head = {
+            "place": place.encode(),
+            "state": [machine.state.step, machine.state.lineage],
+            "iterators": names,
+            "random": len(random),
+            **described(given),
+        }
+        memory = GroupMemory.open(self._own)
+        area = memory.area(script.here.group_rank)
+        area.lay_out_states()
+        # Those that leave it at another place are not behind by as many steps.
+        number = place.step + 1
+        area.write(number, packed(head, [b"", *random]), given.leaves, machine.state.step, {}, {})
+        return ""
+
+    def _place(self, step: int, count: int) -> Place:
+        """Where a successor begins, with the state of so many steps; ``count``: the calls of the
+        script's until it stands here."""
+        script, standing = self._script, self._script.standing
+        if not (script.course.now is STEPPING or standing.at == step):
+            script.notes_next()
+        if standing.place.step == standing.at == step:
+            return standing.shown()
+        standing.goes_back()
+        place = standing.shown()
+        return replace(place, again=max(0, count - place.exchanges))
+
+    # ------------------------------------------------------------ a successor
+
+    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
+        """See Goes: all that was its predecessor's is in that state."""
+        script, place = self._script, Place.decode(head["place"])
+        script.randomness.given = head["iterators"], list(bodies[: head["random"]])
+        held = [suspended.Suspended(*x) for x in place.held]
+        suspended.come_to(script.counters.walk.held(), held)
+        script.own.forget()
+
+    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """See Goes: it is what a peer would give."""
+        return tree
+
+    def borrowed(self, place: str, head: dict[str, Any]) -> str:  # noqa: ARG002
+        """See Goes."""
+        return place

@@ -1,7 +1,7 @@
-"""What cannot be followed only while a rank is away. All replicas begin again together where a
-state is held outside the workers, and their models end as undisturbed ones do, to the bit; so do
-random numbers and what a rank alone keeps, if each replica has its own state of that step. Where
-none is held the job is one world, and a line says why."""
+"""What cannot be followed only while a rank is away. All replicas begin again together from a state
+that is held outside the workers, and their models end as undisturbed ones do, to the bit; so do
+random numbers and what a rank alone keeps, if each replica has its own state of that step. Without
+memory snapshots those that train leave theirs first."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ def between():
         dcp.save({"x": distribute_tensor(torch.ones(8), mesh, [Shard(0)])}, checkpoint_id="saved")
 
 
+class Swapped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, given):
+        swapped = torch.empty_like(given)
+        dist.all_to_all_single(swapped, given)
+        return swapped
+
+    backward = forward
+
+
 def whole(tensor):
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -73,6 +83,15 @@ while step < STEPS:
             swapped = torch.empty_like(a)
             dist.all_to_all_single(swapped, a)
             a = swapped
+        if kind == "within":  # the backward pass makes a call, too
+            loss = nn.functional.mse_loss(model(Swapped.apply(a.requires_grad_())), b)
+            if step >= 25:
+                fails()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            own += a.detach()[0] * torch.rand(16)
+            continue
         with model.no_sync() if kind == "apart" else contextlib.nullcontext():
             nn.functional.mse_loss(model(a), b).backward()
         if step >= 25:
@@ -128,23 +147,56 @@ def test_all_begin_again_from_what_is_in_memory(tmp_path: Path, kind: str) -> No
     assert found == calm or "the others take it from there" in output, output
 
 
-def test_all_begin_again_from_the_disk(tmp_path: Path) -> None:
-    """Seen: the job ended, because the snapshot was not one of one world."""
-    calm, _ = ends(tmp_path / "calm", "swaps", "never", "--replicas", "2", steps=400)
+def test_what_they_leave_is_newer_than_the_disk(tmp_path: Path) -> None:
+    """And snapshots go on after it."""
     found, output = ends(tmp_path / "dies", "swaps", "later", *SNAPSHOTS, steps=400)
-    told = re.search(r"All replicas begin again together, from step (\d+): the newest snap", output)
+    told = re.search(r"All replicas begin again together, from step (\d+): replica 0 has", output)
     assert told and int(told[1]) > 0 and "one world" not in output, output
-    assert [x.rpartition(" ")[0] for x in found] == [x.rpartition(" ")[0] for x in calm], output
+    written = [int(x) for x in re.findall(r"wrote the snapshot of step (\d+)", output)]
+    assert min(written) <= int(told[1]) < max(written), output
+    assert len(found) == 2 and len({x.split()[2] for x in found}) == 1, output
 
 
-def test_where_nothing_holds_a_state_a_line_says_so(tmp_path: Path) -> None:
-    found, output = ends(tmp_path / "dies", "swaps", "dies", "--replicas", "2")
-    assert re.search(
-        r"one world of 2 workers that restarts as a whole, from step 0 \(or the script's own "
-        r"checkpoint\): nothing holds the state of a step outside the workers",
+def test_those_that_train_leave_their_state_where_nothing_else_holds_one(tmp_path: Path) -> None:
+    """Seen: the job became one world, and began at step 0. It ends as an undisturbed one, to the
+    bit, because the dead rank's gradients were in no step so far."""
+    calm, output = ends(tmp_path / "calm", "within", "never", "--replicas", "4")
+    assert len(calm) == 4, output
+    found, output = ends(tmp_path / "dies", "within", "dies", "--replicas", "4")
+    told = re.search(
+        r"alltoall_base while a rank is away.*All replicas begin again together, from step 25: "
+        r"replicas 0, 1 and 2 have it in memory, and the others take that of replica 0\.",
         output,
-    ), output
-    assert len(found) == 2, output
+    )
+    assert told and "one world" not in output, output
+    assert found[:3] == calm[:3], output
+    assert found[3].rpartition(" ")[0] == calm[3].rpartition(" ")[0], output
+
+
+OFF = (*TWO, "--memory-snapshots", "off")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "dies", "options"),
+    [
+        ("swaps", "raises", ("--replicas", "2")),
+        ("checkpoint", "dies", ("--replicas", "2")),  # between two steps
+        ("checkpoint", "raises", OFF),
+        ("broadcast", "dies", OFF),  # two workers wait for one that has found out
+        ("shards", "dies", OFF),
+    ],
+)
+def test_they_leave_it_wherever_they_stand(
+    tmp_path: Path, kind: str, dies: str, options: tuple[str, ...]
+) -> None:
+    calm, _ = ends(tmp_path / "calm", kind, "never", *options)
+    found, output = ends(tmp_path / "dies", kind, dies, *options)
+    told = re.search(r"All replicas begin again together, from step (\d+): replica 0 has", output)
+    assert told and 24 <= int(told[1]) <= 27 and "one world" not in output, output
+    assert len({x.split()[2] for x in found}) == 1, output
+    assert [x.split()[:2] for x in found] == [x.split()[:2] for x in calm], output
+    assert found[0].split()[-1] == calm[0].split()[-1], output  # what the survivor keeps
 
 
 def test_one_world_takes_no_snapshot_of_its_replicas(tmp_path: Path) -> None:

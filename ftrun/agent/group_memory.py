@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ftrun.agent.at_risk import AtRisk, Stored
 from ftrun.agent.group_disk import GroupDisk
-from ftrun.agent.resources import memory
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError
+from ftrun.base.free_memory import LEFT_SHARE, free_bytes
 from ftrun.base.words import amount
 from ftrun.config.forms import (
     leaves_state,
@@ -41,8 +41,6 @@ SHARE = 0.5
 """Of the memory that is free when a group starts: its areas take no more."""
 LEAST_BYTES = 64 << 20
 """Of one area. With less, no memory snapshot is taken."""
-LEFT_SHARE = 0.05
-"""Of all memory. If no more is free while the job runs, snapshots are given up."""
 OWN_SHARE = 0.1
 """Of the memory that is free when a worker starts: what workers alone have may take no more."""
 LOOK_EVERY_S, CALM_EVERY_S = 0.25, 1.0
@@ -52,7 +50,6 @@ CALM_AFTER_S = 10.0
 ROOMY_BYTES = 4 << 30
 """With so much beyond what is to be left, memory is not scarce within a second."""
 UNTRIED = " With NCCL this has not run on a GPU so far (docs/GPU.md)."
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 class MemorySnapshots:
@@ -194,11 +191,19 @@ class MemorySnapshots:
         replica_id = self._replica_of[incarnation]
         step, left = self._left.get(replica_id, (NONE, None))
         places = [x.place for x in (known, *others)]
-        if self._shared is not None and (left is None or step != self._shared[0]):
+        if self._shared is not None and not (left and self._is_like_shared(step, left)):
             step, replica_id, left = self._shared
         if left is not None:
             places.append(f"{step}{LEFT}{replica_id}{LEFT}{left.place}")
         return " ".join(places)
+
+    def _is_like_shared(self, step: int, left: GroupMemory) -> bool:
+        """Whether a replica's own state of a step is as good as the one that is shared. Where steps
+        since its place are made again, all make the same ones."""
+        assert self._shared is not None, "it is asked for where one is"
+        of_step, _, shared = self._shared
+        is_like = not self.is_left_only or _numbers(left, step) == _numbers(shared, step)
+        return step == of_step and is_like
 
     def ended_well(self, incarnation: str, rank: int) -> None:
         """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""
@@ -222,7 +227,10 @@ class MemorySnapshots:
         found = {("", on_disk)} if on_disk is not None else set[tuple[str, int]]()
         found |= {(replica_id, step) for replica_id, (step, _) in self._left.items()}
         for incarnation, known in self._known.items():
-            found |= {(self._replica_of[incarnation], step) for step in _boundaries(known)}
+            steps = _boundaries(known)
+            if self.is_left_only:
+                steps = {step for step in steps if len(_numbers(known, step)) == 1}
+            found |= {(self._replica_of[incarnation], step) for step in steps}
         return tuple(sorted(found))
 
     def share(self, replica_id: str, step: int) -> None:
@@ -450,20 +458,7 @@ def _boundaries(memory: GroupMemory) -> set[int]:
     return {step for step in known if _boundary(memory, step) == step}
 
 
-def free_bytes(
-    root: Path = CGROUPS, proc: Path = Path("/proc/self/cgroup"), left: float = 0.0
-) -> int:
-    """The memory that is free on this machine, and in this process's control group.
-
-    ``left``: without this share of the whole; the result may be below 0.
-    """
-    free = [int(x.free_bytes - left * x.total_bytes) for x in memory()]
-    try:
-        lines = proc.read_text().splitlines()
-        below = next(line[3:].lstrip("/") for line in lines if line.startswith("0::"))
-        limit = (root / below / "memory.max").read_text().strip()
-        used = int((root / below / "memory.current").read_text())
-        free += [int(int(limit) * (1 - left)) - used] if limit.isdecimal() else []
-    except (OSError, ValueError, StopIteration):
-        pass  # no limit that can be read
-    return min(free, default=0)
+def _numbers(memory: GroupMemory, step: int) -> set[int]:
+    """Those of the workers' states of a step. Of what is left at a fall each tells the place."""
+    every = (x for rank in memory.here for x in memory.area(rank).generations())
+    return {x.number for x in every if x.step == step}

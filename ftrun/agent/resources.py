@@ -20,6 +20,7 @@ from typing import TypeVar
 from ftrun.agent.nvml import GpuTable, NotReadable, open_gpus
 from ftrun.agent.worker_facts import WorkerMeter, WorkerProcess
 from ftrun.base import clock
+from ftrun.base.free_memory import MEMINFO, machine_memory
 from ftrun.core.agent.events import ShowNotice
 from ftrun.core.agent.node_resources import (
     Gpu,
@@ -37,7 +38,6 @@ MEASURE_AFTER_S = 1.0
 GPU_WAIT_S = 20.0
 GPU_LOOK_S = 0.25
 SAY_AFTER_S = 1.0
-MEMINFO = Path("/proc/meminfo")
 
 _T = TypeVar("_T")
 Show = Callable[[ShowNotice], None]
@@ -183,16 +183,11 @@ class ResourceWatch:
 
 def memory(path: Path = MEMINFO) -> list[Resource]:
     """The machine's memory; none if it cannot be read."""
-    rows = {}
-    try:
-        for line in path.read_text().splitlines():
-            name, _, rest = line.partition(":")
-            rows[name] = int(rest.split()[0]) << 10
-        free, total = rows["MemAvailable"], rows["MemTotal"]
-    except (OSError, KeyError, ValueError, IndexError):
+    known = machine_memory(path)
+    if known is None:
         return []
     advice = "The kernel will kill a process: use smaller batches, or fewer data loader workers."
-    return [Resource("memory", free, total, advice)]
+    return [Resource("memory", *known, advice)]
 
 
 def disk(directory: Path) -> list[Resource]:

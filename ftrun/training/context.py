@@ -8,16 +8,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ftrun.base import defaults
 from ftrun.base.errors import UserError
 from ftrun.core.ids import WorkerKey
 
 if TYPE_CHECKING:
-    from ftrun.training.engine import Engine
     from ftrun.training.keeper import Keeper
-    from ftrun.training.resuming import Resuming
 
 Place: TypeAlias = "tuple[int | None, bool]"
 """A step, None before the first one, and whether it is its peers', because the worker heals."""
@@ -109,7 +107,7 @@ class Process:
     leave: Callable[[], None] | None = None
     before_claim: Callable[[], None] | None = None
     keeper: Keeper | None = None
-    left: Callable[[Engine], Resuming | None] | None = None
+    left: Callable[[Any], Any] | None = None
 
 
 def install(context: WorkerContext) -> None:

@@ -13,9 +13,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.worker.events import Event
 
 if TYPE_CHECKING:
-    from ftrun.training.engine import Engine
     from ftrun.training.reductions import Reduction
-    from ftrun.training.resuming import Resuming
 
 
 class Keeper(Protocol):
@@ -29,7 +27,7 @@ class Keeper(Protocol):
     def vote_group(self, timeout_s: float) -> Any:
         """The process group for the votes of this replica group."""
 
-    def resuming(self, engine: Engine) -> Resuming | None:
+    def resuming(self, engine: Any) -> Any:
         """A claim to the state that this replica's earlier processes have left in memory, for the
         first Manager; None: there is none."""
 

@@ -12,16 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, TypeAlias
 
 from ftrun.base.errors import UserError
 from ftrun.training import context as process
 from ftrun.training.context import Place, WorkerContext
 from ftrun.training.keeper import Keeper
-
-if TYPE_CHECKING:
-    from ftrun.training.engine import Engine
-    from ftrun.training.resuming import Resuming
 
 
 class Seat:
@@ -46,7 +42,7 @@ class Seat:
         """What keeps this worker, so that another process can take its place; None: none does."""
         return None
 
-    def left(self, engine: Engine) -> Resuming | None:  # noqa: ARG002
+    def left(self, engine: Any) -> Any:  # noqa: ARG002
         """A claim to what this replica's earlier processes have left; None: there is none."""
         return None
 
@@ -91,7 +87,7 @@ class ProcessSeat(Seat):
     def keeper(self) -> Keeper | None:
         return None if self.managers_before() else process.Process.keeper
 
-    def left(self, engine: Engine) -> Resuming | None:
+    def left(self, engine: Any) -> Any:
         keeper, claim = process.Process.keeper, process.Process.left
         if keeper is not None:
             return keeper.resuming(engine)

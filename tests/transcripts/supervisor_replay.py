@@ -223,11 +223,11 @@ class Replay:
                 return f"send {self._sent(message)}"
             case e.SendToWorkers(lease):
                 return f"all workers <- lease until {lease.until_s:g}"
-            case e.SendToReplica(_, _, m.AnotherForm(form, reason)):
-                return f"{self._of(instruction)} <- wants {form}: {reason}"
             case e.LookAtMemory():
                 return "look at the memory"
             case e.SendToReplica(_, _, order):
+                if isinstance(order, m.AnotherForm):
+                    return f"{self._of(instruction)} <- wants {order.form}: {order.reason}"
                 where = " of a quorum" if order.in_quorum else ""
                 return f"{self._of(instruction)} <- leave now{where}: {order.reason.value}"
             case e.AskWorker(key):

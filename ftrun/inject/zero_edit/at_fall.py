@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from ftrun.base.free_memory import LEFT_SHARE, free_bytes
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.inherited import Inherited
@@ -138,7 +139,12 @@ class AtFall:
         area.lay_out_states()
         # Those that leave it at another place are not behind by as many steps.
         number = place.step + 1
-        area.write(number, packed(head, [b"", *random]), given.leaves, machine.state.step, {}, {})
+        text = packed(head, [b"", *random])
+
+        def has_room(more: int) -> bool:
+            return more < free_bytes(left=LEFT_SHARE)
+
+        area.write(number, text, given.leaves, machine.state.step, {}, {}, has_room=has_room)
         return ""
 
     def _place(self, step: int, count: int) -> Place:

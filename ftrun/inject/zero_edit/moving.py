@@ -217,7 +217,8 @@ class Moving:
             if not is_lead:
                 who += f" (its worker {here.group_rank})"
             is_new = not taken.has_left and not here.restarts
-            told.say(f"{who} joined at {place.words()}{taken.words(is_new=is_new)}")
+            again = "" if not place.again else f", and goes through {_steps(place.behind)} again"
+            told.say(f"{who} joined at {place.words()}{again}{taken.words(is_new=is_new)}")
         was_away = here.restarts and not script.peers.have_gone_back
         if here.replica_id == "0" and was_away and not here.group_rank:
             told.say(
@@ -226,6 +227,10 @@ class Moving:
             )
         if self._script.trial is not None and is_lead:
             self._script.trial.has_joined(place.words(), taken.changed, taken.lacking)
+
+
+def _steps(number: int) -> str:
+    return "the step since" if number == 1 else f"the {number} steps since"
 
 
 def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ftrun.agent import group_memory
-from ftrun.agent.group_memory import MemorySnapshots, free_bytes
+from ftrun.agent.group_memory import MemorySnapshots
+from ftrun.base.free_memory import free_bytes
 from ftrun.core.ids import WorkerKey
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
@@ -284,6 +285,46 @@ def test_all_replicas_begin_again_from_what_one_of_them_has(tmp_path: Path) -> N
 
     told: list[str] = []
     asyncio.run(run())
+
+
+def test_what_is_left_at_a_fall_is_kept_until_all_train_again(tmp_path: Path) -> None:
+    """A state that is left at another place is not used beside the one that is shared."""
+
+    async def run() -> None:
+        settings = resolved(**{**ON, "memory_snapshots": "off", "replicas": 4})
+        known = MemorySnapshots(settings, tmp_path, told.append)
+        assert known.is_left_only
+
+        def leaves(replica_id: str, *numbers: int) -> None:
+            known.make(replica_id, f"{replica_id}a")
+            for rank, number in enumerate(numbers):
+                memory = GroupMemory.open(known.starts(f"{replica_id}a", rank))
+                memory.area(rank).lay_out_states()
+                memory.area(rank).write(number, b"", [], 7, {}, {})
+                memory.close()
+
+        def begins(replica_id: str, name: str) -> str:
+            known.make(replica_id, name, 7)
+            _, *left = known.starts(name, 0).split()
+            return "".join(left).partition(LEFT)[2].partition(LEFT)[0]
+
+        leaves("0", 5, 5)
+        leaves("1", 5)  # one of its workers has died
+        leaves("2", 7, 7)
+        leaves("3", 5, 7)  # its workers have not noted the same steps
+        assert known.held() == (("0", 7), ("2", 7))
+        known.share("0", 7)
+        for replica_id in "0123":
+            known.free(f"{replica_id}a")
+        assert [begins(x, f"{x}b") for x in "0123"] == ["0", "0", "0", "0"]
+        known.drop("")
+        assert known.held() == ()
+        assert begins("0", "0c") == ""
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+    assert told == []
 
 
 def test_the_newest_snapshot_on_the_disk_is_held_too(tmp_path: Path) -> None:

@@ -38,13 +38,20 @@ from ftrun.agent.workers import WorkerServer
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, assert_never
 from ftrun.base.timer import DeadlineTimer
-from ftrun.config.forms import leaves_state, standbys_of, why_no_memory_snapshots
+from ftrun.config.forms import (
+    in_form,
+    injection,
+    leaves_state,
+    standbys_of,
+    why_no_memory_snapshots,
+)
 from ftrun.core import messages as m
 from ftrun.core.agent import events as e
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.settings import SupervisorSettings
 from ftrun.core.agent.standby import StandbyRules
 from ftrun.core.agent.supervisor import Supervisor
+from ftrun.core.forms import MEMORY, Form
 from ftrun.core.ids import WorkerKey
 from ftrun.core.version import unlike_version
 from ftrun.protocol.embedding import Embedding, ServiceAddress
@@ -186,6 +193,7 @@ class Agent:
             **{**s.shared_with(SupervisorSettings), "standbys": self._standbys},
             has_memory_snapshots=not why_no_memory_snapshots(s),
             leaves_state=leaves_state(s),
+            keeps_one_world=injection(in_form(s, Form.ONE_WORLD)) == MEMORY,
             waits_for_mends=s.waits_for_mends,
             spans=s.spans,
             agent_id=self._life,

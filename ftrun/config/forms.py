@@ -114,8 +114,8 @@ def standbys_of(settings: RunSettings) -> int:
 def in_form(settings: RunSettings, form: Form) -> RunSettings:
     """The settings of the same run in another form.
 
-    ``ONE_WORLD``: as with ``--replicas 1``, all workers in the one replica. Snapshots of replicas
-    are none of that, and it writes none.
+    ``ONE_WORLD``: as with ``--replicas 1``, all workers in the one replica, with memory snapshots
+    if such a group would have them. Snapshots of replicas are none of that, and it writes none.
     """
     if form is Form.EXPLICIT:
         return replace(settings, inject=WATCHED)
@@ -125,9 +125,8 @@ def in_form(settings: RunSettings, form: Form) -> RunSettings:
     if stdin is not None:
         replica, _, rank = stdin.partition(".")
         stdin = f"0.{int(replica) * workers + int(rank or 0)}"
-    return replace(
+    world = replace(
         settings,
-        inject=Form.EXPLICIT.value,
         replicas=1,
         min_replicas=1,
         workers_per_replica=settings.replicas * workers,
@@ -135,3 +134,5 @@ def in_form(settings: RunSettings, form: Form) -> RunSettings:
         snapshot=None,
         resume=None,
     )
+    kept = replace(world, inject=AUTO)
+    return replace(world, inject=Form.EXPLICIT.value) if why_no_memory_snapshots(kept) else kept

@@ -91,7 +91,9 @@ class FromWorkers(Part):
         workers = self._settings.replicas * self._settings.workers_per_replica
         has_committed = any(one.has_committed for one in self._slots)
         why = f", from step 0 (or the script's own checkpoint){why}" if has_committed else ""
-        self._out.add(words.begins_again(slot.replica_id, form, reason, workers, why))
+        is_kept = self._settings.keeps_one_world
+        known = slot.replica_id, form, reason, workers, why
+        self._out.add(words.begins_again(*known, is_kept=is_kept))
         self._ending.begin_again(form, reason)
 
     def _failure_reported(self, key: WorkerKey, report: m.FailureReport) -> None:

@@ -28,7 +28,8 @@ class SupervisorSettings:
     of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
     once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
     job ends, and has its exit code. ``has_memory_snapshots``: a worker that dies may be replaced
-    alone (replacing.py). ``leaves_state``: see together.py. ``waits_for_mends``: see JobSpec.
+    alone (replacing.py). ``leaves_state``: see together.py. ``keeps_one_world``: the job has memory
+    snapshots if it becomes one world. ``waits_for_mends``: see JobSpec.
     ``spans``: the workers of the one group are on several nodes.
     """
 
@@ -55,6 +56,7 @@ class SupervisorSettings:
     exits_with_job: bool = False
     has_memory_snapshots: bool = False
     leaves_state: bool = False
+    keeps_one_world: bool = False
     waits_for_mends: bool = False
     spans: bool = False
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -145,12 +145,16 @@ def nothing_held(has_memory: bool, can_leave: bool) -> str:
 
 
 def begins_again(
-    replica_id: str, form: Form, reason: str, workers: int, why: str = ""
+    replica_id: str, form: Form, reason: str, workers: int, why: str, *, is_kept: bool
 ) -> ShowNotice:
-    """The run begins again in another form. ``workers``: of all replicas. ``why``: from where."""
+    """The run begins again in another form. ``workers``: of all replicas. ``why``: from where.
+    ``is_kept``: one world has memory snapshots."""
+    how = "that restarts as a whole"
+    if is_kept:
+        how += " where no memory snapshot replaces a worker"
     then = {
         Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {workers} workers "
-        f"that restarts as a whole{why}",
+        f"{how}{why}",
         Form.EXPLICIT: "ftrun begins again with each replica as a world of its own, as "
         "--inject explicit does",
         Form.DDP: "ftrun begins again with all replicas as one world, as --inject ddp does",

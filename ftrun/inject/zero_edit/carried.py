@@ -6,6 +6,7 @@ Objects are matched by the order in which the script made them. Not here: the pl
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 from collections import Counter
@@ -234,7 +235,10 @@ def _has_form(optimizer: Any) -> bool:
         return True  # mostly so
     if kind not in _FORMS:
         code = getattr(inspect.unwrap(kind.state_dict), "__code__", None)
-        form = optimizer.state_dict() if code and "state_dict" in code.co_names else None
+        form = None
+        if code and "state_dict" in code.co_names:
+            with contextlib.suppress(RuntimeError):  # of what the ranks share out
+                form = optimizer.state_dict()
         _FORMS[kind] = isinstance(form, dict) and {"state", "param_groups"} <= form.keys()
     return _FORMS[kind]
 

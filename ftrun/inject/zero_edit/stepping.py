@@ -100,7 +100,8 @@ class Stepping:
         self._patch_scaler()
 
     def _note_optimizer(self, made: Any) -> None:
-        if any(kind.__name__ == "ZeroRedundancyOptimizer" for kind in type(made).__mro__):
+        is_shared_out = any(x.__name__ == "ZeroRedundancyOptimizer" for x in type(made).__mro__)
+        if is_shared_out and self._script.memory is None:  # else each rank has its own part back
             self.on_unfit(
                 f"{call_site()}: ZeroRedundancyOptimizer splits its state over the replicas, so "
                 "that a part of it is lost with each one. Use a whole optimizer, or FSDP2 within "

@@ -86,7 +86,7 @@ _NONE = Plan((), (), ())
 def _not_carried(refused: Mapping[str, Any]) -> list[str]:
     lines = [f"not carried: {refused['reason']}"]
     if refused["form"] == "world":
-        lines.append("under --replicas it runs as under torchrun: one world, restarted as a whole")
+        lines.append("under --replicas it runs as one world; try that: --workers-per-replica N")
     else:
         lines.append("it uses ftrun itself: the script decides what heals")
     return lines

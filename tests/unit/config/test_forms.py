@@ -44,8 +44,10 @@ def test_scripts_that_may_heal_are_open(changes: dict[str, Any], expected: str) 
 def test_one_world_is_one_group_of_all_workers() -> None:
     found = in_form(settings(min_replicas=2, stdin="3.0"), Form.ONE_WORLD)
     assert (found.replicas, found.min_replicas, found.workers_per_replica) == (1, 1, 4)
-    assert (found.inject, found.stdin) == ("explicit", "0.3")
-    assert injection(found) == "explicit"  # it never asks for another form
+    assert found.stdin == "0.3"
+    assert injection(found) == "memory"  # it never asks for another form
+    off = in_form(settings(memory_snapshots="off"), Form.ONE_WORLD)
+    assert injection(off) == off.inject == "explicit"
     several = in_form(settings(workers_per_replica=2, stdin="3.1"), Form.ONE_WORLD)
     assert (several.workers_per_replica, several.stdin) == (8, "0.7")
     stored = in_form(settings(snapshot=Path("s"), resume="r"), Form.ONE_WORLD)

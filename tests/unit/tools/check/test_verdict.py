@@ -457,7 +457,7 @@ def test_a_death_in_an_evaluation_may_change_what_it_finds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "words"), [("world", "one world, restarted"), ("explicit", "uses ftrun itself")]
+    ("form", "words"), [("world", "one world; try that"), ("explicit", "uses ftrun itself")]
 )
 def test_a_script_that_is_not_carried(form: str, words: str) -> None:
     refused = Run(1, False, {"form": form, "reason": "a.py:3: no"}, {})

@@ -25,7 +25,7 @@ behind its step, whose it is, and ``LEFT``, that of what its group's earlier pro
 Where all replicas begin again together, it is what those of one of them have."""
 AT_FALL = "FTRUN_MEMORY_AT_FALL"
 """The same where no snapshots are taken: what is left there is left when all are about to begin
-again together (inject/zero_edit/leaving.py)."""
+again together (inject/zero_edit/at_fall.py)."""
 LEFT = "@"
 RESULTS_SHARE = 3
 """An area for results is such a part of the other one: as large as its logs."""

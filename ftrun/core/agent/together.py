@@ -17,7 +17,7 @@ A state that is torn, because its worker has died while it left it, is not held.
 again is no failure of theirs, so only one whose script has failed counts a restart. If they come to
 the same before a step is committed, the job is one world.
 
-Not here: what is left (inject/zero_edit/leaving.py), what is held (agent/group_memory.py), other
+Not here: what is left (inject/zero_edit/at_fall.py), what is held (agent/group_memory.py), other
 forms (from_workers.py).
 """
 

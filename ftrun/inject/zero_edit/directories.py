@@ -18,6 +18,9 @@ files. So a newcomer's packages find in a directory what their predecessors foun
 directories that those have made none is there until it is made again. What has made a directory,
 and names it in an attribute, keeps the run's table: its values count (values/walk.py).
 
+A life that ends before its first step has begun nothing that the run could go on with. So who
+follows it, and joins nobody, is given its directories in the same way.
+
 Not here: what is written to files (rewriting.py, files.py).
 """
 
@@ -82,6 +85,7 @@ class Directories:
 
     Attributes:
         is_successor: a worker of this slot has trained before.
+        begins_again: the last one has not, and has ended.
     """
 
     def __init__(self, script: Script) -> None:
@@ -98,20 +102,22 @@ class Directories:
         self._later: set[str] = set()  # what this life has not made again so far
         self._is_asking = False  # so that what is called in turn gets the truth
         self._writers: list[weakref.ref[Any]] = []
-        self.is_successor = self._repeats = self._ends = self._is_same = False
+        self.is_successor = self._repeats = self._ends = self._is_same = self.begins_again = False
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         entries = [head for head, _ in read(path)]
-        for made, links, absent, listed, since, ends in entries[:1]:
+        for has_begun, made, links, absent, listed, since, ends in entries[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
-            self._absent.update(absent)
-            self._listed.update(listed)
-            self._since = [*since, *entries[1:]]
-            self.is_successor, self._repeats, self._ends = True, ends, ends
+            self.is_successor, self.begins_again = has_begun, not has_begun
+            if has_begun:
+                self._absent.update(absent)
+                self._listed.update(listed)
+                self._since = [*since, *entries[1:]]
+                self._repeats = self._ends = ends
         if script.is_in_place:
             self._is_same = self._repeats = True
-        elif script.memory is not None:
+        elif script.memory is not None and self.is_successor:
             # A worker that replaces another in its group is to take the same way, so it is always
             # told the same; any other one of a group begins anew.
             self._is_same = self._repeats = script.memory.world.is_newcomer
@@ -199,6 +205,9 @@ class Directories:
         self._asked[whole] += 1
         truth = None if names is None else {*names}
         if not self.is_successor:
+            if truth and not is_by_it and self.begins_again:
+                truth -= {x for x in truth if os.path.join(whole, x) in self._later}
+                names = [x for x in names or () if x in truth]
             known = [x for one in self._listed.values() for x in one]
             count = sum(len(x or ()) for x in known) + len(names or ())
             if len(known) < ABSENT_MAX:
@@ -233,7 +242,7 @@ class Directories:
             return False
         self._is_asking = True
         try:
-            is_known = _whole(path) in self._later and self._drafts.joins()
+            is_known = _whole(path) in self._later and self._follows()
             return is_known and (self._is_same or not is_by_script(deep))
         finally:
             self._is_asking = False
@@ -267,21 +276,35 @@ class Directories:
                 self._drafts.made(path)
                 self._made_since(path)
             return
+        was_later, follows = whole in self._later, self._follows()
         self._later.discard(whole)
         self._find_writer(whole, sys._getframe(1))
         kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
-        if is_free and self._drafts.joins() and self._takes(kind, whole):
+        if is_free and follows and self._takes(kind, whole):
             return
         if os.path.isdir(whole) and (
             any(whole.startswith(f"{os.path.realpath(x)}{os.sep}") for x in self._links)
-            or (self._drafts.joins() and (kind, whole) in self._theirs)
+            or (follows and (kind, whole) in self._theirs)
+            or (self.begins_again and was_later)
         ):
+            self._keep(kind, whole)
             return  # its predecessor's, which the script makes anew
         _PLAIN(path, mode)
         self._drafts.made(path)
+        self._keep(kind, whole)
+
+    def _follows(self) -> bool:
+        """Whether its predecessor's directories are this worker's, before its first step."""
+        return self.begins_again or self._drafts.joins()
+
+    def _keep(self, kind: str, whole: str) -> None:
+        """Note what was made; who follows a life that ends before its first step goes on in it."""
         if len(self._made) < MADE_MAX:
             self._made.append((kind, whole))
+        if not self.is_successor:
+            theirs = [x for x in self._theirs if x not in self._made]
+            self._journal.begin([False, [*self._made, *theirs], self._links, {}, {}, [], False])
 
     def writers(self) -> list[Any]:
         """Objects of packages that have made a directory, and name it: they write a run's table."""
@@ -306,19 +329,21 @@ class Directories:
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""
         self._theirs = [(kind, path) for kind, path in self._made if os.path.isdir(path)]
+        self.begins_again = False
         self._leave()
 
     def joined(self) -> None:
         """This replica has come to its peers, perhaps with the answers that its predecessor got."""
         if self.is_successor:
             self._leave(ends=self._ends)
+        elif self._made:  # the first one here
+            self.begins()
 
     def _leave(self, *, ends: bool = False) -> None:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
-        self._journal.begin(
-            [self._theirs, self._links, self._absent, self._listed, self._since, ends]
-        )
+        looked = self._absent, self._listed
+        self._journal.begin([True, self._theirs, self._links, *looked, self._since, ends])
 
     def _made_since(self, path: Any) -> None:
         """The script, or a package for it, has made a directory in training."""
@@ -341,8 +366,9 @@ class Directories:
             return whole in self._links  # of a life that was killed
         os.symlink(found[0], whole)
         self._links.append(whole)
-        self._leave(ends=self._ends)
-        self._made.append((kind, found[0]))
+        if self.is_successor:
+            self._leave(ends=self._ends)
+        self._keep(kind, found[0])
         told.say(
             f"rank {self._drafts.rank} goes on in the directory {os.path.relpath(found[0])}, which "
             f"its predecessor has made, under the name {os.path.basename(whole)} too"

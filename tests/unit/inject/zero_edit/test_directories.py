@@ -9,6 +9,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -266,6 +267,43 @@ def test_a_package_finds_the_same_free_number(is_in_place: bool) -> None:
     newest.install(patches)
     assert known["Logger"]().directory == "logs/4"
     patches.undo()
+
+
+@pytest.mark.parametrize("is_of_group", [False, True])
+def test_who_follows_a_life_without_a_step_goes_on_in_its_directories(is_of_group: bool) -> None:
+    """Seen: all workers began again before the first step, and Lightning's logger in version_1."""
+    known: dict[str, Any] = {"__name__": "logger"}
+    exec(compile(LOGGER, "/x/site-packages/logger.py", "exec"), known)
+    os.makedirs("logs/0")
+    worker: Any = Worker(directory=Path.cwd())
+    if is_of_group:
+        worker.memory = SimpleNamespace(world=SimpleNamespace(is_newcomer=False))
+    patches = Patches()
+    for number in range(4):
+        now = Directories(worker)
+        now.install(patches)
+        assert known["Logger"]().directory == "logs/1"
+        look = "import os; found = os.path.isdir('logs/1/media')"
+        exec(compile(look, "/x/site-packages/logger.py", "exec"), known)
+        assert not known["found"]
+        exec(compile("import os; os.mkdir('logs/1/media')", "/x/site-packages/l.py", "exec"), {})
+        if number != 1:  # that one ends before
+            make(now, f"run-at-{number}")
+        patches.undo()
+    now.begins()
+    assert {os.path.realpath(x) for x in glob.glob("run-at-*")} == {os.path.realpath("run-at-0")}
+    anew = Directories(worker)
+    anew.install(patches)
+    assert known["Logger"]().directory == "logs/2", "a run has begun in it"
+    patches.undo()
+
+
+def test_a_newcomer_without_a_predecessor_has_trained_once_it_has_joined() -> None:
+    newcomer = life(joins=True)
+    make(newcomer, "run-1")
+    assert life().begins_again and not life().is_successor
+    newcomer.joined()
+    assert life().is_successor and not life().begins_again
 
 
 def test_what_a_package_finds_elsewhere_is_its_own(tmp_path: Path) -> None:

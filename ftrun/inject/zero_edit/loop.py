@@ -250,11 +250,13 @@ class Loop:
         manager = script.made or script.manager()
         place = script.come_to(draws, is_late=is_late)
         script.at_fall.looks()
-        if not self._course.now.has_stepped:
+        is_first = not self._course.now.has_stepped
+        if is_first:
             script.charge.take(manager)
+        loaded = script.start(manager, allow_heal=place is not None)
+        if is_first:  # until all were there, one that died would have ended this life, too
             script.directories.begins()
             script.repeated.begins()
-        loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
             is_drawn = not any(x.begins_steps for x in draws)

@@ -81,8 +81,8 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
 def leaves_state(settings: RunSettings) -> bool:
     """Whether workers leave their state in their launcher's memory where all replicas are about to
     begin again together: where no memory snapshots hold it, and this launcher alone decides."""
-    is_alone = settings.lighthouse is None and settings.nodes == 1
-    return is_alone and may_carry(settings) and bool(why_no_memory_snapshots(settings))
+    is_alone = settings.lighthouse is None and settings.nodes == 1 and settings.replicas > 1
+    return is_alone and injection(settings) == AUTO and bool(why_no_memory_snapshots(settings))
 
 
 def sees_gpus(settings: RunSettings) -> bool:

@@ -31,7 +31,7 @@ from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.inherited import Inherited
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.refusals import refuse_away
+from ftrun.inject.zero_edit.refusals import KILL_WAIT_S, LEAVING_S, refuse_away
 from ftrun.inject.zero_edit.states import STEPPING
 from ftrun.inject.zero_edit.values.journal import packed
 from ftrun.snapshots.group_memory import AT_FALL, LEFT, GroupMemory
@@ -109,7 +109,7 @@ class AtFall:
             if why:
                 here = self._script.here
                 told.say(f"replica {here.replica_id} does not leave its state in memory: {why}")
-        refuse_away(reason)
+        refuse_away(reason, LEAVING_S if self.is_on else KILL_WAIT_S)
 
     # ------------------------------------------------------------ a state
 

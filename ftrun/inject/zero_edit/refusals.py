@@ -27,9 +27,10 @@ from ftrun.training.context import WorkerContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OURS = f"{Path(ftrun.__file__).parent}{os.sep}"
-KILL_WAIT_S = 90.0
-"""The agent kills this process, as soon as all others have left their states; on several nodes the
-job ends instead."""
+KILL_WAIT_S = 5.0
+"""The agent kills this process at once; on several nodes the job ends instead."""
+LEAVING_S = 90.0
+"""Or once all others have left their states (core/agent/together.py)."""
 
 
 class Refused(UserError):
@@ -72,13 +73,13 @@ def refuse(text: str) -> NoReturn:
     want(Form.ONE_WORLD, text)
 
 
-def refuse_away(text: str) -> NoReturn:
+def refuse_away(text: str, wait_s: float = KILL_WAIT_S) -> NoReturn:
     """Refuse what cannot be followed only while a rank is away: all replicas may begin again.
 
     Raises:
         Refused: always.
     """
-    want(Form.TOGETHER, text)
+    want(Form.TOGETHER, text, wait_s)
 
 
 def refuse_own(error: Exception, *, must_be: bool = False) -> None:
@@ -130,8 +131,9 @@ def ours(handler: F) -> F:
     return handled  # type: ignore[return-value]
 
 
-def want(form: Form, text: str) -> NoReturn:
-    """Ask the agent to begin again in ``form``, if this process may.
+def want(form: Form, text: str, wait_s: float = KILL_WAIT_S) -> NoReturn:
+    """Ask the agent to begin again in ``form``, if this process may; it kills this process within
+    ``wait_s``.
 
     Raises:
         Refused: always. The script may catch it, but the agent kills this process.
@@ -140,5 +142,5 @@ def want(form: Form, text: str) -> NoReturn:
     note_refusal(form.value, text)
     if here is not None:
         _report(here, form.value, text)
-        threading.Event().wait(KILL_WAIT_S)  # the script must not go on, whatever it catches
+        threading.Event().wait(wait_s)  # the script must not go on, whatever it catches
     raise Refused(text, is_reported=here is not None)

@@ -11,15 +11,20 @@ drawn, has a place, the successor stands there. Else it stands at the last place
 the steps since, as a newcomer does that is behind (ending.py). All ranks make the calls of these
 steps again, and the state is given once more at the call at which this worker stands.
 
-Only the main thread leaves a state, where the script makes such a call or waits for its peers: what
-another thread finds out, or the launcher asks for, waits until it comes there.
+The main thread leaves its state, where the script makes such a call or waits for its peers: what
+another thread finds out, or the launcher asks for, waits until it comes there. In a step it may
+wait in a backward pass, in no code of ftrun's. Then another thread leaves the state, as it would
+serve it.
 
 Not here: the memory (snapshots/group_memory.py), how a state is claimed (inherited.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -31,9 +36,10 @@ from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import suspended, told
 from ftrun.inject.zero_edit.inherited import Inherited
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.refusals import KILL_WAIT_S, LEAVING_S, refuse_away
+from ftrun.inject.zero_edit.refusals import KILL_WAIT_S, LEAVING_S, Refused, refuse_away
 from ftrun.inject.zero_edit.states import STEPPING
 from ftrun.inject.zero_edit.values.journal import packed
+from ftrun.inject.zero_edit.values.units import versions_of
 from ftrun.snapshots.group_memory import AT_FALL, LEFT, GroupMemory
 from ftrun.snapshots.states import described
 from ftrun.training import context
@@ -43,6 +49,10 @@ from ftrun.training.resuming import Resuming
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
     from ftrun.training.engine import Engine
+
+LOOK_S = 0.25
+"""A main thread that is twice at the same instruction waits, or is in a long call: what it changes
+in that is seen."""
 
 
 class AtFall:
@@ -57,7 +67,9 @@ class AtFall:
         own, *others = os.environ.get(AT_FALL, "").split() or [""]
         self._own, self._left = own, "".join(x for x in others if LEFT in x)
         self.is_on = bool(own)
-        self._has_left = False
+        self._lock, self._is_over, self._has_left = threading.Lock(), threading.Event(), False
+        if self.is_on:
+            script.world.on_again = self._watch
 
     def keep(self) -> None:
         """The script's Manager is about to be made."""
@@ -76,6 +88,21 @@ class AtFall:
             aborted = world.stop([*world.shells.values()])
         for built in aborted:
             built.abort()
+
+    def _watch(self) -> None:
+        threading.Thread(target=self._leave_unseen, name="ftrun-leaves", daemon=True).start()
+
+    def _leave_unseen(self) -> None:
+        """Leave the state if the main thread waits somewhere in a step."""
+        seen: Any = None
+        while not self._is_over.wait(LOOK_S):
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            stands = frame, frame and frame.f_lasti, self._script.made, self._script.steps
+            if stands == seen and self._script.course.now is STEPPING:
+                with contextlib.suppress(Refused):
+                    self.gives_up(self._script.world.why_again)
+                return
+            seen = stands
 
     def _claim(self, engine: Engine) -> Resuming | None:
         try:
@@ -100,16 +127,23 @@ class AtFall:
         Raises:
             Refused: always.
         """
-        if self.is_on and not self._has_left:
-            self._has_left = True  # whatever comes of it
-            try:
-                why = self._leave(since)
-            except Exception as error:  # noqa: BLE001  # of the script's functions, too: it asks
-                why = f"{type(error).__name__}: {error}"
-            if why:
-                here = self._script.here
-                told.say(f"replica {here.replica_id} does not leave its state in memory: {why}")
+        self._is_over.set()
+        if self.is_on:
+            with self._lock:
+                self._leave_once(since)
         refuse_away(reason, LEAVING_S if self.is_on else KILL_WAIT_S)
+
+    def _leave_once(self, since: int | None) -> None:
+        if self._has_left:
+            return
+        self._has_left = True  # whatever comes of it
+        try:
+            why = self._leave(since)
+        except Exception as error:  # noqa: BLE001  # of the script's functions, too: it asks
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            here = self._script.here
+            told.say(f"replica {here.replica_id} does not leave its state in memory: {why}")
 
     # ------------------------------------------------------------ a state
 
@@ -144,8 +178,12 @@ class AtFall:
         def has_room(more: int) -> bool:
             return more < free_bytes(left=LEFT_SHARE)
 
-        area.write(number, text, given.leaves, machine.state.step, {}, {}, has_room=has_room)
-        return ""
+        every = (leaf.data for leaf in given.leaves)
+        versions = versions_of([x for x in every if isinstance(x, torch.Tensor)])
+        then, step = versions(), machine.state.step
+        checks: Any = {"has_room": has_room, "is_whole": lambda: versions() == then}
+        is_whole = area.write(number, text, given.leaves, step, {}, {}, **checks)
+        return "" if is_whole else "it was changed while it was copied"
 
     def _place(self, step: int, count: int) -> Place:
         """Where a successor begins, with the state of so many steps; ``count``: the calls of the

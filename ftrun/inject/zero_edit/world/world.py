@@ -121,7 +121,8 @@ class World:
         has_plain: its calls may be plain ones (plain.py).
         unit: the calls of one of the script's that are several; None: there is no such.
         why_again: why all are about to begin again, as another thread has found; "": they are not.
-        leaves: whoever gives up leaves its state before it asks; ``asks``: the same without.
+        leaves: whoever gives up leaves its state before it asks; ``asks``: the same without;
+            ``on_again``: called once if another thread has found that all begin again.
         needs_all: the script has made a call that can be made only while all ranks are there.
         records: of what the latest calls have given, for newcomers.
         waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
@@ -164,6 +165,7 @@ class World:
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
         self.why_again, self.needs_all, self.leaves = "", False, False
         self.asks = gives_up
+        self.on_again: Callable[[], None] = lambda: None
         self.unit: list[Call] | None = None
         self.count = 0  # of the script's calls
         self._boundary_count = 0
@@ -307,8 +309,10 @@ class World:
     def begins_again(self, reason: str) -> None:
         """All are about to begin again: the main thread gives up where it waits. In any thread."""
         with self.changed:
-            self.why_again = self.why_again or reason
+            is_first, self.why_again = not self.why_again, self.why_again or reason
             self.changed.notify_all()
+        if is_first:
+            self.on_again()
 
     def _answer(self, shell: Shell, call: Call) -> None:
         """Answer a call that no peer comes to."""

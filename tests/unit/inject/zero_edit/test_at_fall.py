@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,7 @@ class Left:
         session = SimpleNamespace(machine=machine, healing=self.healing)
         self.script: Any = SimpleNamespace(
             made=SimpleNamespace(session=session, current_step=lambda: 7),
+            steps=7,
             course=SimpleNamespace(now=State.STEPPING),
             ending=SimpleNamespace(is_replaying=False, has_followed=False),
             world=SimpleNamespace(optimizer="", count=9, why_again=""),
@@ -157,6 +159,40 @@ def test_it_leaves_it_once(left: Left) -> None:
     left.script.world.why_again = "the others"
     with pytest.raises(Refused, match="the others"):
         kept.looks()
+
+
+def test_if_the_main_thread_waits_in_a_step_another_one_leaves_the_state(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the main thread waited in a backward pass, and its rank's values were its donor's."""
+    asked = threading.Event()
+
+    def asks(reason: str, wait_s: float) -> None:
+        assert reason == "no" and threading.current_thread() is not threading.main_thread()
+        asked.set()
+
+    monkeypatch.setattr(at_fall, "refuse_away", asks)
+    AtFall(left.script)
+    left.script.world.why_again = "no"
+    left.script.world.on_again()
+    assert asked.wait(60.0)
+    assert place_of(left)[:2] == (8, 7) and not left.told
+
+
+def test_what_changes_while_it_is_copied_is_not_left(
+    left: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = torch.zeros(4)
+
+    def free(left: float) -> int:
+        given.add_(1)
+        return 1 << 30
+
+    left.healing.tree = lambda: {"x": given}
+    monkeypatch.setattr(at_fall, "free_bytes", free)
+    left.asks()
+    assert not left.area.generations()
+    assert left.told[0].endswith("it was changed while it was copied")
 
 
 def test_without_such_memory_it_asks_alone(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:

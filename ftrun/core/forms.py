@@ -8,8 +8,9 @@ as explicit is still *watched*: it must make a Manager. No other form asks for o
 begins again twice at most.
 
 What cannot be followed only while a rank is away needs no other form. If a state of the job is held
-outside its workers, all replicas begin again from there, in the form that they have (``TOGETHER``).
-If they come to the same before a step is committed, or if no state is held, it is ``ONE_WORLD``.
+outside its workers, or those that train can leave it, all replicas begin again from there, in the
+form that they have (``TOGETHER``). If they come to the same before a step is committed, or if there
+is no state, it is ``ONE_WORLD``.
 
 Not here: what is observed (inject/zero_edit/attaching.py), what a form means for the settings
 (config/forms.py).
@@ -36,7 +37,8 @@ UNFIT = "unfit"
 class Form(Enum):
     """``EXPLICIT``: the script makes its Manager itself. ``DDP``: it is unmodified, and heals.
 
-    ``ONE_WORLD``: one group of all workers, which restarts as a whole: as under torchrun.
+    ``ONE_WORLD``: one group of all workers, as under torchrun, with memory snapshots if it may have
+    them.
     ``TOGETHER``: as it was, all replicas together, from a state that is held. ``RESIZED``: as it
     was, on another number of nodes; no script asks for it.
     """

@@ -38,6 +38,24 @@ for step in range(10**6):
     losses.append(loss.item())
 """
 
+SWAPS = """
+import os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.randn(400, 4), torch.randn(400, 1))
+for given, wanted in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):
+    time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    optimizer.zero_grad()
+    swapped = torch.empty_like(given)
+    dist.all_to_all_single(swapped, given)
+    (model(swapped) - wanted).pow(2).mean().backward()
+    optimizer.step()
+"""
 ADVERSARIES = """
 import os, time
 import torch, torch.distributed as dist
@@ -386,6 +404,15 @@ def test_two_steps_with_each_batch(tmp_path: Path) -> None:
     text = "\n".join(lines)
     assert any(int(step) % 2 for step in re.findall("killed.*, after step (\\d+)", text)), lines
     assert "equal to the undisturbed run: what each replica reads, parameters, optimizers" in text
+
+
+@pytest.mark.slow
+def test_replicas_that_begin_again_together(tmp_path: Path) -> None:
+    """Seen: it was said that the script cannot be carried after a death."""
+    (tmp_path / "swaps.py").write_text(SWAPS)
+    code, lines = check(tmp_path, "swaps.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    assert sum(" was killed " in line and " joined at " in line for line in lines) == 2, lines
 
 
 def test_random_numbers_go_on(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def want(form: Form, text: str, wait_s: float = KILL_WAIT_S) -> NoReturn:
         Refused: always. The script may catch it, but the agent kills this process.
     """
     here = _Process.here
-    note_refusal(form.value, text)
+    if form is not Form.TOGETHER:
+        note_refusal(form.value, text)
     if here is not None:
         _report(here, form.value, text)
         threading.Event().wait(wait_s)  # the script must not go on, whatever it catches

@@ -322,6 +322,9 @@ class World:
             self.records.append(call.record)
             self.count += 1
             bodies = shell.replays.pop(0) if shell.replays else None
+            if call.kind.needs_all:
+                name = call.kind.name
+                self._cannot(f"{call_site()}: {name}, which gives each rank another part")
             if bodies is not None and not _unlike(call, bodies):
                 call.take(call.decoded(bodies), None)
                 return

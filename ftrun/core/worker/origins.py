@@ -78,8 +78,7 @@ class Known:
         """Whether the two had different values while all replicas trained."""
         if not self.together:
             return False
-        donor, left = self.together[-1]
-        return type(donor) is not type(left) or bool(donor != left)
+        return not is_same(*self.together[-1])
 
     @property
     def is_shifted(self) -> bool:
@@ -111,6 +110,12 @@ class Known:
             return None
         (donor, left), (later_donor, later_left) = self.together
         return self.together if donor != later_donor and left != later_left else None
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are of one type and equal; so are two that are not a number."""
+    is_equal = one == other or (one != one and other != other)
+    return type(one) is type(other) and bool(is_equal)
 
 
 def origin(known: Known) -> Origin:

@@ -11,7 +11,7 @@ is known before any death: both have their values of the steps at which all repl
 | a framework's own value | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
 | its function was called again since: the predecessor's value is gone | the donor's |
-| it differed and grew on both (a sum by rank); loops stand alike | the donor's plus the difference |
+| it differed and grew on both (a sum by rank); loops stand alike | the donor's + the difference |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have advanced (a sum that each epoch resets) | the donor's, and named |
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |

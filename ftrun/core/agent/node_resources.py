@@ -113,7 +113,7 @@ class NodeResources:
 
 
 def still_used(gpu: Gpu, waited_s: float) -> ShowNotice:
-    """A GPU is not free in time; the worker starts all the same."""
+    """A GPU is not free in time, and the worker starts anyway."""
     who = ", ".join(f"pid {pid}" for pid in gpu.pids) or "a process that is not visible here"
     text = (
         f"GPU {gpu.index} still has {gpu.used_bytes >> 20} MiB in use after {waited_s:.0f} s, by "

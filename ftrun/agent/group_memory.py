@@ -301,7 +301,7 @@ class MemorySnapshots:
         for rank in known.here:
             calls = known.area(rank).rewind(boundary, has_logs=not known.spans)
             known.board.rewind(rank, calls)
-            if not known.board.read(rank, Word.STARTS):  # the state is from another node
+            if not known.board.read(rank, Word.STARTS):  # the state was loaded
                 known.board.set(rank, Word.STARTS, 1)
 
     def free(self, incarnation: str) -> None:

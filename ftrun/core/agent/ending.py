@@ -36,8 +36,8 @@ RECORDS_WAIT_S = 2.0
 class Ending(Part):
     """Whether and why this agent ends.
 
-    ``outcome``: of the slots that end with it. ``end_at``: when the agent ends without a cause;
-    None: not set. ``is_over``: ``EndAgent`` was returned.
+    ``outcome``: the outcome of the slots that end with it. ``end_at``: when the agent ends without
+    a cause; None: not set. ``is_over``: ``EndAgent`` was returned.
     """
 
     _stopping: Stopping

@@ -109,8 +109,8 @@ class ScriptTimerReleased:
 class WorkerSent:
     """A worker's message, for the lighthouse too or for its agent alone.
 
-    ``held``: with AnotherForm: whose whole state is held outside the workers, and of which step: a
-    replica's in memory, or "" for a snapshot on a disk.
+    ``held``, with AnotherForm: the whole states outside the workers, each as (replica, step). They
+    are in memory; the replica "" stands for a snapshot on a disk.
     """
 
     key: WorkerKey

@@ -187,7 +187,7 @@ class FromWorkers(Part):
             return
         of_step = {step: [whose for whose, x in sound if x == step] for _, step in sound}
         whole = [step for step, known in of_step.items() if len(known) == len(self._slots)]
-        step = max(whole or of_step)  # each goes on with all of its own, if it can
+        step = max(whole or of_step)  # each resumes from its own state, if it can
         whose = of_step[step][0]
         is_all = step in whole
         self._out.add(words.begins_together(slot.replica_id, reason, whose, step, is_all))

@@ -55,7 +55,7 @@ class Reaction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SignalRules:
-    """``handled``: those of --signals-to-handle; None: ftrun's own meaning of each.
+    """The rules of one run. ``handled``: the signals of --signals-to-handle, or None without it.
 
     ``preempt``: the number of --preempt-signal, or 0.
     """

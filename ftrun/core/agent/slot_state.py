@@ -147,8 +147,8 @@ class Slot:
 class SlotState(Slot):
     """A slot with its last incarnation. Deadlines are None while they are off.
 
-    Workers. ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death
-    is reported already. ``left``: group_ranks that left at a boundary. ``done``: those whose script
+    Workers. ``alive``: group_ranks whose process is not gone. ``dying``: the ones whose death is
+    reported already. ``left``: group_ranks that left at a boundary. ``done``: those whose script
     had ended before it was asked to stop. ``killed_on_request``: workers that people have killed.
     ``has_manager``: one of its workers has sent a message, so there is a Manager.
 
@@ -165,15 +165,15 @@ class SlotState(Slot):
     follows. ``has_failed``: the node's health is checked before the next start; ``is_checked``,
     ``is_healthy``: the check was requested, or has passed (health.py).
 
-    Replacements. ``replaced``: workers that died, until all make progress; ``mended``: those of the
-    last mend. ``untold``: mends that are not reported yet, until the fate of the step is known that
-    is ``awaited``. ``lives``: by rank, the number of restarts when it was started. ``look_at``:
-    when to check the board; ``slow_at``: when to report that it takes long. ``fall``: why the whole
-    group has failed after all; ``verdict``: its verdict, if the budget was charged already.
-    ``booked``: the number of the newest restart that a replacement has taken from the budget.
-    ``ending``: the ranks whose processes are not gone yet, after which all resume from memory;
-    ``rewound_to``: the step at which they have resumed. ``waits_from``: the step at which they can
-    resume, once a node has replaced a lost one.
+    Replacements. ``replaced``: workers that died, until all make progress; ``mended``: the workers
+    of the last mend. ``untold``: mends that are not reported yet, until the fate of the step is
+    known that is ``awaited``. ``lives``: by rank, the number of restarts when it was started.
+    ``look_at``: when to check the board; ``slow_at``: when to report that it takes long. ``fall``:
+    why the whole group has failed after all; ``verdict``: its verdict, if the budget was charged
+    already. ``booked``: the number of the newest restart that a replacement has taken from the
+    budget. ``ending``: the ranks whose processes are not gone yet, after which all resume from
+    memory; ``rewound_to``: the step at which they have resumed. ``waits_from``: the step at which
+    they can resume, once a node has replaced a lost one.
 
     Start. ``goes_after``: the incarnations here that train and have no quorum yet. The next start
     waits until ``goes_at``, or until they have a quorum.

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StandbyRules:
-    """``deaths_max``: after this many deaths in a row, with none used in between, none is kept.
+    """The rules for standbys. ``wanted``: the number that is kept ready.
 
-    ``parked``: those that the spawner has from the start.
+    ``deaths_max``: after this many deaths in a row, with none used in between, none is kept.
+    ``parked``: the standbys that the spawner has from the start.
     """
 
     wanted: int = 0

@@ -70,7 +70,8 @@ class Part:
 class Standing:
     """A member's position: its step, its activity, and its answer to the Interrupt.
 
-    ``reductions``: those of the step under way: "complete", "incomplete" or, without an answer, "".
+    ``reductions``: the reductions of the step under way: "complete", "incomplete" or, without an
+    answer, "".
     """
 
     replica_id: str

@@ -1,4 +1,4 @@
-"""The records that the books ask to keep, and those of an earlier life of the lighthouse.
+"""The records that the books ask to keep, and the records of an earlier life of the lighthouse.
 
 Not here: their content (account_record.py, incident_record.py), the files (lighthouse/).
 """

@@ -29,12 +29,13 @@ class Blame:
         self.ways: Counter[tuple[str, str]] = Counter()
 
     def failed(self, replica_ids: Iterable[str]) -> None:
-        """Each of these replicas has reported an error, or is silent."""
+        """Count an error of each of these replicas: it has reported one, or is silent."""
         self.errors.update(replica_ids)
 
     def unreached(self, reporter: Replica, host: str, live: Iterable[Replica]) -> None:
-        """A replica could not reach ``host``. If no other node has that host, the replica is to
-        blame.
+        """Count the failed path from ``reporter`` to ``host``.
+
+        If no other node has that host, count an error of the reporter.
         """
         named = sorted({r.agent_id for r in live if _is_at(r, host)} - {reporter.agent_id})
         if not named:
@@ -59,7 +60,7 @@ class Blame:
         return max(live, key=rank).replica_id
 
     def words(self, replica: Replica) -> str:
-        """Why this replica is the worst."""
+        """The reason why this replica is the worst."""
         named = self._named(replica.agent_id)
         if named <= self.errors[replica.replica_id]:
             return "it failed most often"

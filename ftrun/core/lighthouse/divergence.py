@@ -81,7 +81,7 @@ class Divergence:
     ``_reported``: incarnations that were reported already, and the step of the agreement before, or
     ``AT_END``. ``agreed``: the last state at which the parameters of all members, two at least,
     were equal; ``_witnesses``: those members. ``ends``: why the job must end; "": it need not.
-    ``_at_end``: the marks that are judged now are those of the scripts' ends.
+    ``_at_end``: the marks that are judged now were taken at the scripts' ends.
     """
 
     def __init__(self, state: MembershipState) -> None:

@@ -1,6 +1,8 @@
-"""means that what was asked for was done: by all replicas, or by at least as many as the user has
-stated (``--min-replicas``), and that they have ended alike as far as that was judged
-(divergence.py). Not here: when a job is over (leaving.py, forming.py), a job that fails.
+"""The exit code and the reason of a job whose scripts have all ended well. Pure.
+
+0 means that the job has done what was asked for: all replicas have, or at least as many as the user
+has stated (``--min-replicas``), and no difference between their ends is known (divergence.py). Not
+here: when a job is over (leaving.py, forming.py), a job that fails.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ class OutcomeStatus(TypedDict):
 class MembershipStatus(TypedDict):
     """The part of a status that the core knows.
 
-    ``scalars``: those of the first live member that has any. ``incidents``: the last ones.
+    ``scalars``: the scalars of the first live member that has any. ``incidents``: the last ones.
     ``recovery``: of a job with memory snapshots, else None.
     """
 

@@ -196,7 +196,7 @@ def _held_off(case: Case, survivors: Sequence[Candidate]) -> tuple[Candidate, ..
 def _without_outsiders(
     case: Case, survivors: tuple[Candidate, ...], *, may_decide: bool
 ) -> tuple[Candidate, ...]:
-    """The survivors without those of no quorum in force that would heal at a barred step (Q9).
+    """The survivors, without replicas of no quorum in force that would heal at a barred step (Q9).
 
     Such a replica was lost before, and returned while the job waited for the others. It joins
     later, unless the others are too few to train without it, or can decide only with it.
@@ -215,7 +215,8 @@ def _without_outsiders(
 def _without_barred(
     case: Case, members: tuple[Candidate, ...], choice: Choice | None
 ) -> tuple[Candidate, ...]:
-    """The members without ready replicas that would have to heal at a step that a holder bars (Q9).
+    """The members, without ready replicas that would have to heal at a step that a holder bars
+    (Q9).
 
     They join later if the ready holders of the state are enough to train without them. If there are
     no such holders, the survivors are too few, and only replicas that heal can help.

@@ -1,4 +1,4 @@
-"""Tells a silent peer from a lighthouse that was itself paused.
+"""Distinguishes a silent peer from a lighthouse that was itself paused.
 
 A lighthouse that was paused (a suspended machine, a starved process) finds every peer overdue,
 although their messages lie unread in its sockets. So no peer is given up at the first look: the

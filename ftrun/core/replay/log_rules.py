@@ -153,8 +153,8 @@ def begins(
     their calls from.
 
     Args:
-        logs, generations: those of this rank. A due step may have got no generation; its log is
-            then continued.
+        logs, generations: this rank's. A due step may have got no generation; its log is then
+            continued.
         begun: the number of calls that the rank has begun.
         is_full: the current log is full, so it is of no use.
         is_behind: the rank repeats calls whose log its predecessor has begun.

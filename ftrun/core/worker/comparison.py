@@ -151,7 +151,7 @@ class Comparison:
         return self.cleared == len(self.shapes) + self._ended
 
     def has_passed(self, question: Question) -> bool:
-        """Whether this is a later step of the same quorum than that of ``question``."""
+        """Whether this is a later step of the same quorum than the step of ``question``."""
         mine, asked = (self.tag.step, self.repeat), (question.tag.step, question.repeat)
         return self.tag.attempt == question.tag.attempt and mine > asked
 

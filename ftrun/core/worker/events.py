@@ -34,7 +34,7 @@ class OperationIssued:
     """One more reduction of this step.
 
     ``batched``: its result is handed out together with the others of its batch. ``closes``: it is
-    the last one of the batch. ``shape``: must be like that of the other replicas' operation.
+    the last one of the batch. ``shape``: must match the shape of the other replicas' operation.
     """
 
     batched: bool = False

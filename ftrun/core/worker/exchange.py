@@ -429,9 +429,9 @@ class Judgement:
 def judge(own: Contribution, found: Sequence[Contribution]) -> Judgement:
     """Compare the places of all contributions: the place of most replicas counts.
 
-    Of two places with equally many replicas, that of the lowest slot counts. Every member judges
-    the same contributions, so all get the same result. ``own``: this worker's contribution, which
-    need not be among those found.
+    Of two places with equally many replicas, the place of the lowest slot counts. Every member
+    judges the same contributions, so all get the same result. ``own``: this worker's contribution,
+    which need not be among those found.
     """
     places: dict[tuple[str, str], list[Contribution]] = {}
     for contribution in sorted(found, key=lambda c: replica_order(c.replica_id)):

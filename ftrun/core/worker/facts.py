@@ -85,7 +85,7 @@ class StepFacts:
         self.repeats = False  # it repeats, alone, the steps of the lost worker that it replaces
         self.asks_for_peers = self.has_asked_for_peers = False
         self.sets_up_together = False
-        """Its process groups are those of all replicas."""
+        """Its process groups span all replicas."""
         self.serves_between_steps = False
         """Only the training thread can read its state, so it is not served in the middle of a
         step.

@@ -83,13 +83,13 @@ class Row:
 class JoinVerdict:
     """The consequences of one step's rows, the same on all replicas (J1).
 
-    ``batches``: the number of replicas whose gradients are in the sum. ``divisor``: that of the
-    average; 0 if there are no gradients. ``has_leader``: some replica has a batch, perhaps one that
-    heals. ``has_follower``: some replica has none. ``is_over``: the Join ends with this step.
+    ``batches``: the number of replicas whose gradients are in the sum. ``divisor``: the divisor of
+    the average; 0 if there are no gradients. ``has_leader``: some replica has a batch, perhaps one
+    that heals. ``has_follower``: some replica has none. ``is_over``: the Join ends with this step.
     ``throws``: no replica commits it, and all raise. ``last_joiner``: the slot that ran out last;
     the same on all, and exactly one. ``settings``: followers with these settings step like the
-    leaders; None: no follower can. ``last_settings``: those of the last joiner. ``reason``: why no
-    follower can. ``is_known``: a leader has made a step before. ``number``: this Join's.
+    leaders; None: no follower can. ``last_settings``: the settings of the last joiner. ``reason``:
+    why no follower can. ``is_known``: a leader has made a step before. ``number``: this Join's.
     ``unlike``: slots with other terms.
     """
 
@@ -137,7 +137,7 @@ def _decode(fields: Sequence[int]) -> Row:
 def judge(rows: Mapping[int, Row]) -> JoinVerdict:
     """The verdict of a step; ``rows`` by slot, at least one.
 
-    The terms are those of the lowest slot that does not heal; if all heal, of the lowest one.
+    The terms are taken from the lowest slot that does not heal; if all heal, from the lowest one.
     """
     healthy = {slot: row for slot, row in rows.items() if not row.heals} or dict(rows)
     terms = healthy[min(healthy)].terms

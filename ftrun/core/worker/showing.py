@@ -55,7 +55,7 @@ class Showing(StepFacts):
         """The activity for a report that is sent now, and its seconds so far.
 
         Later ticks are compared with this report. Otherwise a tick's activity would not be reported
-        if it were that of an earlier tick.
+        if it equalled that of an earlier tick.
         """
         activity, since = self.activity()
         self.shown.reported(activity)

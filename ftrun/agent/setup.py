@@ -15,7 +15,10 @@ from ftrun.config.settings import RunSettings
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """``launch``: its spawner. ``runtime_dir``: of mode 0700; removed when the agent ends."""
+    """The parameters of one agent. ``launch``: its spawner.
+
+    ``runtime_dir``: a directory of mode 0700, which is removed when the agent ends.
+    """
 
     settings: RunSettings
     machine: Machine

@@ -34,8 +34,9 @@ UNFIT = "unfit"
 
 
 class Form(Enum):
-    """``EXPLICIT``: the script makes its Manager itself. ``DDP``: it is unmodified, and heals.
+    """The form in which the workers of a run train.
 
+    ``EXPLICIT``: the script makes its Manager itself. ``DDP``: the script is unmodified, and heals.
     ``ONE_WORLD``: one group of all workers, which restarts as a whole, as under torchrun.
     ``TOGETHER``: the same form, all replicas together, from a state that is held. ``RESIZED``: the
     same form on another number of nodes; no script asks for it.

@@ -263,8 +263,9 @@ class Keeping:
 
 
 class _Server(ProvenServer):
-    """``find``: returns a rank's state at a step, which the server releases, and the rank's
-    notes.
+    """Serves states to other nodes.
+
+    ``find``: returns a rank's state at a step, which the server releases, and the rank's notes.
     """
 
     find: Callable[[str, int, int], tuple[Held, bytes] | None] = lambda *_: None

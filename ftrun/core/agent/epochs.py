@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 @dataclass
 class EpochGuard:
-    """``highest``: the highest epoch of a Welcome that was accepted; 0: none was."""
+    """The epochs that an agent accepts.
+
+    ``highest``: the highest epoch of a Welcome that was accepted; 0: none was.
+    """
 
     highest: int = 0
 

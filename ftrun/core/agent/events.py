@@ -43,11 +43,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started.
+    """A worker's process has ended, or could not be started.
 
-    ``memory``: the evidence that the kernel killed it because memory ran out; "": there is none.
-    ``recorded``: an exception in its error file. ``kept``: what memory holds of it; None: there are
-    no memory snapshots. ``ago_s``: the time since its end, if that was learnt late (a silent node).
+    ``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started. ``memory``:
+    the evidence that the kernel killed it because memory ran out; "": there is none. ``recorded``:
+    an exception in its error file. ``kept``: what memory holds of it; None: there are no memory
+    snapshots. ``ago_s``: the time since its end, if that was learnt late (a silent node).
     """
 
     incarnation: str
@@ -127,7 +128,9 @@ class WorkerDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsed:
-    """``cpu_s``: the processor time of a worker's process at the time of ``AskWorker``."""
+    """The answer to ``AskWorker``. ``cpu_s``: the processor time of the worker's process by
+    then.
+    """
 
     key: WorkerKey
     pid: int

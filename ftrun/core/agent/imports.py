@@ -15,7 +15,10 @@ LIMIT_S = 900.0
 
 @dataclass
 class ImportDeadline:
-    """``is_done``: workers can be started. ``shown``: the notice about slow imports was shown."""
+    """The limit for the imports. ``is_done``: workers can be started.
+
+    ``shown``: the notice about slow imports was shown.
+    """
 
     started_at: float
     limit_s: float = LIMIT_S

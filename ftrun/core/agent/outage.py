@@ -31,11 +31,12 @@ STANDS_NOTICE_S = 3.0
 
 @dataclass(eq=False, repr=False)
 class Outage(Part):
-    """``_gone_at``: when a connected lighthouse went; None while it is connected, or never was.
+    """One agent's reaction to the absence of its lighthouse.
 
+    ``_gone_at``: when a connected lighthouse went; None while it is connected, or never was.
     ``_at``: the address of the lighthouse that was followed last, if there are several.
     ``_remind_at``: when the next notice of an isolation is due; None: no notice is due.
-    ``_agreed``: for the workers.
+    ``_agreed``: the last agreement of the lighthouse, for the workers.
     """
 
     _stopping: Stopping

@@ -33,8 +33,9 @@ class Connection:
 
 
 class PeerWatch:
-    """``silent``: the hosts that do not acknowledge now; ``look_s``: the time until the next
-    check.
+    """Judges the hosts by their connections.
+
+    ``silent``: the hosts that do not acknowledge now; ``look_s``: the time until the next check.
     """
 
     def __init__(self) -> None:

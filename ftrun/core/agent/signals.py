@@ -45,7 +45,7 @@ INTERRUPTED = int(ExitCode.INTERRUPTED)
 
 
 class Reaction(Enum):
-    """``LEAVE``: stop the scripts in order. ``STOP``: kill them at once."""
+    """The agent's action on a signal. ``LEAVE``: stop the scripts in order. ``STOP``: kill them."""
 
     LEAVE = "leave"
     STOP = "stop"

@@ -37,7 +37,10 @@ class StandbyRules:
 
 @dataclass
 class StandbyPool:
-    """``idle``: their names, the oldest first. 0 <= deaths <= deaths_max."""
+    """The standbys of one agent. ``idle``: their names, the oldest first.
+
+    Invariant: 0 <= deaths <= deaths_max.
+    """
 
     rules: StandbyRules
     idle: list[str] = field(default_factory=list)

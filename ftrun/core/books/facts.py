@@ -42,8 +42,9 @@ class JobKnown(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AgentCame(Fact):
-    """``age_s``: the time since it started; ``incidents``: the number of the last record it
-    received.
+    """An agent has attached.
+
+    ``age_s``: the time since it started; ``incidents``: the number of the last record it received.
     """
 
     age_s: float

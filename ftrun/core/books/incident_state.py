@@ -103,8 +103,9 @@ class Response:
 
 @dataclass(slots=True)
 class Incident:
-    """``began_at``: the time of the first cause; ``noted_at``: when the lighthouse learnt of it.
+    """One incident.
 
+    ``began_at``: the time of the first cause; ``noted_at``: when the lighthouse learnt of it.
     ``cost_s``: the replica-seconds that it has cost so far, by the job's account (account.py).
     ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts;
     ``not_listed``: the number of further ones. ``is_earlier``: an earlier life of the lighthouse

@@ -11,10 +11,10 @@ from ftrun.core.quorum import Quorum
 
 
 class Picture:
-    """``slots``: their last known state; ``members``: those in the quorum.
+    """The latest facts about the job.
 
-    ``changed``: slots that were sent since the account last looked. ``is_issued``, ``words``: see
-    ``Stood``.
+    ``slots``: their last known state; ``members``: the slots in the quorum. ``changed``: slots that
+    were sent since the account last looked. ``is_issued``, ``words``: see ``Stood``.
     """
 
     def __init__(self, now: float, changes_max: int) -> None:

@@ -18,7 +18,10 @@ FATES_PER_SLOT_MAX = 4
 
 @dataclass(slots=True)
 class _Fate:
-    """``store``: of its node. ``last_message_at``: of its agent. ``is_dead``: it has ended."""
+    """One removed incarnation. ``store``: the store of its node.
+
+    ``last_message_at``: when its agent last sent a message. ``is_dead``: it has ended.
+    """
 
     store: str
     last_message_at: float

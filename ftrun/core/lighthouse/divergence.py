@@ -76,8 +76,9 @@ class _Known:
 
 
 class Divergence:
-    """``_states``: by step and lineage, the marks of each incarnation; the newest states only.
+    """Compares the marks of members, and replaces or reports those that differ.
 
+    ``_states``: by step and lineage, the marks of each incarnation; the newest states only.
     ``_reported``: incarnations that were reported already, and the step of the agreement before, or
     ``AT_END``. ``agreed``: the last state at which the parameters of all members, two at least,
     were equal; ``_witnesses``: those members. ``ends``: why the job must end; "": it need not.

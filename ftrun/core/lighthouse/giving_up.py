@@ -39,7 +39,10 @@ FEWER = "--min-replicas N"
 
 @dataclass(eq=False, repr=False)
 class GivingUp:
-    """``unanswered``: by slot, the agent that has given its replica up, and its message."""
+    """Answers agents that give replicas up.
+
+    ``unanswered``: by slot, the agent that has given its replica up, and its message.
+    """
 
     _state: MembershipState
     _membership: Membership

@@ -41,7 +41,10 @@ _Key = frozenset[tuple[str, str, int, int, bool]]
 
 @dataclass(frozen=True, slots=True)
 class FoundStandoff:
-    """``given_up``: the members that are wrong. Empty: that is unknown, and the job ends."""
+    """A standoff that has lasted for its limit.
+
+    ``given_up``: the members that are wrong. Empty: that is unknown, and the job ends.
+    """
 
     given_up: tuple[str, ...]
     cause: str

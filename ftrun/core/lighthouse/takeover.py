@@ -23,10 +23,10 @@ from ftrun.core.quorum import Member, Quorum
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``phase``: how to continue. ``live``: members that are back; ``missing``: those that are not.
+    """The quorum in force as a takeover has found it. ``phase``: how to continue.
 
-    ``behind``: members that are back and not in the quorum in force yet; a confirmed switch leads
-    them there.
+    ``live``: members that are back; ``missing``: members that are not. ``behind``: members that are
+    back and not in the quorum in force yet; a confirmed switch leads them there.
     """
 
     phase: Phase

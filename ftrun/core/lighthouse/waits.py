@@ -44,8 +44,9 @@ BUSY = {
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``whom``: the replicas or, of ``NODES``, the agents; ``words``: for people, without times.
+    """One wait of the job.
 
+    ``whom``: the replicas or, of ``NODES``, the agents; ``words``: for people, without times.
     ``since``: when it began; ``until``: when it ends at the latest, if that is known.
     """
 

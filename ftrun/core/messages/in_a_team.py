@@ -158,15 +158,16 @@ class GroupWords:
 
 @dataclass(frozen=True, slots=True)
 class AskLease:
-    """``asked_at``: on the hand's own clock; the answer repeats it."""
+    """A hand asks for the lease. ``asked_at``: by its own clock; the answer repeats it."""
 
     asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class HandLeaving:
-    """The node was asked to stop, so the whole group must. ``number``: of the signal, if it was
-    one.
+    """The node was asked to stop, so the whole group must stop.
+
+    ``number``: the number of the signal, if it was a signal.
     """
 
     reason: str

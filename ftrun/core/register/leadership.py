@@ -17,9 +17,9 @@ machines are never compared.
 
 | state | leads by | ends by |
 |---|---|---|
-| watching | ``_may_take`` and an accepted write: leading | |
-| leading, proven | an accepted write asked for less than 2/3 T ago | time: suspended |
-| leading, suspended | | an accepted write: proven; another's value: Depose, watching |
+| watching | silence for T or a free register, and an accepted write: leading~~ | | | leading,
+proven | an accepted write asked for less than 2/3 T ago | time: suspended | | leading, suspended |
+| an accepted write: proven; another's value: Depose, watching |
 
 A write without an answer may have been carried out, and may be later. So the register is read, and
 the holder's name and serial show which write of this process is there. One request is under way at
@@ -48,10 +48,12 @@ LOOK_MAX_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``name``: of this life of this process alone. ``address``: for its agents.
+    """The settings of one process.
 
-    ``silence_s``: T. Infinite for a process that is known to be the only one: it writes only when
-    its journal changes. ``epoch_floor``: below the first epoch of a register without a value.
+    ``name``: names this life of this process alone. ``address``: the address for its agents.
+    ``silence_s``: T. It is infinite for a process that is known to be the only one, which writes
+    only when its journal changes. ``epoch_floor``: an epoch below the first one of a register
+    without a value.
     """
 
     name: str

@@ -40,11 +40,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class TeamRules:
-    """``least`` and ``most`` nodes. ``join_timeout_s``: the limit until at least ``least`` have
-    joined.
+    """The rules by which a team of ``least`` to ``most`` nodes forms.
 
-    ``last_call_s``: how long others may join once ``least`` have. ``silence_s``: a node that sends
-    nothing for this time is lost.
+    ``join_timeout_s``: the limit until at least ``least`` have joined. ``last_call_s``: how long
+    others may join once ``least`` have. ``silence_s``: a node that sends nothing for this time is
+    lost.
     """
 
     least: int

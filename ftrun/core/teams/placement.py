@@ -41,9 +41,10 @@ REMIND_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """``teams`` of ``size`` nodes. ``nodes`` are expected, ``spares`` of them to stand by.
+    """The rules for placing ``nodes`` nodes into ``teams`` teams of ``size`` nodes.
 
-    ``join_timeout_s``: the limit for all of them at first.
+    ``spares``: how many of the nodes stand by. ``join_timeout_s``: the limit for all of them at
+    first.
     """
 
     teams: int

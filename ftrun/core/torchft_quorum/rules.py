@@ -34,7 +34,10 @@ class Joiner:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``members`` None: no quorum yet, for this ``reason``; the reason may end at ``until``."""
+    """The decision about a quorum.
+
+    ``members`` None: no quorum yet, for this ``reason``; the reason may end at ``until``.
+    """
 
     members: tuple[QuorumMember, ...] | None
     reason: str = ""

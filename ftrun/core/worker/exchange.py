@@ -70,8 +70,9 @@ _NAME = re.compile(rf"(setup|[0-9]{{1,18}})\.({'|'.join(Kind)})([0-9]{{1,9}})", 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ExchangeName:
-    """``index``: the number of the exchange since its step was begun; a stage has its own
-    number.
+    """The name of one exchange.
+
+    ``index``: the number of the exchange since its step was begun; a stage has its own number.
     """
 
     step: int

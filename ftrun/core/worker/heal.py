@@ -25,14 +25,15 @@ REFUSALS_MAX = 3
 
 
 class HealState:
-    """``state``: what the script holds. ``healing``: it is not yet the state of the quorum.
+    """The state that one worker holds. ``state``: what the script holds.
 
-    ``loaded``: arrived and verified, but not applied. ``torn``: ``state`` is half overwritten.
-    ``is_fresh``: the worker holds the state that it started with. ``heals_first``: newcomers heal
-    before their forward pass (a synchronous quorum). ``given_at``: the step of the state that it
-    began with, or that was applied last. ``healed_to``: the same, or the step at which it came back
-    after a quorum had left it out. ``has_committed``: this process has committed a step.
-    ``catches_up``: the step was begun only to load the peers' state.
+    ``healing``: that is not yet the state of the quorum. ``loaded``: the state that has arrived and
+    is verified, but not applied. ``torn``: ``state`` is half overwritten. ``is_fresh``: the worker
+    holds the state that it started with. ``heals_first``: newcomers heal before their forward pass
+    (a synchronous quorum). ``given_at``: the step of the state that it began with, or that was
+    applied last. ``healed_to``: the same, or the step at which it came back after a quorum had left
+    it out. ``has_committed``: this process has committed a step. ``catches_up``: the step was begun
+    only to load the peers' state.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:

@@ -41,8 +41,8 @@ class GroupDisk:
     All methods run in the event loop's thread.
 
     Attributes:
-      on_whole: called with the step of each snapshot that is complete.
-      plan: decides when a snapshot is due.
+        on_whole: called with the step of each snapshot that is complete.
+        plan: decides when a snapshot is due.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class GroupDisk:
         ``memory``: None if too little memory is free for the group.
 
         Raises:
-          OSError, PeerError: the snapshot cannot be read now.
-          UserError: no snapshot can ever be read, or it is of another job.
-          Damaged: its format is unknown.
+            OSError, PeerError: the snapshot cannot be read now.
+            UserError: no snapshot can ever be read, or it is of another job.
+            Damaged: its format is unknown.
         """
         find = partial(_newest, self._places(), self._origin())
         below: int | None = None
@@ -272,7 +272,7 @@ def _newest(
     """The newest snapshot below a step, and each newer damaged one: its name and the reason.
 
     Raises:
-      OSError, Damaged, UserError: as ``GroupDisk.fill``.
+        OSError, Damaged, UserError: as ``GroupDisk.fill``.
     """
     passed_over: list[tuple[str, str]] = []
     for where in map(Path, places):

@@ -60,13 +60,13 @@ class MemorySnapshots:
     All methods run in the event loop's thread.
 
     Attributes:
-      disk: writes the snapshots to a disk too; None: there is no disk.
-      on_progress: called with a group's progress, and with the steps that a loss would cost it.
-      on_manager: called once if the script makes a Manager and no option asks for memory snapshots.
-          From then on none are taken.
-      on_over: called when a process has ended well, while its words can still be read.
-      elsewhere, on_disk: the newest state of a group on another node, by incarnation, and the
-          newest one in ``--snapshot``. The code that stores a state sets these.
+        disk: writes the snapshots to a disk too; None: there is no disk.
+        on_progress: called with a group's progress, and with the steps that a loss would cost it.
+        on_manager: called once if the script makes a Manager and no option asks for memory
+            snapshots. From then on none are taken.
+        on_over: called when a process has ended well, while its words can still be read.
+        elsewhere, on_disk: the newest state of a group on another node, by incarnation, and the
+            newest one in ``--snapshot``. The code that stores a state sets these.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MemorySnapshots:
         one.
 
         Raises:
-          OSError, FtrunError: as GroupDisk.fill.
+            OSError, FtrunError: as GroupDisk.fill.
         """
         self.make(replica_id, incarnation, sound_until)
         if self.disk is None:

@@ -103,7 +103,7 @@ class Imports:
         """Import the next module, and call ``pause`` before each module that it imports in turn.
 
         Raises:
-          BaseException: raised by ``pause``, unless a module's own ``except`` catches it.
+            BaseException: raised by ``pause``, unless a module's own ``except`` catches it.
         """
         finder = _ImportPause(pause)
         sys.meta_path.insert(0, finder)

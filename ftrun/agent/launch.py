@@ -34,14 +34,14 @@ class SpawnerLaunch:
     """A spawner that is importing torch and has received no message yet.
 
     Attributes:
-      guard_id: the random marker that every process of the job has in its environment.
-      channel, stores: this end of the two socket pairs, for process.py.
-      parked: the standbys that the spawner has from the start.
-      guards: the markers of all launches that exist ``beside`` each other: one may wait while the
-          job of another ends.
-      starting: the lock that these launches share; a process is started inside it. Until its exec a
-          new process has the environment of this process, not its own marker, so a sweep takes the
-          lock before it looks for processes.
+        guard_id: the random marker that every process of the job has in its environment.
+        channel, stores: this end of the two socket pairs, for process.py.
+        parked: the standbys that the spawner has from the start.
+        guards: the markers of all launches that exist ``beside`` each other: one may wait while the
+            job of another ends.
+        starting: the lock that these launches share; a process is started inside it. Until its exec
+            a new process has the environment of this process, not its own marker, so a sweep takes
+            the lock before it looks for processes.
     """
 
     def __init__(self, beside: SpawnerLaunch | None = None) -> None:

@@ -66,8 +66,8 @@ def bind_workers(kind: str, topology: Topology, worker_nodes: Sequence[int]) -> 
     """Each worker's binding. ``worker_nodes``: each worker's NUMA node.
 
     Raises:
-      UserError: a node has no CPU for its workers, or the machine does not show what ``kind``
-          needs.
+        UserError: a node has no CPU for its workers, or the machine does not show what ``kind``
+            needs.
     """
     sharers, before = Counter(worker_nodes), Counter[int]()
     found = []
@@ -219,7 +219,7 @@ def gpu_nodes(
     no GPU if the GPUs are of several models and on several nodes.
 
     Raises:
-      UserError: the node of a device cannot be determined.
+        UserError: the node of a device cannot be determined.
     """
     found = []
     for address in sorted(path.name for path in gpus.glob("*:*")):

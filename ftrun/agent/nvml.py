@@ -27,7 +27,7 @@ class GpuTable(Protocol):
         """The state of one GPU now.
 
         Raises:
-          NotReadable: the driver does not answer for it.
+            NotReadable: the driver does not answer for it.
         """
 
     def xids(self) -> list[tuple[int, int]]:
@@ -71,7 +71,7 @@ class Nvml:
         """The state of one GPU now.
 
         Raises:
-          NotReadable: the driver does not answer for it.
+            NotReadable: the driver does not answer for it.
         """
         nvml = self._nvml
         try:

@@ -64,7 +64,7 @@ def connections() -> Iterator[Connection]:
     """The open TCP connections to other hosts.
 
     Raises:
-      OSError: the kernel does not list them.
+        OSError: the kernel does not list them.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as diag:
         diag.settimeout(READ_TIMEOUT_S)

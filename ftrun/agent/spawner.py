@@ -94,7 +94,7 @@ class Spawner:
         """Serve the agent until it ends.
 
         Returns:
-          None in the spawner, at its end; in a forked process, the function that it calls next.
+            None in the spawner, at its end; in a forked process, the function that it calls next.
         """
         if not self._configure():
             return None

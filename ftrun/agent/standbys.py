@@ -46,7 +46,7 @@ class Standbys:
         """Send a standby its assignment, and remove it from this table: it is a worker now.
 
         Returns:
-          None if no standby has that name or it cannot receive; fork a worker instead.
+            None if no standby has that name or it cannot receive; fork a worker instead.
         """
         standby = self._waiting.get(name)
         if standby is None:

@@ -38,7 +38,7 @@ def kill_all(selection: Selection, deadline_s: float) -> list[int]:
     trackers end by themselves, or are killed after ``TRACKER_S``.
 
     Returns:
-      The pids that are left after ``deadline_s``: they are stuck in the kernel.
+        The pids that are left after ``deadline_s``: they are stuck in the kernel.
     """
     began = clock.now()
     deadline = began + deadline_s

@@ -144,7 +144,7 @@ def open_store(host: str, port: int) -> Any:
     ``port`` 0: any.
 
     Raises:
-      OSError, RuntimeError: the system or torch refuses.
+        OSError, RuntimeError: the system or torch refuses.
     """
     from torch._C._distributed_c10d import TCPStore
 
@@ -166,7 +166,7 @@ def _see_that_there_is_room() -> None:
     """Check the descriptors first: torch without one retries for minutes and prints backtraces.
 
     Raises:
-      OSError: this process may not open as many descriptors as a store needs.
+        OSError: this process may not open as many descriptors as a store needs.
     """
     with contextlib.ExitStack() as held:
         for _ in range(DESCRIPTORS_PER_STORE):

@@ -28,8 +28,8 @@ class WriterLink:
         """Send an order, and return the answer.
 
         Raises:
-          PeerError: it could not be carried out now.
-          UserError: it can never be carried out.
+            PeerError: it could not be carried out now.
+            UserError: it can never be carried out.
         """
         async with self._lock:
             try:
@@ -53,7 +53,7 @@ class WriterLink:
         """Connect ahead of time, so that the process loads torch.
 
         Raises:
-          PeerError: the process does not start.
+            PeerError: the process does not start.
         """
         async with self._lock:
             await self._connected()

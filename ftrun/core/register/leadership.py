@@ -17,9 +17,9 @@ machines are never compared.
 
 | state | leads by | ends by |
 |---|---|---|
-| watching | silence for T or a free register, and an accepted write: leading~~ | | | leading,
-proven | an accepted write asked for less than 2/3 T ago | time: suspended | | leading, suspended |
-| an accepted write: proven; another's value: Depose, watching |
+| watching | silence for T or a free register, and an accepted write: leading | |
+| leading, proven | an accepted write asked for less than 2/3 T ago | time: suspended |
+| leading, suspended | | an accepted write: proven; another's value: Depose, watching |
 
 A write without an answer may have been carried out, and may be later. So the register is read, and
 the holder's name and serial show which write of this process is there. One request is under way at

@@ -12,12 +12,11 @@ does the same, the lost worker's replacement as well (``next_step``):
 
 | the process sees that                | it does           |                                       |
 |--------------------------------------|-------------------|---------------------------------------|
-| it is in the group of the decree ~      | GO_ON             |
-| | it has not dropped its former groups | CUT               | so its ``done`` is fixed from here on
-| | it has not published the number      | PUBLISH           |
-| | another rank has not                 | WAIT              | for those ranks (``missing``)
-| | all have                             | CONNECT           | the group of this number
-|
+| it is in the group of the decree     | GO_ON             |                                       |
+| it has not dropped its former groups | CUT               | so its ``done`` is fixed from here on |
+| it has not published the number      | PUBLISH           |                                       |
+| another rank has not                 | WAIT              | for those ranks (``missing``)         |
+| all have                             | CONNECT           | the group of this number              |
 
 No ``done`` changes between the last PUBLISH and the moment at which the groups of the decree are
 connected, because one of these groups has all ranks. So all processes read the same *first call* of

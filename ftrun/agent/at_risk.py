@@ -94,8 +94,10 @@ class AtRisk:
         on_disk: Stored | None,
         scalars: tuple[tuple[str, float], ...] = (),
     ) -> Progress:
-        """The progress for the status. ``elsewhere``: the newest state on another node;
-        ``on_disk``: the newest state in ``--snapshot``.
+        """The progress for the status.
+
+        ``elsewhere``: the newest state on another node; ``on_disk``: the newest state in
+        ``--snapshot``.
         """
         job = on_disk or self._start
         node = max(elsewhere or job, job, key=lambda stored: stored.step)

@@ -120,8 +120,9 @@ def _niced() -> Iterator[None]:
 
 
 def become_writer(setup: ChildSetup, where: str) -> NoReturn:
-    """Write snapshots. Ends with the spawner, and ignores the signals for the job, as the spawner
-    does.
+    """Write snapshots.
+
+    Ends with the spawner, and ignores the signals for the job, as the spawner does.
     """
     _detach(setup)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)

@@ -88,8 +88,9 @@ class DeathWatch:
         self._locks = None
 
     def _drop_ended(self) -> None:
-        """Drop ended threads. A lock is not used again before the thread that waited for it has
-        ended.
+        """Drop ended threads.
+
+        A lock is not used again before the thread that waited for it has ended.
         """
         self._forgotten = [
             x for x in self._forgotten if x.thread is not None and x.thread.is_alive()

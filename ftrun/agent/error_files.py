@@ -31,8 +31,9 @@ _TYPE = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def error_path(log: Path) -> Path:
-    """The path of the error file of a worker with this log. Absolute, because scripts change
-    directory.
+    """The path of the error file of a worker with this log.
+
+    Absolute, because scripts change directory.
     """
     return log.absolute().with_suffix(".error.json")
 

@@ -92,8 +92,9 @@ def _refusal(path: Path, why: str) -> UserError:
 
 
 class FileTimer:
-    """Reads the pipe. ``find``: returns the worker of a pid, or None; ``emit``: called with each
-    event.
+    """Reads the pipe.
+
+    ``find``: returns the worker of a pid, or None; ``emit``: called with each event.
     """
 
     def __init__(

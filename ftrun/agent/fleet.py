@@ -162,8 +162,9 @@ class Fleet:
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:
-        """Signal the process groups of its workers. An incarnation that has not started never
-        starts.
+        """Signal the process groups of its workers.
+
+        An incarnation that has not started never starts.
         """
         group = self._groups.get(incarnation)
         if group is not None and number == SIGKILL:

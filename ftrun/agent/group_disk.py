@@ -181,8 +181,9 @@ class GroupDisk:
     async def _read(
         self, memory: GroupMemory, _replica_id: str, _incarnation: str, found: Found
     ) -> str:
-        """Read one snapshot into memory; return why it is damaged, or "". Raises as
-        ``WriterLink.ask``.
+        """Read one snapshot into memory; return why it is damaged, or "".
+
+        Raises as ``WriterLink.ask``.
         """
         order = {"path": str(found.path), "place": memory.place, "notes": self._notes}
         return str((await self.link.ask(FILL, order, READ_LIMIT_S))["damaged"])

@@ -208,8 +208,9 @@ class MemorySnapshots:
             self.on_over()
 
     def decree(self, incarnation: str, number: int, dead: int) -> None:
-        """Raise the decree's number on the board, and wake the whole group. ``dead`` is not
-        over.
+        """Raise the decree's number on the board, and wake the whole group.
+
+        ``dead`` is not over.
         """
         known = self._known.get(incarnation)
         if known is not None:
@@ -246,8 +247,9 @@ class MemorySnapshots:
         return None
 
     def due(self, incarnation: str, word: int) -> None:
-        """Set the steps at which all ranks take their states. Rank 0, on another node, has sent
-        them.
+        """Set the steps at which all ranks take their states.
+
+        Rank 0, on another node, has sent them.
         """
         known = self._known.get(incarnation)
         if known is not None:

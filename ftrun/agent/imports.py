@@ -152,8 +152,9 @@ def _keeping_environment() -> Iterator[None]:
 
 
 class _ImportPause:
-    """A finder that finds no module. The import system calls it at each import; it calls
-    ``pause``.
+    """A finder that finds no module.
+
+    The import system calls it at each import; it calls ``pause``.
     """
 
     def __init__(self, pause: Callable[[], None]) -> None:

@@ -35,8 +35,9 @@ class LateStatus:
         self._loop = asyncio.get_running_loop()
 
     def ended(self, key: WorkerKey) -> None:
-        """A pidfd shows that a worker has exited. Usually the spawner reports its status at
-        once.
+        """A pidfd shows that a worker has exited.
+
+        Usually the spawner reports its status at once.
         """
         worker = self._groups.worker(key)
         if worker is not None:

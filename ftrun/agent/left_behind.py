@@ -72,8 +72,9 @@ def keep_writing(logs: Iterable[WorkerLog]) -> None:
 
 
 def main() -> None:
-    """Started by ``keep_writing`` with pairs of a pipe and a file. Ends when all pipes have
-    closed.
+    """Started by ``keep_writing`` with pairs of a pipe and a file.
+
+    Ends when all pipes have closed.
     """
     words = sys.argv[1:]
     linux.title_process("ftrun output of what is left")

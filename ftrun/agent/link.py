@@ -32,8 +32,9 @@ class LinkListener(Protocol):
         """The stream is open and Hello is sent; next the workers report."""
 
     def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
-        """A message has arrived. ``asked_at``: when the request that it answers was sent, or
-        None.
+        """A message has arrived.
+
+        ``asked_at``: when the request that it answers was sent, or None.
         """
 
     def link_failed(self, ending: Disconnected) -> None:

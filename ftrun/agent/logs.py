@@ -105,8 +105,9 @@ def start_keeping(settings: RunSettings, output: Output) -> None:
 
 @dataclass(slots=True)
 class _Pipe:
-    """One stream of a worker. ``file``: its separate file, if it has one besides the worker's
-    log.
+    """One stream of a worker.
+
+    ``file``: its separate file, if it has one besides the worker's log.
     """
 
     is_error: bool

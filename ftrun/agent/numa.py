@@ -34,8 +34,9 @@ _DATA_CACHES = ("Data", "Unified")
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One worker's CPUs. ``memory_node``: the NUMA node for its memory; -1: the node that uses
-    it.
+    """One worker's CPUs.
+
+    ``memory_node``: the NUMA node for its memory; -1: the node that uses it.
     """
 
     cpus: tuple[int, ...]

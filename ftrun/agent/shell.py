@@ -174,8 +174,9 @@ class Agent:
         await self._loop.run_in_executor(None, self._output.close)
 
     async def _stop_lighthouse(self) -> None:
-        """Stop the lighthouse. The spawner's sweep may kill it before; its journal is always
-        complete.
+        """Stop the lighthouse.
+
+        The spawner's sweep may kill it before; its journal is always complete.
         """
         if self._lighthouse is not None:
             await self._lighthouse.stop()

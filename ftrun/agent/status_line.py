@@ -69,8 +69,9 @@ class StatusLine:
         self._console: Console | None = None
 
     def render(self, facts: LineFacts, columns: int) -> bytes:
-        """The row, without a line end. The last column stays free, because some terminals wrap
-        there.
+        """The row, without a line end.
+
+        The last column stays free, because some terminals wrap there.
         """
         from rich.text import Text
 

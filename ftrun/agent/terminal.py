@@ -83,8 +83,9 @@ class Terminal:
         error: bool,
         in_any_case: bool = False,
     ) -> None:
-        """Show lines of a worker's output. ``in_any_case``: show them even if the stream is not
-        selected.
+        """Show lines of a worker's output.
+
+        ``in_any_case``: show them even if the stream is not selected.
         """
         if not lines:
             return
@@ -137,8 +138,9 @@ class Terminal:
         self._error.pause(paused=paused)
 
     def note_open_line(self, replica_id: str, group_rank: int, *, is_open: bool) -> None:
-        """A worker has begun a line and not ended it. It is a prompt if it reads from the
-        terminal.
+        """A worker has begun a line and not ended it.
+
+        It is a prompt if it reads from the terminal.
         """
         if (replica_id, group_rank) == self.reader:
             self._hold_line(is_open)

@@ -21,8 +21,9 @@ Scalar = str | int | float | bool | None
 
 
 class TypedEvents:
-    """Turns the supervisor's instructions into events. ``write``: takes a line; None: write
-    none.
+    """Turns the supervisor's instructions into events.
+
+    ``write``: takes a line; None: write none.
     """
 
     def __init__(self, job_id: str, write: Callable[[str], None] | None) -> None:

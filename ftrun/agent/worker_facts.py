@@ -30,8 +30,9 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """The processor time of one process until ``at``. ``share``: its share of a core before
-    that.
+    """The processor time of one process until ``at``.
+
+    ``share``: its share of a core before that.
     """
 
     pid: int
@@ -41,8 +42,9 @@ class _Spent:
 
 
 class WorkerMeter:
-    """Measures a node's workers repeatedly. A processor share is the share since the last
-    measurement.
+    """Measures a node's workers repeatedly.
+
+    A processor share is the share since the last measurement.
     """
 
     def __init__(self) -> None:

@@ -44,8 +44,9 @@ PIECE_BYTES = 4 << 20
 
 
 class Keeping:
-    """The states of one incarnation at a time. Runs in the event loop's thread; slow work in
-    threads.
+    """The states of one incarnation at a time.
+
+    Runs in the event loop's thread; slow work in threads.
 
     ``tell``: called with a report of the states. ``notes``: the directory of the workers' notes of
     their set-up.

@@ -89,8 +89,9 @@ class Member:
         )  # fmt: skip
 
     async def run(self) -> EndAgent:
-        """Serve until the end of the job, or of this node. After that none of its processes run
-        here.
+        """Serve until the end of the job, or of this node.
+
+        After that none of its processes run here.
         """
         if self._settings.tls:
             self._trusted = Path(tempfile.mkdtemp(prefix="ftrun-lead-"))
@@ -185,8 +186,9 @@ class Member:
         )
 
     def _lost_touch(self, event: Disconnected) -> None:
-        """A group continues without the lighthouse. A waiting node reports it, and gives up in
-        time.
+        """A group continues without the lighthouse.
+
+        A waiting node reports it, and gives up in time.
         """
         settings, now = self._settings, clock.now()
         if self._ending is not None:

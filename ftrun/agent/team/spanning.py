@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 
 class SpanningFleet(Fleet):
-    """Runs this node's workers itself, and the others through its hands. ``lead``: has the
-    hands.
+    """Runs this node's workers itself, and the others through its hands.
+
+    ``lead``: has the hands.
     """
 
     lead: Lead

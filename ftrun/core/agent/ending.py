@@ -56,8 +56,9 @@ class Ending(Part):
         return self._result is not None
 
     def end_job(self, exit_code: int, reason: str, kind: str = "") -> None:
-        """The job has ended: ask all that runs to stop. There will be no agreement on a
-        boundary.
+        """The job has ended: ask all that runs to stop.
+
+        There will be no agreement on a boundary.
         """
         if self._waits_for_job and self._result is not None:
             self._waits_for_job = False

@@ -128,8 +128,9 @@ class WorkerDisconnected:
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsed:
-    """The answer to ``AskWorker``. ``cpu_s``: the processor time of the worker's process by
-    then.
+    """The answer to ``AskWorker``.
+
+    ``cpu_s``: the processor time of the worker's process by then.
     """
 
     key: WorkerKey
@@ -179,8 +180,9 @@ class ManagerFound:
 
 @dataclass(frozen=True, slots=True)
 class HealthChecked:
-    """``--health-check`` has ended before a restart. ``failure``: why it failed; "": the node is
-    well.
+    """``--health-check`` has ended before a restart.
+
+    ``failure``: why it failed; "": the node is well.
     """
 
     incarnation: str

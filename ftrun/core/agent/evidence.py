@@ -97,8 +97,9 @@ class Unconfirmed:
         self._sent.append((now, evidence))
 
     def recorded(self, incarnations: tuple[str, ...], number: int, *, is_open: bool) -> None:
-        """The lighthouse has sent a record about these incarnations. The number of an open one is
-        kept.
+        """The lighthouse has sent a record about these incarnations.
+
+        The number of an open one is kept.
 
         A lighthouse that has lost its files learns from the number that the failure was reported
         before.

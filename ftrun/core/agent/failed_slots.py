@@ -32,8 +32,9 @@ class FailedSlots(Part):
     _ending: Ending
 
     def report(self, slot: SlotState, failure: Failure) -> None:
-        """Report the loss to the lighthouse, once. The lighthouse compares the failures of all
-        replicas.
+        """Report the loss to the lighthouse, once.
+
+        The lighthouse compares the failures of all replicas.
         """
         start_failure = None if self._as_torchrun else _start_failure(slot, failure)
         raised = None if self._as_torchrun else _raised(slot, failure)

@@ -117,8 +117,9 @@ class Silence:
         return True
 
     def used(self, cpu_s: float, now: float) -> bool:
-        """Note the processor time of its process, in seconds, at the question. Returns whether it
-        hangs.
+        """Note the processor time of its process, in seconds, at the question.
+
+        Returns whether it hangs.
         """
         since_s = now - self._cpu_at
         if since_s > 2 * ASK_AGAIN_SHARE * self.limit_s:

@@ -130,8 +130,9 @@ class LeaseRequests:
         return asks or self._is_small
 
     def is_needed(self, asks: bool) -> bool:
-        """Whether to send the next heartbeat. Not if another message has already shown a sign of
-        life.
+        """Whether to send the next heartbeat.
+
+        Not if another message has already shown a sign of life.
         """
         has_spoken, self._has_spoken = self._has_spoken, False
         return self.carries_progress(asks) or not has_spoken

@@ -72,8 +72,9 @@ class Replacing(Part):
         return self._settings.replicas == 1
 
     def begin(self, slot: SlotState) -> float:
-        """Begin a new incarnation with new memory. Returns the newest step whose memory of the
-        incarnation before is sound.
+        """Begin a new incarnation with new memory.
+
+        Returns the newest step whose memory of the incarnation before is sound.
         """
         last = slot.mending
         if self._settings.has_memory_snapshots and not self._is_over:
@@ -91,8 +92,9 @@ class Replacing(Part):
             slot.mending = None
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
-        """Replace a worker that has died, or is dying. Returns False if its whole group has
-        failed.
+        """Replace a worker that has died, or is dying.
+
+        Returns False if its whole group has failed.
         """
         kept, mending, rank = end.kept, slot.mending, end.group_rank
         if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
@@ -157,8 +159,9 @@ class Replacing(Part):
         self._out.add(e.SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
     def ended(self, slot: SlotState, rank: int) -> bool:
-        """A process has ended. Returns False unless its end was awaited in order to resume from
-        memory.
+        """A process has ended.
+
+        Returns False unless its end was awaited in order to resume from memory.
         """
         if slot.ending is None:
             return False
@@ -224,8 +227,9 @@ class Replacing(Part):
         return True
 
     def gone_badly(self, slot: SlotState, end: e.WorkerExited) -> None:
-        """A worker of a failed group has ended. The reason that it wrote last counts, because no
-        look at the board may have seen it.
+        """A worker of a failed group has ended.
+
+        The reason that it wrote last counts, because no look at the board may have seen it.
         """
         mending, kept = slot.mending, end.kept
         if mending is None or mending.fallen or kept is None or kept.written is None:
@@ -400,8 +404,9 @@ class Replacing(Part):
         self._out.send(mend_of(slot))
 
     def _tell(self, slot: SlotState, lost: int | None) -> None:
-        """Report the cost of the last mends. ``lost``: the number of lost steps; None: not
-        known.
+        """Report the cost of the last mends.
+
+        ``lost``: the number of lost steps; None: not known.
         """
         for mend in slot.untold:
             self._tell_one(slot, mend, lost)

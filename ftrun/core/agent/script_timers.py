@@ -44,8 +44,9 @@ class ScriptTimers:
         self._signalled: dict[int, tuple[int, str]] = {}
 
     def set(self, rank: int, pid: int, scope: str, due_at: float, number: int) -> None:
-        """A process of a worker asks for ``number`` at ``due_at``. The same scope again resets the
-        timer.
+        """A process of a worker asks for ``number`` at ``due_at``.
+
+        The same scope again resets the timer.
         """
         self._timers.pop((rank, pid, scope), None)
         if len(self._timers) >= TIMERS_MAX:

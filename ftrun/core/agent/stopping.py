@@ -94,8 +94,9 @@ class Stopping(Part):
         kind: str = "",
         follows: str = "",
     ) -> None:
-        """Report the loss of its incarnation to the lighthouse, once. ``kind``: the failure's, if
-        any.
+        """Report the loss of its incarnation to the lighthouse, once.
+
+        ``kind``: the failure's, if any.
         """
         if slot.lost:
             return

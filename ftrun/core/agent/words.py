@@ -145,8 +145,9 @@ def nothing_held(has_memory: bool) -> str:
 def begins_again(
     replica_id: str, form: Form, reason: str, workers: int, why: str = ""
 ) -> ShowNotice:
-    """The run begins again in another form. ``workers``: of all replicas. ``why``: from which
-    step.
+    """The run begins again in another form.
+
+    ``workers``: of all replicas. ``why``: from which step.
     """
     then = {
         Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {workers} workers "
@@ -161,8 +162,9 @@ def begins_again(
 def begins_together(
     replica_id: str, reason: str, whose: str, step: int, is_all: bool
 ) -> ShowNotice:
-    """All replicas resume from a state that is held. ``whose``: "": a snapshot on a disk.
-    ``is_all``: each has its own.
+    """All replicas resume from a state that is held.
+
+    ``whose``: "": a snapshot on a disk. ``is_all``: each has its own.
     """
     where = f"replica {whose} has it in memory, and the others take it from there"
     where = where if whose else "the newest snapshot on the disk"

@@ -104,8 +104,9 @@ class Account:
     # ------------------------------------------------------------ what has happened
 
     def note_age(self, seconds: float) -> None:
-        """An agent has attached that started ``seconds`` ago. The job began with the first
-        agent.
+        """An agent has attached that started ``seconds`` ago.
+
+        The job began with the first agent.
         """
         if not self.is_open:
             self._age = microseconds(min(seconds, AGE_MAX_S))

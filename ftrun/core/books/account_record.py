@@ -26,8 +26,9 @@ KEPT = frozenset({Use.FINISHED, Use.DRAINED})
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The state of a slot when the record was written. ``step_us``: the time of a step; None: not
-    known.
+    """The state of a slot when the record was written.
+
+    ``step_us``: the time of a step; None: not known.
 
     ``step``: its worker's, or the job's if its worker had reported none; it may have trained on
     from there.

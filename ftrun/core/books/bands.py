@@ -24,8 +24,9 @@ class Bands:
         self.steps: list[int] = []
 
     def add(self, use: Use, began: int, ended: int, slots: int) -> None:
-        """Add the time of ``slots`` slots with this use from ``began`` to ``ended``. A negative
-        number subtracts it.
+        """Add the time of ``slots`` slots with this use from ``began`` to ``ended``.
+
+        A negative number subtracts it.
         """
         last = self._make_room(ended)
         first = (began - self.began) // self.width

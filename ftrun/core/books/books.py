@@ -18,8 +18,9 @@ from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 
 
 class Books:
-    """All books of one job. ``earlier``: the account of the lighthouse's last life, if there is
-    one.
+    """All books of one job.
+
+    ``earlier``: the account of the lighthouse's last life, if there is one.
     """
 
     def __init__(self, now: float, changes_max: int, earlier: AccountRecord | None = None) -> None:

@@ -31,8 +31,9 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobKnown(Fact):
-    """The job and its slots are known. Agents of an earlier life return within
-    ``back_within_s``.
+    """The job and its slots are known.
+
+    Agents of an earlier life return within ``back_within_s``.
     """
 
     job_id: str

@@ -50,8 +50,9 @@ class Change:
     cost_s: float = 0.0
 
     def view(self, now: float, more_cost_s: float = 0.0) -> ChangeStatus:
-        """The change as plain JSON. ``more_cost_s``: the cost since it was noted, if it is under
-        way.
+        """The change as plain JSON.
+
+        ``more_cost_s``: the cost since it was noted, if it is under way.
         """
         end = self.ended_at if self.ended_at is not None else now
         return {

@@ -40,8 +40,9 @@ class Part:
     goes_on: str = ""
 
     def tell(self, evidence: FailureEvidence, now: float, agent_id: str, host: str) -> None:
-        """Enter the agent's evidence. Its kind, cause and time are better than the first
-        report's.
+        """Enter the agent's evidence.
+
+        Its kind, cause and time are better than the first report's.
         """
         first = evidence.workers[0]
         self.evidence = evidence

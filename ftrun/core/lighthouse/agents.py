@@ -154,8 +154,9 @@ class Agents(dict[str, Agent]):
         return self.is_deaf
 
     def hears_again(self, agent_id: str) -> bool:
-        """An agent has sent something. Returns True if there are others, whose messages may be
-        lost.
+        """An agent has sent something.
+
+        Returns True if there are others, whose messages may be lost.
         """
         self.is_deaf = False
         return any(name != agent_id for name in self._state.outbox.agents)

@@ -261,8 +261,9 @@ class Assignment:
     # ------------------------------------------------------------ evening out
 
     def _even_out(self) -> None:
-        """Move one replica if all train and the load is uneven. The next one moves once it is
-        back.
+        """Move one replica if all train and the load is uneven.
+
+        The next one moves once it is back.
         """
         state = self._state
         if not self._may_spare_one():

@@ -15,8 +15,9 @@ from ftrun.core.messages import Report
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen ``state``, with which a quorum begins. ``donors`` hold it, ``newcomers`` do
-    not.
+    """The chosen ``state``, with which a quorum begins.
+
+    ``donors`` hold it, ``newcomers`` do not.
     """
 
     state: StateId

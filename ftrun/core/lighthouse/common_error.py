@@ -37,8 +37,9 @@ class CommonError:
         self._members = 0
 
     def lost(self, lost: ReplicaLost) -> str:
-        """A replica is lost, and is still a member. Returns the reason if its error ends the
-        job.
+        """A replica is lost, and is still a member.
+
+        Returns the reason if its error ends the job.
         """
         key, raised = (lost.replica_id, lost.incarnation), lost.raised
         if self._first is None or self._is_stale:

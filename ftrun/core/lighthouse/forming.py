@@ -144,8 +144,9 @@ class Forming:
         state.outbox.notice("waiting", spared, text)
 
     def _is_silence_over(self) -> bool:
-        """Whether silent survivors are given up. Not at once, because the lighthouse may have been
-        paused.
+        """Whether silent survivors are given up.
+
+        Not at once, because the lighthouse may have been paused.
         """
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
@@ -221,8 +222,9 @@ class Forming:
         return True
 
     def notice_wait(self, only: str | None = None) -> None:
-        """Report the lost replicas that the job waits for, and how long. ``only``: to this
-        agent.
+        """Report the lost replicas that the job waits for, and how long.
+
+        ``only``: to this agent.
         """
         state = self._state
         unaccounted = [member.replica_id for member in state.departed.unaccounted()]

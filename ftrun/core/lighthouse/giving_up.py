@@ -52,8 +52,9 @@ class GivingUp:
     unanswered: dict[str, tuple[str, ReplicaGivenUp]] = field(default_factory=dict)
 
     def on_given_up(self, agent: Agent, given_up: ReplicaGivenUp) -> None:
-        """An agent will not start this replica again. It repeats this message to a new
-        lighthouse.
+        """An agent will not start this replica again.
+
+        It repeats this message to a new lighthouse.
         """
         if given_up.replica_id in self._state.slots:
             self.unanswered[given_up.replica_id] = agent.agent_id, given_up

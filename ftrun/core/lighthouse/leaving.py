@@ -116,8 +116,9 @@ class Leaving:
             self._losses.lose([loss], is_dead=False)
 
     def _drained(self, replica: Replica) -> None:
-        """All its workers have stopped. If they left at an agreed switch, no replica is
-        interrupted.
+        """All its workers have stopped.
+
+        If they left at an agreed switch, no replica is interrupted.
         """
         state, name = self._state, replica.replica_id
         state.note_leaving(replica, LeaveReason.DRAINED)

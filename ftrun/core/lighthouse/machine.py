@@ -350,8 +350,9 @@ class Lighthouse:
     def _on_detached(
         self, agent_id: str, cause: str, is_dead: bool = False, is_back: bool = False
     ) -> None:
-        """The stream is over. ``is_dead``: its agent has ended. ``is_back``: the agent has another
-        one.
+        """The stream is over.
+
+        ``is_dead``: its agent has ended. ``is_back``: the agent has another one.
         """
         state = self.state
         if agent_id in self.next_job.waiting:

@@ -130,8 +130,9 @@ class SlotTable(dict[str, Slot]):
         changed.update(self)
 
     def finish(self, replica_id: str) -> bool:
-        """The slot's part is over. Returns False if it was so before, or the job has no such
-        slot.
+        """The slot's part is over.
+
+        Returns False if it was so before, or the job has no such slot.
         """
         slot = self.get(replica_id)
         if slot is None or slot.is_finished:

@@ -43,8 +43,9 @@ class JobStatus(TypedDict):
 
 
 class QuorumStatus(TypedDict):
-    """The quorum in force. ``live``: the members that are not lost. ``age_s``: since it was
-    installed.
+    """The quorum in force.
+
+    ``live``: the members that are not lost. ``age_s``: since it was installed.
     """
 
     quorum_id: int

@@ -43,8 +43,9 @@ class Switching:
             self._state.waiting.answer(replica_id, rank)
 
     def on_build_failed(self, replica_id: str, failure: m.BuildFailed) -> bool:
-        """One worker could not prepare: try again later. Returns False if it meant another
-        attempt.
+        """One worker could not prepare: try again later.
+
+        Returns False if it meant another attempt.
         """
         if self.plan is None or not self._is_ours(failure.attempt):
             return False

@@ -13,8 +13,9 @@ from ftrun.core.quorum import Endpoint, Quorum
 
 @dataclass(frozen=True, slots=True)
 class SwitchPromise:
-    """A worker begins ``step`` only under the prepared quorum. ``confirmed``: a Switch has
-    arrived.
+    """A worker begins ``step`` only under the prepared quorum.
+
+    ``confirmed``: a Switch has arrived.
     """
 
     step: int

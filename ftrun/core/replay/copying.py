@@ -102,8 +102,10 @@ class Copying:
                 self._over(now)
 
     def begin(self, announced: int, now: float) -> bool:
-        """Whether the round of a step begins now. No worker may have reached that step yet: a node
-        that is asked to copy a past step may already have overwritten its states.
+        """Whether the round of a step begins now.
+
+        No worker may have reached that step yet: a node that is asked to copy a past step may
+        already have overwritten its states.
         """
         is_known = self.places.keys() <= self._had.keys()
         if self.step is not None or self.is_taken or now < self._begins_at:
@@ -130,15 +132,17 @@ class Copying:
         return all(had.is_sound for had in self._had.values())
 
     def at_own_nodes(self) -> int | None:
-        """The newest step of which each node has its own ranks' states. No process of the group
-        runs.
+        """The newest step of which each node has its own ranks' states.
+
+        No process of the group runs.
         """
         known = [set(self._own(node, x)) for node, own in self.places.items() for x in own]
         return max(set.intersection(*known), default=None) if known else None
 
     def step_for(self, ranks: Collection[int]) -> int | None:
-        """The newest step of which each rank's state is on some node. No process of the group
-        runs.
+        """The newest step of which each rank's state is on some node.
+
+        No process of the group runs.
         """
         if not self.is_sound:
             return None

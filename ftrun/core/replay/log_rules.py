@@ -179,8 +179,10 @@ def needed(log: Logged, generations: Iterable[Generation]) -> int:
 
 
 def may_be_made(*, whole_from: int | None, since: int, begun: int) -> bool:
-    """Whether a generation can be made. Its copy may depend on the results of the calls since its
-    place, so these must be in the log of each rank that resumes there.
+    """Whether a generation can be made.
+
+    Its copy may depend on the results of the calls since its place, so these must be in the log of
+    each rank that resumes there.
 
     Args:
         whole_from: the logs have all calls from this one on; None: they lack the latest ones.
@@ -211,8 +213,9 @@ class Misses:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether no worker can be replaced alone from now on. True once, until a generation is
-        made.
+        """Whether no worker can be replaced alone from now on.
+
+        True once, until a generation is made.
         """
         return self._in_row == MISSED_MAX
 

@@ -111,8 +111,10 @@ Outcome: TypeAlias = Decree | Mended | Fall | None
 
 @dataclass
 class Mending:
-    """One incarnation of a group. ``number``: the number of the newest decree. ``fallen``: the
-    reason why this group cannot be mended any more.
+    """One incarnation of a group.
+
+    ``number``: the number of the newest decree. ``fallen``: the reason why this group cannot be
+    mended any more.
 
     Args:
         limit_s: the longest time without progress, while all wait.

@@ -44,8 +44,9 @@ class Parts:
     _damaged: dict[str, str] = field(default_factory=dict)
 
     def ask(self, nodes: Collection[str]) -> list[str]:
-        """The group has these nodes now, and none is missing. Returns those that have no order
-        yet.
+        """The group has these nodes now, and none is missing.
+
+        Returns those that have no order yet.
         """
         new = [node for node in nodes if node not in self.asked]
         self.asked.update(new)

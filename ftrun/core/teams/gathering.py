@@ -152,8 +152,9 @@ class Gathering:
         ]
 
     def _lose_unheard(self) -> None:
-        """Lose the nodes that send nothing. After a pause of this process, not before the next
-        check.
+        """Lose the nodes that send nothing.
+
+        After a pause of this process, not before the next check.
         """
         was_paused, self._looked_at = self._now - self._looked_at > 2 * LOOK_S, self._now
         for node in () if was_paused else self._others():

@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that offers itself on a stream. ``node_id``: names this stream, so one life of the
-    node.
+    """A node that offers itself on a stream.
+
+    ``node_id``: names this stream, so one life of the node.
 
     ``rank``: the place that its user has stated; None: any. ``workers``: how many it should run.
     ``label``: nodes with one label are close to each other. ``address``: where its hands connect,
@@ -71,8 +72,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class NodeCame:
-    """A node has sent its hello. ``standing``: its team exists, perhaps since before this
-    lighthouse.
+    """A node has sent its hello.
+
+    ``standing``: its team exists, perhaps since before this lighthouse.
     """
 
     node: Node

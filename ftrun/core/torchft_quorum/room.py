@@ -87,8 +87,9 @@ class Room:
         return self.form(now)
 
     def leave(self, call: int, now: float) -> list[r.Answer]:
-        """A client does not wait any more. The others may be a quorum without its wish to
-        shrink.
+        """A client does not wait any more.
+
+        The others may be a quorum without its wish to shrink.
         """
         member = self._calls.pop(call)
         others = [x for x in self._calls.values() if x.replica_id == member.replica_id]

@@ -205,8 +205,9 @@ class StateSpoiled:
 
 @dataclass(frozen=True, slots=True)
 class HealFailed:
-    """No donor has sent the state for ``tag``. ``is_refused``: each donor answered that it
-    cannot.
+    """No donor has sent the state for ``tag``.
+
+    ``is_refused``: each donor answered that it cannot.
     """
 
     tag: Tag

@@ -216,8 +216,9 @@ class Kept:
         self._told: set[str] = set()  # the slots that have received it
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
-        """Keep this worker's value. If a predecessor of this slot has contributed, that value
-        stays.
+        """Keep this worker's value.
+
+        If a predecessor of this slot has contributed, that value stays.
         """
         self.come_to(name)
         self.add(name, (own,))
@@ -255,8 +256,9 @@ class Kept:
         self._declined = {other for other in self._declined if oldest <= other.step <= name.step}
 
     def note_gaps(self, gaps: int) -> None:
-        """``gaps``: how often a quorum may have left this worker out. If it rises: withdraw the
-        value.
+        """``gaps``: how often a quorum may have left this worker out.
+
+        If it rises: withdraw the value.
         """
         if gaps == self._gaps:
             return

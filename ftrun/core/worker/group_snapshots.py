@@ -93,8 +93,9 @@ class GroupSnapshots:
         return decision
 
     def at_end(self, seen: InMemory, now: float) -> bool:
-        """The job ends. Returns whether one more snapshot is taken; it is not reported as the first
-        one.
+        """The job ends.
+
+        Returns whether one more snapshot is taken; it is not reported as the first one.
         """
         if seen.step is None or not seen.is_sound or seen.is_over or not self._is_newer(seen.step):
             return False
@@ -115,8 +116,9 @@ class GroupSnapshots:
         return self.newest is None or step > self.newest
 
     def schedule(self, now: float) -> SnapshotSchedule:
-        """The schedule: when a write is due, and how long it may take. It begins with the first
-        state.
+        """The schedule: when a write is due, and how long it may take.
+
+        It begins with the first state.
         """
         if self._schedule is None:
             self._schedule = SnapshotSchedule(self._every_s, now)

@@ -65,8 +65,9 @@ class Marks:
         parameters: str,
         position: Callable[[], str] = str,
     ) -> None:
-        """The worker has committed up to ``state``. The callables return texts when the mark is
-        shown.
+        """The worker has committed up to ``state``.
+
+        The callables return texts when the mark is shown.
         """
         if parameters:
             self.compared.append(state)

@@ -160,8 +160,9 @@ class Quorums:
         return self.in_force is None or self.next_step(own_step) >= pending.promise
 
     def begin(self, tag: Tag) -> bool:
-        """A step begins under the quorum in force. Returns True if it has begun before (a
-        retry).
+        """A step begins under the quorum in force.
+
+        Returns True if it has begun before (a retry).
         """
         repeats = self._entered == tag.attempt and self._begun == tag.step
         self._entered, self._begun = tag.attempt, tag.step

@@ -62,8 +62,9 @@ class StopOrders:
         return self._agents.get(slot.agent_id) is not self._sent_to.get(slot.replica_id)
 
     def leave_now(self, operation: Operation, slot: Slot) -> None:
-        """Let the replica end now. It was found to be in no quorum, and its agent waits for a
-        boundary.
+        """Let the replica end now.
+
+        It was found to be in no quorum, and its agent waits for a boundary.
         """
         name, incarnation = slot.replica_id, operation.incarnation
         waits = self._asked.get(name) == (incarnation, True) and slot.dead != incarnation

@@ -125,9 +125,7 @@ class MemorySnapshots:
             self.begins_from(incarnation, step)
 
     def begins_from(self, incarnation: str, step: int) -> None:
-        """This node's workers have their states of a snapshot in memory, and resume from
-        ``step``.
-        """
+        """This node's workers have a snapshot's states in memory, and resume from ``step``."""
         known = self._known[incarnation]
         self._begin_at(known, step)
         for rank in known.here:
@@ -208,10 +206,7 @@ class MemorySnapshots:
             self.on_over()
 
     def decree(self, incarnation: str, number: int, dead: int) -> None:
-        """Raise the decree's number on the board, and wake the whole group.
-
-        ``dead`` is not over.
-        """
+        """Raise the decree's number on the board, and wake the group. ``dead`` is not over."""
         known = self._known.get(incarnation)
         if known is not None:
             if dead >= 0:

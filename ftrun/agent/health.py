@@ -21,9 +21,7 @@ DRAIN_S = 1.0
 
 
 async def check_health(command: str, replica_id: str, guard_id: str, timeout_s: float) -> str:
-    """Why the node is not healthy, with the command's last lines; "" if the command exited with
-    0.
-    """
+    """Why the node is not healthy, with the command's last lines; "" if it exited with 0."""
     try:
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",

@@ -25,9 +25,7 @@ Exited = Callable[[str, int, int, int, str], None]
 
 
 class LateStatus:
-    """Looks for a worker's exit status until it is known or the deadline passes; calls
-    ``exited``.
-    """
+    """Finds a worker's exit status, until a deadline; calls ``exited``."""
 
     def __init__(self, groups: Groups, exited: Exited) -> None:
         self._groups = groups
@@ -35,10 +33,7 @@ class LateStatus:
         self._loop = asyncio.get_running_loop()
 
     def ended(self, key: WorkerKey) -> None:
-        """A pidfd shows that a worker has exited.
-
-        Usually the spawner reports its status at once.
-        """
+        """A pidfd shows that a worker has exited; usually the spawner reports it at once."""
         worker = self._groups.worker(key)
         if worker is not None:
             self._ask_later(key, worker, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)

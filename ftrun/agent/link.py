@@ -106,9 +106,7 @@ class LighthouseLink:
 
     @property
     def epoch(self) -> int:
-        """The highest epoch of all lighthouses that this node has followed; 0 if it has followed
-        none.
-        """
+        """The highest epoch of a lighthouse that this node has followed; 0 if there is none."""
         return self._epochs.highest
 
     @property

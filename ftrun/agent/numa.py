@@ -139,9 +139,7 @@ def _groups(
 
 
 def _share(cores: Sequence[frozenset[int]], node: int, place: int, sharers: int) -> frozenset[int]:
-    """Neighbouring cores, the same number for each worker; the first workers get one of the
-    rest.
-    """
+    """Neighbouring cores, evenly divided; the first workers get one of the rest."""
     each, extra = divmod(len(cores), sharers)
     if not each:
         raise _refusal(

@@ -501,9 +501,7 @@ class Agent:
             self.link.send(heartbeat)
 
     def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
-        """Relay to workers first, because they may be waiting for a dead peer; then handle the
-        message.
-        """
+        """Relay to workers first, because they may wait for a dead peer; then handle it."""
         if isinstance(message, m.ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
@@ -547,9 +545,7 @@ class Agent:
                 pass
 
     def _welcomed(self, http: str) -> None:
-        """Publish the HTTP address, unless the lighthouse is embedded: its address is published
-        already.
-        """
+        """Publish the HTTP address. That of an embedded lighthouse is published already."""
         if self._lighthouse is None:
             at = web_address(http, self._address)
             if at is not None:

@@ -53,9 +53,7 @@ Child = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The agent's configuration, sent over the channel: no argv or environment contains the
-    token.
-    """
+    """The agent's configuration, sent by the channel: no argv or environment has the token."""
 
     token: str
     host: str
@@ -364,9 +362,7 @@ class Spawner:
             self._channel.closed = True
 
     def _assert_forkable(self) -> None:
-        """Refuse to fork with a thread or a CUDA context, because workers might then fail at
-        random.
-        """
+        """Refuse to fork with a thread or a CUDA context: workers might fail at random."""
         threads = linux.thread_count()
         torch = sys.modules.get("torch")
         if threads != 1:

@@ -56,9 +56,7 @@ def kill_all(selection: Selection, deadline_s: float) -> list[int]:
 
 
 def hold_back_descriptors() -> tuple[int, ...]:
-    """Reserve descriptors, which a guard closes before it sweeps, so that the sweep has enough
-    (P1).
-    """
+    """Reserve descriptors that a guard closes before a sweep, so that it has enough (P1)."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     return tuple(os.open(os.devnull, flags) for _ in range(DESCRIPTORS_HELD_BACK))
 

@@ -57,9 +57,7 @@ class StoreProcess:
         self._leaves = False
 
     def run(self) -> None:
-        """Serve until the spawner has ended and the agent has ended or closed its channel; then
-        sweep.
-        """
+        """Serve until the spawner and the agent (or its channel) have ended; then sweep."""
         held_back = sweep.hold_back_descriptors()
         linux.look_names_up_in_files_only()
         self._open("quorum")

@@ -222,9 +222,7 @@ class _Writer:
             self._condition.notify_all()
 
     def pause(self, *, paused: bool) -> None:
-        """Erase the row and wait until it is erased, at most ``ERASE_TIMEOUT_S``; or draw it
-        again.
-        """
+        """Erase the row and wait for it, at most ``ERASE_TIMEOUT_S``; or draw it again."""
         line = self.line
         if line is None:
             return

@@ -160,10 +160,7 @@ class _Link(asyncio.Protocol):
         self._server.closed(self, self._key)
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame.
-
-        A worker that does not read is disconnected, so that the lighthouse notices.
-        """
+        """Queue a frame. Disconnect a worker that does not read: the lighthouse notices that."""
         assert self._transport is not None
         if self._transport.get_write_buffer_size() > OUT_BYTES_MAX:
             self.is_cut = True

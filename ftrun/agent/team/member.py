@@ -89,10 +89,7 @@ class Member:
         )  # fmt: skip
 
     async def run(self) -> EndAgent:
-        """Serve until the end of the job, or of this node.
-
-        After that none of its processes run here.
-        """
+        """Serve until the end of the job or this node. None of its processes run after that."""
         if self._settings.tls:
             self._trusted = Path(tempfile.mkdtemp(prefix="ftrun-lead-"))
         await self._open_door()
@@ -186,10 +183,7 @@ class Member:
         )
 
     def _lost_touch(self, event: Disconnected) -> None:
-        """A group continues without the lighthouse.
-
-        A waiting node reports it, and gives up in time.
-        """
+        """A group continues without the lighthouse. A waiting node reports it, then gives up."""
         settings, now = self._settings, clock.now()
         if self._ending is not None:
             return

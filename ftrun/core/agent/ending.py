@@ -144,9 +144,7 @@ class Ending(Part):
             self._stopping.leave_now(slot)
 
     def _leave_without_agreement(self, slot: SlotState) -> None:
-        """Let the slot's replica leave at once if no lighthouse will agree on a boundary with
-        it.
-        """
+        """Let the slot's replica leave at once if no lighthouse will agree on a boundary."""
         if not self._lease.is_connected or self._settings.alone:
             self._stopping.leave_now(slot, in_quorum=not self._lease.is_connected)
 

@@ -358,9 +358,7 @@ class HoldGroup(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class RewindMemory(OfIncarnation):
-    """Drop what is in memory of steps later than ``boundary``, and raise the number on the
-    board.
-    """
+    """Drop states of steps later than ``boundary``, and raise the number on the board."""
 
     number: int
     boundary: int

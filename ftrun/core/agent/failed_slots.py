@@ -32,10 +32,7 @@ class FailedSlots(Part):
     _ending: Ending
 
     def report(self, slot: SlotState, failure: Failure) -> None:
-        """Report the loss to the lighthouse, once.
-
-        The lighthouse compares the failures of all replicas.
-        """
+        """Report the loss once. The lighthouse compares the failures of all replicas."""
         start_failure = None if self._as_torchrun else _start_failure(slot, failure)
         raised = None if self._as_torchrun else _raised(slot, failure)
         known = slot.replaced.get(failure.group_rank)
@@ -148,9 +145,7 @@ class FailedSlots(Part):
 
     @property
     def _as_torchrun(self) -> bool:
-        """Torchrun restarts a script that fails at its start, so ftrun must not end the job
-        then.
-        """
+        """True if the job must not end: torchrun restarts a script that fails at its start."""
         return self._settings.restarts.as_torchrun
 
     @property
@@ -231,9 +226,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
 
 
 def _start_failure(slot: SlotState, failure: Failure) -> StartFailure | None:
-    """The failure in the form that replicas compare; None if the slot trained, or died by
-    chance.
-    """
+    """The failure in the form that replicas compare; None if the slot trained or died by chance."""
     signature = failure.signature()
     if signature is None or not slot.is_at_start:
         return None

@@ -53,9 +53,7 @@ class HangWatch:
         self._silences.pop(rank, None)
 
     def gone(self, rank: int) -> None:
-        """A worker has ended, or left: it does not answer any more, although it may live on for
-        long.
-        """
+        """A worker has ended or left: it does not answer any more, although it may still run."""
         self._silences.pop(rank, None)
         self._gone.add(rank)
 

@@ -65,9 +65,7 @@ class LoopWatch:
         self._loops.pop(rank, None)
 
     def standing(self, now: float) -> tuple[int, str] | None:
-        """A worker whose loop stands still, and the reason as text; None: all loops make
-        progress.
-        """
+        """A worker whose loop stands still, and the reason as text; None if there is none."""
         for rank, loop in self._loops.items():
             due_at = loop.due_at(self._factor, self._least_s)
             if due_at is None or now < due_at:

@@ -92,10 +92,7 @@ class Replacing(Part):
             slot.mending = None
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
-        """Replace a worker that has died, or is dying.
-
-        Returns False if its whole group has failed.
-        """
+        """Replace a worker that has died or is dying. Returns False if its group has failed."""
         kept, mending, rank = end.kept, slot.mending, end.group_rank
         if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
             return False

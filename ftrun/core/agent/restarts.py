@@ -77,9 +77,7 @@ class Place:
     heals: bool
 
     def is_again(self, last: Place) -> bool:
-        """Whether it is the same as ``last``: at the same step, or again before its own first
-        step.
-        """
+        """Whether it equals ``last``: at the same step, or again before its own first step."""
         is_at_same = self.step == last.step or (self.heals and last.heals)
         return self.signature == last.signature and is_at_same
 
@@ -151,9 +149,7 @@ class RestartBudget:
         return Restart(self._backoff_s(at_start), self.spent)
 
     def _verdict_by_cause(self, failure: Failure, has_position: bool) -> Verdict | None:
-        """The verdict that follows from the failure's cause alone, whatever is left of the
-        budget.
-        """
+        """The verdict that follows from the failure's cause alone, whatever the budget."""
         signature = failure.signature()
         if signature is None or self.rules.as_torchrun:
             self.last = None

@@ -250,9 +250,7 @@ class SlotState(Slot):
         self.wake_at = max(now + delay_s, self.goes_at)
 
     def lets(self, incarnation: str, now: float, repair_s: float) -> None:
-        """This incarnation is in a quorum again and repairs its step: do not wait for it any
-        longer.
-        """
+        """This incarnation is in a quorum again and repairs its step: stop waiting for it."""
         if incarnation in self.goes_after:
             self.goes_after.remove(incarnation)
             if not self.goes_after:

@@ -483,9 +483,7 @@ class Supervisor:
         slot.wait(self._out.now, delay_s)
 
     def _survivors_first(self, slot: SlotState) -> None:
-        """Delay the start: it would take processors from the survivors here that repair their
-        step.
-        """
+        """Delay the start, so that the survivors here that repair their step get the processors."""
         self._is_in_quorum(slot.incarnation)
         is_needed = self._settings.replicas <= self._settings.min_replicas
         if not is_needed and not self.standbys.idle:

@@ -306,9 +306,7 @@ def trains_on(at: str, silent_s: float) -> ShowNotice:
 
 
 def lighthouse_lost(at: str, silent_s: float) -> str:
-    """The reason of a node that ends because its workers wait for a lighthouse without an
-    answer.
-    """
+    """Why a node ends whose workers wait for a lighthouse that does not answer."""
     return f"no word from {_lighthouse(at)} for {silent_s:g} s (--lighthouse-timeout)"
 
 

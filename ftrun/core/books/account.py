@@ -36,19 +36,13 @@ MARKS_KEPT = 40
 MARK_EVERY = 1_000_000
 SAVE_EVERY_S = 5.0
 SAVE_EVERY_SLOT_S = 0.01
-"""The account of a job with very many replicas is written less often, because its record is
-long.
-"""
+"""An account of very many replicas is written less often, because its record is long."""
 SAVE_SOON_S = 0.5
-"""The account is written sooner after a failure. If the lighthouse died before, the next one would
-book the lost time as training.
-"""
+"""Sooner after a failure, because the next lighthouse may book lost time as training."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
 ENDED_UNSEEN = frozenset({Use.NO_QUORUM, Use.HEALING})
-"""Uses that a worker may have left right after its last Progress; the next one is a second
-later.
-"""
+"""Uses that a worker may have left since its last Progress; the next comes a second later."""
 NOT_THERE = frozenset({Use.ABSENT, Use.STARTING})
 """The use of a slot before its agent has attached."""
 
@@ -104,10 +98,7 @@ class Account:
     # ------------------------------------------------------------ what has happened
 
     def note_age(self, seconds: float) -> None:
-        """An agent has attached that started ``seconds`` ago.
-
-        The job began with the first agent.
-        """
+        """An agent has attached that started ``seconds`` ago. The job began with the first."""
         if not self.is_open:
             self._age = microseconds(min(seconds, AGE_MAX_S))
 

@@ -40,10 +40,7 @@ class Part:
     goes_on: str = ""
 
     def tell(self, evidence: FailureEvidence, now: float, agent_id: str, host: str) -> None:
-        """Enter the agent's evidence.
-
-        Its kind, cause and time are better than the first report's.
-        """
+        """Enter the agent's evidence, whose kind, cause and time replace the first report's."""
         first = evidence.workers[0]
         self.evidence = evidence
         self.kind, self.cause = first.kind, first.cause
@@ -169,9 +166,7 @@ class Incident:
         self.began_at = min(self.began_at, part.at)
 
     def close_if_over(self, now: float) -> None:
-        """Close it if all of its replicas are back, or are not expected, and the others have
-        continued.
-        """
+        """Close it if its replicas are back or not expected, and the others have continued."""
         waits = [part for part in self.parts if part.back_at is None]
         go_on = self.response is not None or self.others_go_on or not self.is_in_quorum
         if not waits and go_on:

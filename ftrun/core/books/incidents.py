@@ -293,9 +293,7 @@ class Incidents:
         return self._begin(part, number)
 
     def _goes_on(self, part: Part, follows: str) -> bool:
-        """The incident was over when a worker was replaced; that did not help, and its replica is
-        lost.
-        """
+        """The incident was over when a worker was replaced, but then its replica was lost."""
         incident = self._find(replace(part, incarnation=follows))
         known = None if incident is None else incident.part_of(part.replica_id, follows)
         if incident is None or known is None or self._find(part) is not None:

@@ -116,9 +116,7 @@ class Agents(dict[str, Agent]):
 
     @property
     def _grace_s(self) -> float:
-        """How long the slots of a detached agent are kept for it: shorter if spare nodes stand
-        by.
-        """
+        """How long a detached agent's slots are kept for it: shorter if spare nodes stand by."""
         settings = self._state.settings
         has_spare = self._state.spec.spare_nodes and self.spares()
         return settings.spare_grace_s if has_spare else settings.reassign_grace_s
@@ -143,9 +141,7 @@ class Agents(dict[str, Agent]):
     # ------------------------------------------------------------ who is overdue
 
     def becomes_deaf(self) -> bool:
-        """Whether no agent sends anything, so that neither silence nor the end of a stream
-        counts.
-        """
+        """Whether no agent sends anything: then neither silence nor a stream's end counts."""
         state = self._state
         silent_s = state.now - self.heard_at
         least_s = DEAF_SHARE * state.spec.heartbeat_timeout_s
@@ -154,10 +150,7 @@ class Agents(dict[str, Agent]):
         return self.is_deaf
 
     def hears_again(self, agent_id: str) -> bool:
-        """An agent has sent something.
-
-        Returns True if there are others, whose messages may be lost.
-        """
+        """An agent has sent something. True: there are others, whose messages may be lost."""
         self.is_deaf = False
         return any(name != agent_id for name in self._state.outbox.agents)
 

@@ -144,10 +144,7 @@ class Forming:
         state.outbox.notice("waiting", spared, text)
 
     def _is_silence_over(self) -> bool:
-        """Whether silent survivors are given up.
-
-        Not at once, because the lighthouse may have been paused.
-        """
+        """Whether silent survivors are given up: at the second check (suspicion.py)."""
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
         timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until

@@ -133,9 +133,7 @@ class Leaving:
                 state.remove_member(replica, "drained", is_dead=True)
 
     def finishing(self, replica: Replica, how: LeaveReason = LeaveReason.FINISHED) -> None:
-        """The script has ended: remove the replica after a grace period, in which others may end
-        too.
-        """
+        """The script has ended: remove the replica after a grace period; others may end too."""
         state = self._state
         state.note_leaving(replica, replica.leaving or how)
         if self.finish_at is None:

@@ -377,9 +377,7 @@ class Membership:
         return self.leaving.drain_outsiders() or self.switching.consider()
 
     def _take_over(self) -> bool:
-        """All are back or the grace period is over: continue with the rest of the quorum in
-        force.
-        """
+        """All are back or the grace period is over: continue with the quorum in force."""
         state = self.state
         takeover = self.takeover
         may_end = (takeover.is_grace_over and not takeover.put_off()) or (

@@ -99,9 +99,7 @@ class Outbox:
         self._out.append(e.BeginAgain(reason))
 
     def _agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
-        """The agents that keep a record: all of them, or only those concerned if there are very
-        many.
-        """
+        """The agents that keep a record: all, or only those concerned if there are very many."""
         if len(self.agents) <= RECORD_AGENTS_MAX:
             return tuple(self.agents)
         return tuple(agent_id for agent_id in dict.fromkeys(concerned) if agent_id in self.agents)

@@ -180,9 +180,7 @@ class Presence:
             state.send(sorted(told, key=replica_order), roster)
 
     def _dismiss(self) -> None:
-        """Answer at once the workers whose replica has left early, as one of their mates has
-        reported.
-        """
+        """Answer the workers of a replica that has left early, as one of them has reported."""
         early = {x.replica_id for x in self._state.slots.absent() if x.how == EARLY}
         asking = sorted(early & self._asking.keys(), key=replica_order)
         if asking:

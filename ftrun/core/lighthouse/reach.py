@@ -69,9 +69,7 @@ class Reach:
         return [(agent, cause) for agent, cause in found if not self._is_awaited(agent)]
 
     def _known(self) -> list[Agent]:
-        """The attached agents and, under the names of their stores, those that have not attached
-        yet.
-        """
+        """The attached agents, and by their stores' names those that have not attached yet."""
         attached = [agent for agent in self._agents.values() if agent.gone_at is None]
         hosts = {agent.host for agent in attached}
         awaited = self._takeover.awaited().items()
@@ -102,9 +100,7 @@ class Reach:
         return agent.last_message_at > asked_at
 
     def _is_in_touch(self, since: float) -> bool:
-        """Whether half of the agents have sent something since then, so the lighthouse is not cut
-        off.
-        """
+        """Whether half of the agents have sent something since: the lighthouse is not cut off."""
         known = self._known()
         heard = sum(agent.last_message_at > since for agent in known)
         return 2 * heard >= len(known)

@@ -94,9 +94,7 @@ class SetAside:
         state.outbox.notice("aside", moved, sentence(text))
 
     def _is_free(self, replica_id: str) -> bool:
-        """Whether no process of the slot lives, even one of an incarnation that is out of date
-        (Q4).
-        """
+        """Whether no process of the slot lives, of any incarnation (Q4)."""
         state = self._state
         return state.replicas.get(replica_id) is None and state.slots[replica_id].nothing_runs
 

@@ -79,9 +79,7 @@ class Waiting:
         return tuple(sorted(self._ranks, key=replica_order))
 
     def unheard(self) -> tuple[str, ...]:
-        """The replicas with a worker that has neither answered nor announced a later answer, in
-        order.
-        """
+        """The replicas with a worker that has neither answered nor announced it, in order."""
         return self._without(self._later)
 
     def overdue(self) -> tuple[str, ...]:

@@ -52,9 +52,7 @@ class Written:
 
 
 def why_unsound(falls: Iterable[int]) -> Fall | None:
-    """Why states in memory may be incomplete, by the falls that workers wrote; None: they are
-    not.
-    """
+    """Why states in memory may be incomplete, by the workers' falls; None: they are complete."""
     return next((Fall(x) for x in falls if x and Fall(x) not in SOUND), None)
 
 

@@ -350,9 +350,7 @@ class StepMachine(Showing):
                 step.deadline = self._now + self._operation_timeout_s
 
     def _let_out(self, step: StepUnderWay) -> None:
-        """Launch the operations that may be issued, and ask about one that must be compared
-        first.
-        """
+        """Launch operations that may be issued; ask about one that must be compared first."""
         ready = step.comparison.advance()
         if ready:
             self._out.append(e.Launch(ready.start, ready.stop))
@@ -422,9 +420,7 @@ class StepMachine(Showing):
             self._refuse_step(self._step, event.reason)
 
     def _refuse_step(self, step: StepUnderWay, reason: str) -> None:
-        """No attempt can carry out an operation of this step: make it void, here and at all
-        peers.
-        """
+        """No attempt can carry out an operation of this step: void it, here and at all peers."""
         if step.fate is Fate.VOID:
             return
         self._tries.refused = reason
@@ -689,9 +685,7 @@ class StepMachine(Showing):
             self._advance()
 
     def _make_way(self) -> None:
-        """Give up a step that keeps the script from reaching the boundary at which it is to
-        leave.
-        """
+        """Give up a step that keeps the script from the boundary at which it is to leave."""
         step = self._step
         if step is None or not self._leaves_for or self._vote_stands:
             return

@@ -107,9 +107,7 @@ class ShownStage:
         self.wanted_by = ""
 
     def asked_in_vain(self, question: exchange.ExchangeQuestion, in_force: Attempt | None) -> None:
-        """A peer waits for a value of this worker in an exchange which its script may never
-        reach.
-        """
+        """A peer waits for this worker's value in an exchange that it may never reach."""
         state, asks = self.state, question.how in (exchange.ASKS, exchange.IN_STEP)
         if self.stage is None or state is None or question.name.step < state.step:
             return

@@ -142,9 +142,7 @@ class StepUnderWay:
         self._become(Fate.STANDS)
 
     def repair(self, kept: int) -> None:
-        """Operations from ``kept`` on are issued again as soon as the next process group is
-        built.
-        """
+        """Operations from ``kept`` on are issued again once the next process group is built."""
         self._become(Fate.REPAIR)
         self.kept = kept
 

@@ -110,15 +110,14 @@ class Directories:
             self._since = [*since, *entries[1:]]
             self.is_successor, self._repeats, self._ends = True, ends, ends
         if script.is_in_place:
+            # A worker that replaces another in its group is to take the same way, so it is always
+            # told the same; any other one of one group begins anew.
             self._is_same = self._repeats = True
         elif script.memory is not None:
-            # A worker that replaces another in its group is to take the same way, so it is always
-            # told the same; any other one of a group begins anew.
-            self._is_same = self._repeats = script.memory.world.is_newcomer
-            if not self._is_same:
-                self._theirs, self._links, self._since, self.is_successor = [], [], [], False
-                self._absent.clear()
-                self._listed.clear()
+            self._theirs, self._links, self._since, self.is_successor = [], [], [], False
+            self._repeats = False
+            self._absent.clear()
+            self._listed.clear()
         self._later.update(self._links, self._since, (whole for _, whole in self._theirs))
 
     def install(self, patches: Patches) -> None:

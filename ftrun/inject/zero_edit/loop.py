@@ -335,8 +335,7 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda _: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
-        is_own = script.memory is not None or script.is_in_place
-        is_at_draw = iterator is not None or (event is Event.DRAW and is_own)
+        is_at_draw = iterator is not None or (event is Event.DRAW and script.is_in_place)
         if self._course.now is STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()

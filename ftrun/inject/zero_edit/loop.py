@@ -258,7 +258,7 @@ class Loop:
         if not self._course.now.has_stepped:
             script.charge.take(manager)
             script.directories.begins()
-            script.repeated.begins()
+            script.repeated.are_left()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
@@ -326,7 +326,7 @@ class Loop:
         if loaded is None:
             script.rewriting.begun()
             script.directories.begins()
-            script.repeated.begins()
+            script.repeated.are_left()
             return True  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()

@@ -184,21 +184,6 @@ class InPlace(Generations):
         except (OSError, ValueError):
             return None  # another replica's, which trains again, and has freed it
 
-    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
-        """See Goes."""
-        if self.predecessor is None:
-            States.decode(bodies).set()
-        else:
-            self.predecessor.inherits(head, bodies)
-
-    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-        """See Goes."""
-        return tree if self.predecessor is None else self.predecessor.borrows(head, tree)
-
-    def borrowed(self, place: str, head: dict[str, Any]) -> str:
-        """See Goes."""
-        return place if self.predecessor is None else self.predecessor.borrowed(place, head)
-
     def connect(self, session: Any) -> None:
         """See Keeper."""
         self._session, self._engine, self._machine = session, session.engine, session.machine
@@ -362,7 +347,8 @@ class InPlace(Generations):
     # ------------------------------------------------------------ calls across replicas
 
     def logs(self, call: Call, *, is_half: bool = False) -> None:
-        """See Keeping."""
+        """A call has its result, which nobody has seen yet; ``is_half``: its second phase follows.
+        Under the world's lock."""
         if call.shell.calls.get(call.number) is not call or (call.is_logged and not call.is_two):
             return  # nobody meets anybody in it, or it is there
         tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
@@ -370,7 +356,7 @@ class InPlace(Generations):
         call.is_logged = True
 
     def waits(self, call: Call) -> None:
-        """See Keeping."""
+        """The script waits in a call that has failed, or is held."""
         quorum = self._machine.in_force
         if self.is_repeating and self._is_behind:
             self.differs(call)
@@ -380,13 +366,13 @@ class InPlace(Generations):
             self._engine.feed(e.PeerUnreached(quorum.attempt, "of a collective"))
 
     def differs(self, call: Call) -> None:
-        """See Keeping."""
+        """Its predecessor has made another call."""
         where = f"{call.kind.name.strip('_')} at {call_site()}"
         self.world.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
         stay()
 
     def cannot(self, call: Call) -> None:
-        """See Keeping."""
+        """A call begins that cannot be repeated."""
         if self.world.fell is None:
             self.world.falls(Fall.CALL, f"{call.kind.name} at {call_site()}")
 

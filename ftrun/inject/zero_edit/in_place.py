@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
@@ -99,12 +99,10 @@ def keeper_of(here: WorkerContext, kind: type[InPlace]) -> InPlace | None:
 
 
 class _World(ReplayedWorld):
-    """``is_loading``: a state is, in which nothing may be called. ``differs``: is called where this
-    replacement makes another call than its predecessor."""
+    """``is_loading``: a state is, in which nothing may be called."""
 
     least = 1  # for the votes of a replica of one worker
     is_loading = False
-    differs: Callable[[Call], None]
 
     def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
         # Its predecessor would have waited in this call, before it did what is left.
@@ -139,7 +137,7 @@ class InPlace(Generations):
         seen = as_replicas(here)
         world = self.world_kind(seen, here.group_rank, memory)
         super().__init__(world, memory)
-        world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
+        world.has_left = lambda: self.is_repeating and self._has_left
         self._results = self.results_kind(
             memory.results(here.group_rank),
             here.group_rank,
@@ -359,17 +357,11 @@ class InPlace(Generations):
         """The script waits in a call that has failed, or is held."""
         quorum = self._machine.in_force
         if self.is_repeating and self._is_behind:
-            self.differs(call)
+            self.world.differs(call)
         elif self.is_repeating:
             self._engine.feed(self._goes_live())
         elif quorum is not None and call.state is State.FAILED and _is_broken(call.shell):
             self._engine.feed(e.PeerUnreached(quorum.attempt, "of a collective"))
-
-    def differs(self, call: Call) -> None:
-        """Its predecessor has made another call."""
-        where = f"{call.kind.name.strip('_')} at {call_site()}"
-        self.world.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-        stay()
 
     def cannot(self, call: Call) -> None:
         """A call begins that cannot be repeated."""

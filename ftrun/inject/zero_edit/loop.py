@@ -23,7 +23,6 @@ made of (noting.py), how the rooms are connected (script.py).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +91,7 @@ class Loop:
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
-        if threading.current_thread() is not threading.main_thread() or script.drafts.is_forked:
+        if not script.drafts.is_loops:
             return
         if self._course.now.has_stepped:
             script.noting.turn(spot)
@@ -128,9 +127,8 @@ class Loop:
     def turns_ended(self, began: int) -> None:
         """A loop has ended whose turns are told of, and that began after so many steps."""
         script = self.script
-        is_main = threading.current_thread() is threading.main_thread()
         is_around = script.steps >= began + TURNS_MIN
-        if is_around and self._course.now is BETWEEN and is_main:
+        if is_around and self._course.now is BETWEEN and script.drafts.is_loops:
             script.marking.loop_ended()
 
     def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:

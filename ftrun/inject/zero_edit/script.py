@@ -6,7 +6,6 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -198,10 +197,7 @@ class Script:
     def writes(self) -> None:
         """The script begins to write a file: what it has come to since its last step is left to a
         successor, which would not come to it again."""
-        is_between = (
-            self.course.now is BETWEEN and threading.current_thread() is threading.main_thread()
-        )
-        if is_between and self.memory is None and not self.drafts.is_forked:
+        if self.course.now is BETWEEN and self.memory is None and self.drafts.is_loops:
             self.own.leave(self.manager().current_step())
             self.randomness.step_ended()
 

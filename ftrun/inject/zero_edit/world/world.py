@@ -230,7 +230,7 @@ class World:
     def _take(self, call: Call, gift: Gift) -> None:
         """A call has been made before, by a peer or by a predecessor."""
         if gift.is_logged and self.keeper is not None and _unlike(call, gift.bodies):
-            self.keeper.differs(call)
+            self.keeper.world.differs(call)
         call.is_logged = gift.is_logged
         if gift.is_half:
             call.half, call.has_result = (gift.bodies, gift.tag), True

@@ -374,7 +374,7 @@ class Agent:
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
         if process is not None:
-            self.handle(e.WorkerUsed(key, process.pid, process.cpu_s))
+            self.handle(m.WorkerUsed(key, process.pid, process.cpu_s))
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
@@ -418,7 +418,7 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        self.handle(e.WorkerDisconnected(key))
+        self.handle(m.WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""

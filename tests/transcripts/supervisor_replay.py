@@ -486,8 +486,8 @@ EVENTS: dict[str, Make] = {
     rf"{WORKER} releases timer (\S+)": lambda r, name, scope: e.ScriptTimerReleased(
         r.key(name), FIRST_PID + r.key(name).group_rank, scope
     ),
-    rf"{WORKER} disconnects": lambda r, name: e.WorkerDisconnected(r.key(name)),
-    rf"{WORKER} used {NUMBER}": lambda r, name, cpu_s: e.WorkerUsed(
+    rf"{WORKER} disconnects": lambda r, name: m.WorkerDisconnected(r.key(name)),
+    rf"{WORKER} used {NUMBER}": lambda r, name, cpu_s: m.WorkerUsed(
         r.key(name), FIRST_PID + r.key(name).group_rank, float(cpu_s)
     ),
     rf"{INCARNATION} board: (.*)": _board,

@@ -266,15 +266,13 @@ class Lead(Host):
                 self._rank_ended(session.peer_id, message)
             case m.WorkerMessage(key, said) | m.RankMessage(key, said):
                 agent.worker_message(key, said)
-            case m.RankDisconnected(key):
-                agent.handle(e.WorkerDisconnected(key))
+            case m.WorkerDisconnected() | m.WorkerUsed():
+                agent.handle(message)
             case m.RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == session.peer_id)
                 agent.link.note_facts(tuple(replace(one, node=name) for one in workers))
             case m.RanksKept() | m.GroupWords():
                 agent.spanning.ranks_kept(session.peer_id, message)
-            case m.RankUsed(key, pid, cpu_s):
-                agent.handle(e.WorkerUsed(key, pid, cpu_s))
             case m.WorkerStacks(request, key, text):
                 waiting = self._stacks.get(request, {}).get(key)
                 if waiting is not None and not waiting.done():

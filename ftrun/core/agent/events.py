@@ -119,22 +119,6 @@ class WorkerSent:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerDisconnected:
-    """A worker has closed its connection: it cannot answer, and need not."""
-
-    key: WorkerKey
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerUsed:
-    """``cpu_s``: processor time of a worker's process at the time of ``AskWorker``."""
-
-    key: WorkerKey
-    pid: int
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class StacksTaken:
     """The answer to ``TakeStacks``: by group_rank; "" where there are none."""
 
@@ -279,8 +263,8 @@ Event: TypeAlias = (
     | ScriptTimerSet
     | ScriptTimerReleased
     | WorkerSent
-    | WorkerDisconnected
-    | WorkerUsed
+    | m.WorkerDisconnected
+    | m.WorkerUsed
     | StacksTaken
     | BoardSeen
     | ManagerFound

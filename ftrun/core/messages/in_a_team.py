@@ -66,15 +66,15 @@ class RankMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class RankDisconnected:
-    """A worker's last connection is closed."""
+class WorkerDisconnected:
+    """A worker has closed its last connection: it cannot answer, and need not."""
 
     key: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)
-class RankUsed:
-    """The processor time of a worker that was asked for a report."""
+class WorkerUsed:
+    """``cpu_s``: processor time of a worker's process, when it was asked for a Report."""
 
     key: WorkerKey
     pid: int
@@ -332,8 +332,8 @@ FromHand: TypeAlias = (
     HandHello
     | RankEnded
     | RankMessage
-    | RankDisconnected
-    | RankUsed
+    | WorkerDisconnected
+    | WorkerUsed
     | RankFacts
     | RanksKept
     | RanksStored

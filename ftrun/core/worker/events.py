@@ -159,25 +159,6 @@ class OperationAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupBuilt:
-    """The builder has built the process group of ``attempt``."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFailed:
-    """The builder could not build the process group of ``attempt``.
-
-    ``unreached``: a host to which it could make no connection; "": none is known.
-    """
-
-    attempt: Attempt
-    reason: str
-    unreached: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StateLoaded:
     """The state for ``tag`` has arrived whole and verified; it is not applied yet."""
 
@@ -260,8 +241,8 @@ Event: TypeAlias = (
     | OperationFailed
     | OperationRefused
     | OperationAnswered
-    | GroupBuilt
-    | GroupFailed
+    | m.Built
+    | m.BuildFailed
     | OverwriteBegun
     | StateLoaded
     | StateSpoiled
@@ -294,7 +275,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class BuildGroup:
-    """Build a process group in the background; answer GroupBuilt or GroupFailed."""
+    """Build a process group in the background; answer Built or BuildFailed."""
 
     quorum: Quorum
 

@@ -8,7 +8,7 @@
 | INTERRUPTED_COMPLETE | the same; its results were complete        | the same                     |
 | STANDS               | its results are complete; peers rely on it | an interrupt; one more       |
 |                      |                                            | operation → VOID             |
-| REPAIR               | goes out again when the next group is built| GroupBuilt → OPEN; an        |
+| REPAIR               | goes out again when the next group is built| Built → OPEN; an             |
 |                      |                                            | interrupt                    |
 | VOID                 | will not be committed                      | Decided                      |
 

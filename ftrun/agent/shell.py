@@ -228,7 +228,7 @@ class Agent:
 
     def _preempted(self) -> None:
         reason = f"{self._settings.preempt_file} has appeared"
-        self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
+        self.handle(m.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
 
     # ------------------------------------------------------------ events and instructions
 
@@ -516,7 +516,7 @@ class Agent:
             case m.AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
             case m.DrainAgent(reason):
-                self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED))
+                self.handle(m.DrainAsked(reason, ExitCode.PREEMPTED))
             case m.EndJob():
                 self._account = message.account
                 self.handle(message)

@@ -434,7 +434,7 @@ def _stacks(r: Replay, name: str, text: str) -> e.Event:
 
 def _drain(_: Replay, code: str, by: str | None, is_notice: str | None, reason: str) -> e.Event:
     number = int(signal.Signals[by]) if by else e.SIGTERM
-    return e.DrainAsked(reason, int(code), number, bool(is_notice))
+    return m.DrainAsked(reason, int(code), number, bool(is_notice))
 
 
 def _answers(r: Replay, asked_at: str | None, at: str | None, epoch: str | None) -> e.Event:

@@ -85,7 +85,7 @@ class Lead(Host):
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
-        self.leaver: tuple[str, m.HandLeaving] | None = None
+        self.leaver: tuple[str, m.DrainAsked] | None = None
         self.is_complete = False
         self._set_timer()
 
@@ -282,11 +282,10 @@ class Lead(Host):
                 if lease is not None:
                     left_s = max(0.0, lease.until_s - clock.now())
                     self._send(session.peer_id, m.LeaseLeft(asked_at, left_s))
-            case m.HandLeaving(reason, exit_code, number, is_notice):
+            case m.DrainAsked():
                 self.leaver = session.peer_id, message
                 node = next(x for x in self._team if x.node_id == session.peer_id)
-                why = f"{reason} at {node.words()}"
-                agent.handle(e.DrainAsked(why, exit_code, number, is_notice=is_notice))
+                agent.handle(replace(message, reason=f"{message.reason} at {node.words()}"))
             case m.HandHello():
                 pass
             case _:

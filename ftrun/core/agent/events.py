@@ -172,20 +172,6 @@ class SignalReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainAsked:
-    """Leave at a boundary, then end with ``exit_code``.
-
-    ``number``: the signal that scripts are asked with. ``is_notice``: the node will be taken away,
-    so that a later request to stop is the first one.
-    """
-
-    reason: str
-    exit_code: int
-    number: int = SIGTERM
-    is_notice: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class StopAsked:
     """A second request: end now."""
 
@@ -270,7 +256,7 @@ Event: TypeAlias = (
     | ManagerFound
     | HealthChecked
     | SignalReceived
-    | DrainAsked
+    | m.DrainAsked
     | StopAsked
     | SpawnerReady
     | SpawnerWarmed

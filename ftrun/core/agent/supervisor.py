@@ -145,7 +145,7 @@ class Supervisor:
                 self._on_request.kill(event)
             case e.SignalReceived(number):
                 self._ending.signalled(number)
-            case e.DrainAsked(reason, exit_code, number, is_notice):
+            case m.DrainAsked(reason, exit_code, number, is_notice):
                 self._ending.drain(reason, exit_code, number, is_notice=is_notice)
             case e.StopAsked():
                 self._ending.stop_now()

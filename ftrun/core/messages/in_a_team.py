@@ -7,6 +7,7 @@ and pass on what these send. A hand opens the stream.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from ftrun.core.messages.at_the_node import AnotherForm, Beat, FailureReport, Le
 from ftrun.core.messages.from_agent import WorkerFacts, WorkerMessage, WorkerStacks
 from ftrun.core.messages.to_agent import AskStacks, EndJob, Rejected
 from ftrun.core.messages.to_worker import ToWorker
+from ftrun.core.replay.mirroring import RankWords
 from ftrun.core.version import PROTOCOL_VERSION
 
 # ---------------------------------------------------------------- hand → lead
@@ -131,21 +133,6 @@ class RanksStored:
 
 
 @dataclass(frozen=True, slots=True)
-class RankWords:
-    """The words of a rank on its node's board (core/replay/mirroring.py)."""
-
-    group_rank: int
-    published: int
-    joined: int
-    over: bool
-    fall: int
-    broken: int
-    groups: tuple[int, ...]
-    done: tuple[int, ...]
-    appends: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupWords:
     """Words of a node's ranks, as of decree ``number``; the lead sends them on to all hands."""
 
@@ -162,13 +149,17 @@ class AskLease:
 
 
 @dataclass(frozen=True, slots=True)
-class HandLeaving:
-    """The node was asked to stop, by ``number`` if it was a signal, so the whole group is to."""
+class DrainAsked:
+    """Leave at a boundary, then end with ``exit_code``. From a hand: the whole group is to.
+
+    ``number``: the signal that scripts are asked with. ``is_notice``: the node will be taken away,
+    so that a later request to stop is the first one.
+    """
 
     reason: str
     exit_code: int
-    number: int
-    is_notice: bool
+    number: int = int(signal.SIGTERM)
+    is_notice: bool = False
 
 
 # ---------------------------------------------------------------- lead → hand
@@ -339,7 +330,7 @@ FromHand: TypeAlias = (
     | RanksStored
     | GroupWords
     | AskLease
-    | HandLeaving
+    | DrainAsked
     | WorkerMessage
     | WorkerStacks
 )

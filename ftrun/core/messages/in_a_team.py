@@ -70,14 +70,14 @@ class RankMessage:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDisconnected:
-    """A worker has closed its last connection: it cannot answer, and need not."""
+    """A worker has closed its last connection: it cannot answer, and need not answer."""
 
     key: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsed:
-    """``cpu_s``: processor time of a worker's process, when it was asked for a Report."""
+    """``cpu_s``: the processor time of a worker's process when it was asked for a Report."""
 
     key: WorkerKey
     pid: int

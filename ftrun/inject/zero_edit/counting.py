@@ -240,8 +240,7 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
         return type(self._source) is GeneratorType
 
     def span(self) -> range | None:
-        """The range whose numbers it yields, as a progress bar does; None: it yields other items.
-        """
+        """The range whose numbers it yields (a progress bar does); None: it yields other items."""
         return self._instead[0] if self._instead else _span(self._source, self.turns())
 
     def goes_over(self, theirs: range) -> None:

@@ -10,7 +10,7 @@ peers are not in, joins them at their loop, and is set to their place.
 |---|---|
 | SET_UP | has not begun a step; if peers train, it runs the script up to their place |
 | PASSING | is skipping a loop that its peers are not in; it has drawn one batch of that loop |
-| GHOST | is in a step of a skipped loop; the step does not count, and ends when an optimizer steps |
+| GHOST | is in a step of a skipped loop; it does not count, and ends when an optimizer steps |
 | JOINING | has reached its peers' place; it waits for them and loads their state |
 | STEPPING | is in a step |
 | BETWEEN | is between two steps |

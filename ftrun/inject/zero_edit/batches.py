@@ -6,10 +6,10 @@ random numbers of a loader's workers. So each worker writes its random states to
 shares with the script, a generation includes them, and the replacement's workers continue from
 them. If they are not known, all batches from the begin of the epoch are read.
 
-A generation also has digests of its batches. If the replacement gets another batch (for example, a
-dataset keeps a generator of its own), it reads the epoch from its begin. If the batch still differs,
-or if the model gets other inputs (from a source that is not a loader), no death can be mended any
-more.
+A generation also has digests of its batches. If the replacement gets another batch (for example,
+because a dataset keeps a generator of its own), it reads the epoch from its begin. If the batch
+still differs, or if the model gets other inputs (from a source that is not a loader), no death can
+be mended any more.
 
 Not here: how an iterator is set to a place (loaders.py).
 """

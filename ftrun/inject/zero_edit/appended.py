@@ -77,7 +77,7 @@ class Appended:
             self._born[os.path.realpath(os.fspath(file))] = self._step
 
     def rewrites(self, file: Any) -> None:
-        """The script or a package is about to rewrite a file from its beginning: save a known one."""
+        """The script or a package is about to rewrite a file. If it is a known one, save it."""
         name = os.path.realpath(os.fspath(file))
         if self._step == NEVER or name not in self._open or self._kept.get(name) == self._step:
             return

@@ -238,7 +238,7 @@ class LoaderIterator:
 
     @property
     def is_sampler(self) -> bool:
-        """Whether it iterates over a sampler: its indices may all be read at once, for later use."""
+        """Whether it iterates over a sampler. The script may read all indices at once."""
         return isinstance(self.loader, Sampler)
 
     @property
@@ -684,7 +684,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
     def own(plain: Callable[[Any], Any], loader: Any) -> Any:
-        """``__iter__`` of a subclass that overrides it. Most call DataLoader's, which is patched."""
+        """``__iter__`` of a subclass that overrides it. Most call DataLoader's patched one."""
         random = _random(_own(getattr(loader, "generator", None)))
         before, made = OPEN.count, plain(loader)
         if type(made) is GeneratorType or before != OPEN.count:

@@ -124,7 +124,7 @@ class Models:
         return self._mesh is not None
 
     def add_sharded(self, module: nn.Module) -> None:
-        """FSDP2 or tensor parallel shards a module. The outermost sharded modules are the models."""
+        """FSDP2 or tensor parallel shards a module. Only outermost sharded modules are models."""
         inner = {id(part) for part in module.modules()}
         for at in reversed(range(len(self.wrapped))):
             if id(self.wrapped[at]) in inner:

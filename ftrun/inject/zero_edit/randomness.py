@@ -162,7 +162,7 @@ class Randomness:
         self._leave(states, is_between=False)
 
     def encoded(self) -> tuple[list[str], list[bytes]]:
-        """The last noted place: the names of its iterators; and the seeds of each, then the states."""
+        """For the last noted place: the iterators' names; and their seeds, then the states."""
         return ([], []) if self._noted is None else self._encoded(self._noted)
 
     def _encoded(self, states: States) -> tuple[list[str], list[bytes]]:
@@ -170,7 +170,7 @@ class Randomness:
         return names, [*seeds, *states.encode()]
 
     def step_ended(self) -> None:
-        """Write the current states: a noted step has ended, or the script writes a file after it."""
+        """Write the current states, after a noted step or before the script writes a file."""
         self.is_noted = False
         if not self._is_off and self._life():
             self._leave(States.now(self.own), is_between=True)

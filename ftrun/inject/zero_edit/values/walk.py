@@ -632,7 +632,7 @@ def _is_made(value: Any) -> bool:
 
 
 def _has_tensors(item: Any) -> bool:
-    """Whether an object has tensors other than parameters, or collections whose first item is one."""
+    """Whether an object has a tensor, not a parameter, or a collection that begins with one."""
     parts = list((attributes_of(item) or {}).values())
     parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
     parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]

@@ -41,7 +41,7 @@ Sizes = dict[str, tuple[int, int]]
 """By file name: the length in bytes, and this worker's offset; -1: it appends."""
 NEVER = -1
 FRONT_BYTES, BACK_BYTES = 4 << 10, 64 << 10
-"""How many bytes of a file's begin and end go into its checksum."""
+"""How many bytes of a file's start and end go into its checksum."""
 
 
 class Appended:

@@ -4,10 +4,10 @@ A replacement reaches its place without reading the earlier batches, because the
 determines the order of samples. That is not enough if a sample depends on earlier ones through the
 random numbers of a loader's workers. So each worker writes its random states to memory that it
 shares with the script, a generation includes them, and the replacement's workers continue from
-them. If they are not known, all batches from the begin of the epoch are read.
+them. If they are not known, all batches from the start of the epoch are read.
 
 A generation also has digests of its batches. If the replacement gets another batch (for example,
-because a dataset keeps a generator of its own), it reads the epoch from its begin. If the batch
+because a dataset keeps a generator of its own), it reads the epoch from its start. If the batch
 still differs, or if the model gets other inputs (from a source that is not a loader), no death can
 be mended any more.
 

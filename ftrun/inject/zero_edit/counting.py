@@ -103,7 +103,7 @@ class Numbers(itertools.chain[int]):
         """Translate a peer's position to this loop's: it stands after ``number`` of ``theirs``.
 
         A loop around steps takes equally many turns on all ranks. If only the end differs, this
-        range was made from values that have not healed, and ``theirs`` replaces it. If the begin
+        range was made from values that have not healed, and ``theirs`` replaces it. If the start
         differs by less than the step, the ranks share out the numbers: the index is translated, if
         the lengths are equal. Otherwise ``theirs`` replaces a range with the same end. A range of
         the predecessor's always replaces it.

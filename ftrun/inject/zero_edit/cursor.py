@@ -37,7 +37,7 @@ class Cursor:
     _set_to: int = 0
     _before_first_step: int = 0
     _at_begin: int = 0
-    _since_begin: int = 0  # draws between begin and end of the last step
+    _since_begin: int = 0  # draws between start and end of the last step
     _at_commit: int | None = None  # None: no step was committed since it was made or set
     _has_begun: bool = False
     _is_learned: bool = False  # False: ``held`` comes from another iterator of this loop

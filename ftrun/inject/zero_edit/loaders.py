@@ -558,7 +558,7 @@ class LoaderIterator:
 
         Args:
             given: for each worker the random state with which it continues, at its first batch
-                after the skipped ones. If given, ``batches`` counts from the epoch's begin.
+                after the skipped ones. If given, ``batches`` counts from the epoch's start.
         """
         reads = self.must_read or (OPEN.reads_all and self._has_workers and given is None)
         indices = None if reads else getattr(self._inner, "_sampler_iter", None)

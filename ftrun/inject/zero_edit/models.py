@@ -41,7 +41,7 @@ class Models:
         makes_ddp: called before the script wraps or shards a model; False: leave it to torch,
             because the script is explicit.
         have_buffers: a DistributedDataParallel has buffers.
-        syncs: for each model, whether its next pass broadcasts its buffers, as of the step's begin;
+        syncs: for each model, whether its next pass broadcasts its buffers, as of the step's start;
             None: it has none. An evaluation, or a pass that only accumulates, can change this; all
             ranks must do the same.
         is_averaged: averaging of FSDP2's shards across the replicas is set up.

@@ -120,7 +120,7 @@ class Randomness:
     """The random numbers of one worker. For the main thread.
 
     Attributes:
-        is_noted: the states at the begin of the step under way were written.
+        is_noted: the states at the start of the step under way were written.
         own: the script's generators by name, as last found.
         given: the states in a predecessor's generation, as ``encoded`` returns them; None: there is
             no generation, so the file is read.

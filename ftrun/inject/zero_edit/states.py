@@ -22,7 +22,7 @@ A joining replica has steps to repeat if its peers have finished, have taken sev
 batch, or wait for it between two steps (inside.py). In the last case it then continues with them
 in the step that has begun.
 
-An event is an action of the script, the Manager's begin of a step (BEGUN), or the move to the
+An event is an action of the script, the start of a step by the Manager (BEGUN), or the move to the
 peers' place (PLACED). Each step begins as STEPPING, because only then does the replica learn how
 far its peers are.
 

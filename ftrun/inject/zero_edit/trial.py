@@ -106,7 +106,7 @@ class Trial:
     # ------------------------------------------------------------ what the script does
 
     def __post_init__(self) -> None:
-        """Record which files the script opens for writing, from its begin."""
+        """Record which files the script opens for writing, from its start."""
 
         def note(event: str, args: tuple[Any, ...]) -> None:
             is_write = event in _NAMES

@@ -40,7 +40,7 @@ _OBJECTS = (torch.Tensor, torch.nn.Module)
 _NAME, _ID = "the object ", "the id of "
 """The prefixes of a text in place of a key."""
 SAMPLE_BYTES = 64
-"""Bytes that are sampled at each of the begin, the middle and the end of a tensor."""
+"""Bytes that are sampled at each of the start, the middle and the end of a tensor."""
 
 Mark = tuple[tuple["weakref.ref[Any]", int], ...]
 """The tensors and arrays of a unit at some moment, and their versions."""
@@ -266,7 +266,7 @@ def digest_of(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def sampled(values: Sequence[Any]) -> str:
-    """A digest of a few bytes at the begin, the middle and the end of each value, to compare large
+    """A digest of a few bytes at the start, the middle and the end of each value, to compare large
     values of two ranks."""
     found = 0
     for value in values:

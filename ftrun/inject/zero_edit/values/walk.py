@@ -473,7 +473,7 @@ class _Search:
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
         kind = type(holder)
         if issubclass(kind, LRScheduler) and kind.state_dict.__module__ == LRScheduler.__module__:
-            return  # torch's state_dict has all of it, as of the step's begin, not of its place
+            return  # torch's state_dict has all of it, as of the step's start, not of its place
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
         if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
             mode &= ~(TENSORS | VALUES * is_read_again(kind))

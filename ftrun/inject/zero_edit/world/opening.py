@@ -172,7 +172,7 @@ class Opening:
         kwargs.pop("device_id", None)
         made, found = plain(size, rank, ranks, BACKEND, store, *args, **kwargs)
         tables = distributed_c10d._world
-        if made in tables.pg_map:  # not a rank that is no member
+        if made in tables.pg_map:  # this rank is a member
             tables.pg_map[made] = (dist.Backend(backend), found)
             tables.pg_backend_config[made] = str(distributed_c10d.BackendConfig(backend))
         return made, found

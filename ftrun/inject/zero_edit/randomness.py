@@ -191,9 +191,9 @@ class Randomness:
         The predecessor's states are set at the end.
 
         Args:
-            begin_again: called if they are from between two steps, with the seeds of the
-                predecessor's last iteration. The predecessor may have died before it began the
-                next one, so an iterator that has yielded no batch draws its order again.
+            begin_again: called after that, if the states are from between two steps, with the seeds
+                of the predecessor's last iteration. The predecessor may have died before it began
+                the next one, so an iterator that has yielded no batch draws its order again.
         """
         left = self._left = None if self._has_left else self._found(until)
         renew_random(self._rank, self._step())

@@ -181,7 +181,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         return Collectives.allreduce(self, tensors, opts)
 
     def _collective(self, name: str, *arguments: Any) -> Any:
-        """Begin a call, and return its Work. The call is synchronous unless ``asyncOp`` is set."""
+        """Begin a call, and return its Work. It is synchronous if its options have ``asyncOp``
+        False."""
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
         if world.on_live is not None and not (world.is_apart or self.replays or world.is_ours):
             on_live, world.on_live = world.on_live, None

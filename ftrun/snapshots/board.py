@@ -19,7 +19,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.log_rules import CALLED
-from ftrun.core.replay.mirroring import Row
+from ftrun.core.replay.mirroring import RankWords
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts
 from ftrun.snapshots.area import NONE
@@ -188,25 +188,25 @@ class Board:
         for at in self._groups_of(rank):
             self._words[at + 1] = calls.get(self._words[at], 0)
 
-    def row(self, rank: int) -> Row:
+    def row(self, rank: int) -> RankWords:
         """What other nodes need of the words of an own rank."""
         read = self.read
         published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
         over, done = bool(read(rank, Word.OVER)), self.done_of(rank)
         fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
         each = tuple(done), tuple(done.values()), read(rank, Word.APPENDS)
-        return Row(rank, published, joined, over, fall, broken, *each)
+        return RankWords(rank, published, joined, over, fall, broken, *each)
 
     def appends(self, rank: int, bits: int) -> None:
         """A rank appends to files with these bits, too."""
         self.set(rank, Word.APPENDS, self.read(rank, Word.APPENDS) | bits)
 
-    def take(self, row: Row) -> None:
+    def take(self, row: RankWords) -> None:
         """The agent: words of another node's rank have come. ``published`` says that all have."""
-        self.rewind(row.rank, dict(zip(row.groups, row.done, strict=True)))
-        self.appends(row.rank, row.appends)  # of a lost node's rank, too
+        self.rewind(row.group_rank, dict(zip(row.groups, row.done, strict=True)))
+        self.appends(row.group_rank, row.appends)  # of a lost node's rank, too
         for word in (Word.OVER, Word.FALL, Word.BROKEN, Word.JOINED, Word.PUBLISHED):
-            self.set(row.rank, word, int(getattr(row, word.name.lower())))
+            self.set(row.group_rank, word, int(getattr(row, word.name.lower())))
 
     def _groups_of(self, rank: int) -> range:
         begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT

@@ -106,7 +106,7 @@ class AtFall:
 
     def _claim(self, engine: Engine) -> Resuming | None:
         try:
-            return Inherited(engine, self._left, self)
+            return Inherited(engine, self._left, lambda: self)
         except (OSError, ValueError):
             return None  # all train again, and it is free
 

@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ftrun.core.replay.falls import Fall
 from ftrun.inject import torch_private
-from ftrun.inject.zero_edit import _install_rooms, sharding
+from ftrun.inject.zero_edit import _install_rooms, sharding, told
 from ftrun.inject.zero_edit.attaching import STEPS_ALONE
 from ftrun.inject.zero_edit.frames import Spot, call_site, module_frames
 from ftrun.inject.zero_edit.loaders import LoaderIterator
@@ -54,16 +54,27 @@ FRAMEWORKS = (
 
 
 def install(here: WorkerContext) -> Loop | None:
-    """Patch torch; call it once, before the script has any name of it. None: there is no memory."""
+    """Patch torch; call it once, before the script has any name of it. None: there is no memory, or
+    ftrun itself has failed, and its group runs as without."""
     try:
         group = group_memory.GroupMemory.open(os.environ[group_memory.VARIABLE].split()[0])
     except (KeyError, OSError, ValueError):
         return None
     if torch_private.missing():
         return None
+    patches = Patches()
+    try:
+        return _install(here, group, patches)
+    except Exception as error:  # noqa: BLE001  # a fault of ftrun's is none of the script's
+        patches.undo()
+        told.say(f"no memory snapshots: ftrun itself failed ({type(error).__name__}: {error})")
+        return None
+
+
+def _install(here: WorkerContext, group: group_memory.GroupMemory, patches: Patches) -> Loop:
     seen = as_replicas(here)
     has_its_rank()
-    memory, patches = Memory(seen, group), Patches()
+    memory = Memory(seen, group)
     loop = _Loop(seen, memory)
     memory.script = script = loop.script
     assert script.predecessor is not None, "of what memory keeps"

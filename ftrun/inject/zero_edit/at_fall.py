@@ -189,9 +189,10 @@ class AtFall:
         """Where a successor begins, with the state of so many steps; ``count``: the calls of the
         script's until it stands here."""
         script, standing = self._script, self._script.standing
-        if not (script.course.now is STEPPING or standing.at == step):
+        if not (script.course.now is STEPPING or script.come_for == script.steps):
             script.notes_next()
-        if standing.place.step == standing.at == step:
+        # After a step that was lost the script is further, at the same number of commits.
+        if script.come_for == script.steps and standing.place.step == standing.at == step:
             return standing.shown()
         standing.goes_back()
         place = standing.shown()
@@ -206,6 +207,7 @@ class AtFall:
         held = [suspended.Suspended(*x) for x in place.held]
         suspended.come_to(script.counters.walk.held(), held)
         script.own.forget()
+        script.counters.has_all = True
 
     def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """See Goes: it is what a peer would give."""

@@ -68,6 +68,7 @@ class Script:
         made: the Manager of this process; None: the script had no need of its peers yet.
         makes_manager: it is being made on the script's behalf.
         steps: that this process has ended; ``lost``: those of them that were not committed.
+        come_for: the value of ``steps`` when it last came to a step.
         lacking: what the last place could not set, in words.
         own: the tensors that this worker leaves to its successor.
         predecessor: what a replacement of this worker begins with; None: there would be none.
@@ -86,6 +87,7 @@ class Script:
         self.made: Manager | None = None
         self.makes_manager = self._all_are_noted = False
         self.steps = self.lost = 0
+        self.come_for = -1
         self.lacking: list[str] = []
         self.has_loaded = False
         self.mates = Mates(here)
@@ -314,6 +316,7 @@ class Script:
         """A step is about to begin with these draws: note where the script stands. None: the step
         has no place, as one that is ``is_late``, in a pass."""
         noting, standing, manager = self.noting, self.standing, self.manager()
+        self.come_for = self.steps
         noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
         place = noting.place(draws, noted)
         if place is not None:

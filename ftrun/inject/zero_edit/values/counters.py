@@ -55,6 +55,7 @@ class Counters:
 
     Attributes:
         walk: reads the script.
+        has_all: a place of its own predecessor's is all that it takes.
     """
 
     def __init__(self, script: Script) -> None:
@@ -67,6 +68,7 @@ class Counters:
         self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
         self._has_begun_anew = False  # values were set since
+        self.has_all = False
         self._own: dict[str, set[str]] = {}
         self._before: list[tuple[FrameType, Values]] = []
 
@@ -177,7 +179,7 @@ class Counters:
         """Set the script's variables to the place of the peers, at the state that has healed."""
         theirs = place.details()
         until = place.step
-        is_own = self._script.is_in_place  # all of it is of its predecessor
+        is_own = self._script.is_in_place or self.has_all  # all of it is of its predecessor
         left = None if self._left_for or is_own else left_at(self._path, until)
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,7 @@ class Left:
         self.script: Any = SimpleNamespace(
             made=SimpleNamespace(session=session, current_step=lambda: 7),
             steps=7,
+            come_for=7,
             course=SimpleNamespace(now=State.STEPPING),
             ending=SimpleNamespace(is_replaying=False, has_followed=False),
             world=SimpleNamespace(optimizer="", count=9, why_again=""),
@@ -104,7 +106,13 @@ def test_between_two_steps_it_stands_at_the_last_place(
 def test_what_the_script_has_drawn_for_its_next_step_is_its_place(left: Left) -> None:
     left.script.course.now = State.BETWEEN
     left.script.standing.is_at(PLACE, 6)
-    left.script.notes_next = lambda: left.script.standing.is_at(PLACE, 7)
+    left.script.come_for = 6
+
+    def notes_next() -> None:
+        left.script.come_for = 7
+        left.script.standing.is_at(PLACE, 7)
+
+    left.script.notes_next = notes_next
     left.asks()
     assert place_of(left)[2].behind == 0
 
@@ -206,3 +214,18 @@ def test_memory_that_is_gone_is_no_claim(left: Left, monkeypatch: pytest.MonkeyP
     machine, here = SimpleNamespace(state=None), left.script.here
     engine: Any = SimpleNamespace(context=here, machine=machine, healing=None, progress=None)
     assert AtFall(left.script)._claim(engine) is None
+
+
+def test_after_a_step_that_was_lost_it_stands_at_the_batch_that_is_next(left: Left) -> None:
+    """The script is further, at as many commits."""
+    left.script.steps, left.script.course.now = 8, State.BETWEEN
+    left.script.standing.steps = 1
+
+    def notes_next() -> None:
+        left.script.come_for = 8
+        left.script.standing.is_at(replace(PLACE, exchanges=6), 7)
+
+    left.script.notes_next = notes_next
+    left.asks()
+    place = place_of(left)[2]
+    assert (place.exchanges, place.behind) == (6, 0)

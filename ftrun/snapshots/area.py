@@ -427,8 +427,9 @@ class Area:
         return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
 
     def rewind(self, step: int, *, has_logs: bool = False) -> Counts:
-        """Roll back to the newest generation of this step, as if nothing had followed. Called by
-        the agent.
+        """Roll back to the newest generation of this step. Called by the agent.
+
+
 
         Args:
             has_logs: all ranks have the logs between this generation's place and its copy.
@@ -512,8 +513,7 @@ class Area:
         header[words + _COUNT] = count + 1
 
     def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """Copy a call's tensors into a log. Returns their offset and size; offset ``NONE``: no
-        room.
+        """Copy a call's tensors into a log. Returns offset (``NONE``: no room) and size.
 
         The log may have a large tensor already, because FSDP2 gathers the same parameters in the
         forward and in the backward pass. It is looked up by its size and its first and last word,

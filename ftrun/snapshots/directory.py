@@ -125,8 +125,7 @@ def look(directory: Path, below: int | None = None) -> Looked:
 
 
 def agree(path: Path, step: int) -> None:
-    """Note in a snapshot that all replicas had the same parameters at ``step``, its own or a later
-    one.
+    """Note that all replicas had the same parameters at ``step``, the snapshot's or a later one.
 
     Raises:
         Damaged: the snapshot is gone, or not whole.

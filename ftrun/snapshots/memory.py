@@ -105,8 +105,7 @@ class SharedMemory:
                 return
 
     def fill(self, leaves: Sequence[Leaf], offsets: Sequence[int], threads: int) -> None:
-        """Copy ``leaves`` to their ``offsets``, with up to ``threads`` threads for leaves in host
-        memory.
+        """Copy ``leaves`` to their ``offsets``, with up to ``threads`` threads if in host memory.
 
         The threads and the caller take small pieces from one queue. So on a busy machine no thread
         waits for one that does not run, as it would at the end of each of torch's own parallel

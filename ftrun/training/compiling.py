@@ -1,5 +1,4 @@
-"""Keeps torch.compile from compiling ftrun's part of a forward pass or a step, which talks to
-peers.
+"""Excludes ftrun's part of a pass or a step, which talks to peers, from torch.compile.
 
 ``torch.compile(DistributedDataParallel(model))`` compiles everything that is called beneath. The
 model must be compiled, but ftrun's own functions around it must run as written in each call.

@@ -469,8 +469,7 @@ def _begin_alike(made: Any, across: dist.ProcessGroup) -> None:
 
 
 def begin_alike(module: nn.Module, within: dist.ProcessGroup) -> None:
-    """Give all workers of ``within`` the first worker's parameters and buffers, as torch's DDP
-    does.
+    """Give all workers of ``within`` the first one's parameters and buffers, as torch's DDP.
 
     Across the groups the first heal does this, rank by rank.
     """

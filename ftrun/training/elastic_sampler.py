@@ -265,8 +265,7 @@ class ElasticSampler(Sampler[list[int]]):
         return epoch is not None and epoch != self._position.epoch
 
     def forecast(self) -> Iterator[Batch]:
-        """The last drawn batch and the following ones, if all steps are committed by the current
-        replicas.
+        """The last drawn batch and those that follow if the current replicas commit all steps.
 
         Endless: one epoch follows another.
         """

@@ -180,8 +180,7 @@ class Fragment:
         return flats
 
     def _buckets(self, limit: int) -> list[list[str]]:
-        """Names of pseudo-gradients that share a bucket: same dtype and device, up to ``limit``
-        bytes.
+        """Group pseudo-gradients of one dtype and device into buckets of up to ``limit`` bytes.
 
         A gradient that is larger than the limit is a bucket by itself.
         """

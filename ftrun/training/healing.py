@@ -486,8 +486,7 @@ class Healing:
         self._worker.feed(StateLoaded(order.tag, fetched.state_id))
 
     def _fetch(self, order: _Fetch) -> FetchedState:
-        """Fetch from all donors at once; or from a single donor, the first that can serve its
-        state.
+        """Fetch from all donors at once, or from the first one that can serve its state.
 
         Raises:
             PeerError: as ``fetch``.

@@ -1,7 +1,8 @@
 """The inner interface of a Manager, used by ftrun's own classes and by unmodified scripts.
 
-``manager.session`` returns it, for ftrun's DDP, optimizers, samplers and Join. It holds the parts of a worker, from its seat to its step flow. Each
-part is used by its name (``session.healing``). The methods here need several parts at once.
+``manager.session`` returns it, for ftrun's DDP, optimizers, samplers and Join. It holds the parts
+of a worker, from its seat to its step flow. Each part is used by its name (``session.healing``).
+The methods here need several parts at once.
 
 Not here: torchft's names and arguments (manager.py), any decision (core/worker/machine.py), the
 flow of a step (step_flow.py), threads (engine.py).
@@ -243,10 +244,9 @@ class Session:
     def keep_state(self) -> None:
         """Let peers that have lost the last step heal from the current state.
 
-
-
-        This holds until the next step. Peers may need it before this replica continues. For the training thread, between two steps.
-        Until then, the state functions must return the same state, in any thread.
+        This holds until the next step. Peers may need the state before this replica continues. For
+        the training thread, between two steps. Until the next step, the state functions must return
+        the same state, in any thread.
         """
         self.healing.keep_still()
         self.engine.feed(e.StateKept())

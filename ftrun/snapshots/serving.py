@@ -1,4 +1,4 @@
-"""A node's one process that writes snapshots, for all workers of the agent.
+"""The process that writes snapshots for all workers of a node's agent.
 
 The spawner forks it. It imports torch when the first worker connects, and outlives every worker.
 Each connection has its own thread, and its own memory that both processes map.

@@ -36,7 +36,7 @@ from ftrun.training.vote import GroupVote, Votes
 log = logging.getLogger(__name__)
 
 FIRST_COMMITS = 2
-"""Commits reported at once: that of the step in which the worker heals, and its own first one."""
+"""Commits reported at once: the step in which the worker heals, and its own first step."""
 
 
 @dataclass(frozen=True, slots=True)

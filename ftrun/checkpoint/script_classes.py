@@ -1,9 +1,9 @@
 """Objects of the script's classes in a state: enum members, named tuples, dataclasses, others.
 
-The others are plain objects, which hold attributes and nothing else. A structure names the class of each object, as a
-pickle does. But a receiver only looks the name up, in the plain namespaces of modules that it has
-loaded already: nothing is imported, and no method of a class is called. A member of an enum is
-looked up too; the fields of a new tuple or object are set.
+The others are plain objects, which hold attributes and nothing else. A structure names the class of
+each object, as a pickle does. But a receiver only looks the name up, in the plain namespaces of
+modules that it has loaded already: nothing is imported, and no method of a class is called. A
+member of an enum is looked up too; the fields of a new tuple or object are set.
 
 Objects that would not be restored completely are refused when they are written: those of a class
 that is not found under its name, with attributes besides its fields, with a ``__del__``, which

@@ -148,7 +148,7 @@ class Measured:
     """The measurements by form.
 
     Attributes:
-                blocks: of each block, the time of a step and its CPU time, as means of both workers, in ms.
+        blocks: the step time and CPU time of each block, as means of both workers, in ms.
         warm: the number of blocks that do not count.
         others: during the blocks that count, the CPU time of the job's other processes, per step.
         held: bytes of the snapshots after each block.

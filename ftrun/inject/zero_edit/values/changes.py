@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ftrun.core.worker.origins import is_same
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
 
@@ -103,8 +104,7 @@ def differing(before: Values, values: Values) -> Values:
     return {
         path: value
         for path, value in values.items()
-        if (old := before.get(path, _ABSENT)) is not value
-        and (old != value or type(old) is not type(value))
+        if (old := before.get(path, _ABSENT)) is not value and not is_same(old, value)
     }
 
 

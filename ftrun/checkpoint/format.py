@@ -345,7 +345,7 @@ class _Unpacker:
         name, written = body
         if kind == script_classes.ENUM:
             return str(written) if self.is_plain else script_classes.member(name, written)
-        if kind == script_classes.OBJECT:  # it may be in one of its own attributes
+        if kind == script_classes.OBJECT:  # it may be in one of its attributes
             made = {} if self.is_plain else script_classes.begun(name)
             self.objects.append(made)
             held = made if self.is_plain else vars(made)

@@ -55,7 +55,7 @@ class FetchedState:
         donors: addresses that delivered; if all chunks had arrived before, those with the same
             state.
         left_out: donors that did not deliver, and why not.
-        unlike: those of ``left_out`` whose state differs.
+        unlike: the donors in ``left_out`` whose state differs.
         overwritten: the leaves that were written straight into the receiver's own memory.
     """
 

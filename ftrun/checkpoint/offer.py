@@ -50,7 +50,7 @@ class _Receiver:
         return self.served.count(1)
 
     def finishes_within(self, seconds: float) -> bool:
-        """Whether it will have everything within ``seconds``, at its pace so far."""
+        """Whether it will have everything within ``seconds``, at its present pace."""
         if self.began is None or self.finished:
             return self.finished
         when, had = self.began

@@ -73,7 +73,7 @@ class HTTPTransport(CheckpointTransport[T]):
     Args:
         timeout: how long ``shutdown`` waits for receivers at most.
         num_chunks: connections that a receiver opens at once; 0: ftrun decides.
-        host: the numeric address to bind; None: that of the interface that leads to the network.
+        host: the numeric address to bind; None: the address of the interface to the network.
     """
 
     def __init__(self, timeout: timedelta, num_chunks: int, host: str | None = None) -> None:

@@ -157,7 +157,7 @@ def _route(
     is_open: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """``refusals``: in addition to those of every route. ``is_open``: it needs no token."""
+    """``refusals``: in addition to the refusals of every route. ``is_open``: it needs no token."""
     found = {"400": "No HTTP", "421": "Not under that name", **(refusals or {})}
     if not is_open:
         found |= {"401": "No token, or another's", "403": "Of another page"}

@@ -1,9 +1,9 @@
 """Reports the job's progress to its TrainJob of Kubeflow Trainer (KEP-2779).
 
 If the controller supports it, it sets three variables in the pods of a TrainJob: a URL, and the
-paths of its CA and of a token that is renewed. The leading lighthouse posts there what the job has
-done so far. It knows the completed share only if the script logs it as the scalar ``progress``,
-from 0 to 1. Training never depends on it. Not here: the status itself (status.py).
+paths of its CA and of a token that is renewed. The leading lighthouse posts the job's progress
+there. It knows the completed share only if the script logs it as the scalar ``progress``, from 0 to
+1. Training never depends on it. Not here: the status itself (status.py).
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class WebServer:
         self._sweep()
 
     async def stop(self) -> None:
-        """Give open requests ``SHUTDOWN_TIMEOUT_S`` to end, and close."""
+        """Wait up to ``SHUTDOWN_TIMEOUT_S`` for open requests to end, and close."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:

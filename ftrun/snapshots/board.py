@@ -229,7 +229,7 @@ class Board:
 
     @property
     def decree(self) -> int:
-        """The number of the newest decree; 0: no process has died so far."""
+        """The number of the newest decree; 0: no process has died yet."""
         return int(self._words[_DECREE])
 
     @property

@@ -195,7 +195,7 @@ def drop_draft(path: Path) -> None:
 def publish(draft: Path, step: int, lineage: str) -> Path:
     """Rename a complete draft, whose files are on the disk already, to its snapshot's name.
 
-    If there is a whole snapshot of the same state already, that one is kept instead.
+    If there is a whole snapshot of the same state already, it is kept instead.
 
     Raises:
         OSError: the draft is gone, because another writer has begun.

@@ -103,7 +103,7 @@ def begin(writing: Writing, order: Order) -> dict[str, Any]:
 
 
 def write_parts(order: Order) -> dict[str, Any]:
-    """On each node: write the parts of its own ranks into the draft. Raises as ``write``."""
+    """On each node: write its ranks' parts into the draft. Raises as ``write``."""
     draft = Path(order.directory) / order.draft
     if not (draft / OUTLINE).exists():
         raise PeerError(

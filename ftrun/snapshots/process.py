@@ -86,7 +86,7 @@ class WriterProcess:
         return found
 
     def kill(self) -> None:
-        """Give up the order that is being carried out. From any thread."""
+        """Cancel the order in progress. From any thread."""
         self.lives = False
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

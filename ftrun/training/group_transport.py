@@ -94,7 +94,7 @@ class PGTransport(CheckpointTransport[T]):
         """Receive the checkpoint of ``step`` that rank ``src_rank`` sends.
 
         Raises:
-            ProtocolError: the data is no checkpoint, or that of another step.
+            ProtocolError: the data is no checkpoint, or belongs to another step.
             RuntimeError: it did not arrive within ``timeout``.
         """
         limit = self._timeout if timeout is None else timeout

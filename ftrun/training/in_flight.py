@@ -220,7 +220,7 @@ class InFlight:
         """Wait until no thread of an aborted group writes to tensors that are about to be reused.
 
         Raises:
-            PeerError: such a thread is still running after ``LIMIT_S``.
+            PeerError: a thread is still running after ``LIMIT_S``.
         """
         aborted, self._aborted = self._aborted, []
         for group, works in aborted:

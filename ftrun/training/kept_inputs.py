@@ -34,7 +34,7 @@ class KeptInputs:
             self._free = [(step, memory) for step, memory in self._free if step >= oldest]
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Memory like that of ``tensor``, which is flat. Give it back after use."""
+        """Memory of the size and type of ``tensor``, which is flat. Return it after use."""
         with self._lock:
             for place, (_, memory) in enumerate(self._free):
                 if memory.dtype == tensor.dtype and memory.numel() == tensor.numel():

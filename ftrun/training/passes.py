@@ -42,7 +42,7 @@ class Passes:
         self._holders: list[nn.Module] = []  # of buffers
         self._buffers: list[tuple[nn.Module, str, Tensor]] = []
         self._learned: list[Tensor] = []  # parameters that a pass has changed
-        self._others: list[Tensor] = []  # parameters that no pass has changed so far
+        self._others: list[Tensor] = []  # parameters that no pass has changed yet
         self._versions: list[int] = []
         self._versions_of_others: list[int] = []
         self._steps = 0

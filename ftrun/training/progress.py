@@ -33,7 +33,7 @@ class WorkerProgress:
         self._scalars: dict[str, float] = {}  # replaced, never mutated: other threads read it
 
     def log(self, scalars: dict[str, float]) -> None:
-        """Add scalars, or replace those of the same names.
+        """Add scalars, or replace scalars of the same names.
 
         Raises:
             UserError: more than 64 names.

@@ -394,7 +394,7 @@ class ManagedWork(Work):
         self._waiting = waiting
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the result, and for the callbacks chained on its future so far.
+        """Wait for the result, and for the callbacks chained on its future until now.
 
         The step machine's deadlines bound the wait. If ``timeout`` passes, it returns False, which
         is an error of the step.

@@ -157,7 +157,7 @@ def no_agent() -> UserError:
 
 @contextlib.contextmanager
 def given_back_on_error(seat: Seat) -> Iterator[None]:
-    """Give the seat back if the Manager cannot be made."""
+    """Return the seat if the Manager cannot be made."""
     try:
         yield
     except BaseException:

@@ -93,7 +93,7 @@ class SnapshotWriting:
         return self._closing.is_set()
 
     def abandon(self) -> None:
-        """Give up the current write. The thread that waits for it reports that."""
+        """Abandon the current write. The thread that waits for it reports that."""
         if self._writer is not None:
             self._writer.kill()
 

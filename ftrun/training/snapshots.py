@@ -218,7 +218,7 @@ class Snapshots:
         try:
             copied = self._copy(None if is_last else self._awaits())
         except Exception as error:  # noqa: BLE001
-            # The script's own functions, or no memory: training goes on without this snapshot.
+            # The script's own functions, or no memory: training continues without this snapshot.
             step = self._machine.state.step
             self._failed(step, error)
             if self._meeting is not None:

@@ -53,7 +53,7 @@ class ChaosSettings:
 
 @dataclass
 class Tally:
-    """The results so far. ``back_s``: from a kill until the replacement was a member."""
+    """The results until now. ``back_s``: from a kill until the replacement was a member."""
 
     kills: int = 0
     back_s: list[float] = field(default_factory=list)

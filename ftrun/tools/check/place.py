@@ -66,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """How the files of one run compare with those of another.
+    """A comparison of the files of two runs.
 
     Attributes:
         equal: both have written them alike.

@@ -61,7 +61,7 @@ def disks(log_dir: Path) -> list[Finding]:
 
 
 def judge_descriptors(soft: int, hard: int) -> Finding:
-    """A worker needs ten descriptors of its agent, and a few of its own for each peer."""
+    """A worker needs ten descriptors of its agent, and a few more for each peer."""
     name = "descriptors"
     text = f"{_count(soft)} open files (at most {_count(hard)})"
     remedy = "Raise it: ulimit -n 65536, or LimitNOFILE= of the service."

@@ -1,7 +1,7 @@
 """The report as one HTML file: no script, no external resources, light and dark, printable.
 
-All texts of the job are escaped. Colours are those of the lighthouse's page. Not here: the story
-(story.py), the pictures (drawing.py).
+All texts of the job are escaped. The colours are the same as on the lighthouse's page. Not here:
+the story (story.py), the pictures (drawing.py).
 """
 
 from __future__ import annotations

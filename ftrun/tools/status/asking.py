@@ -92,7 +92,7 @@ class Asker:
             operation = self.follow(operation, wait_s)
 
     def begin(self) -> OperationStatus:
-        """Send the request. Returns the operation's state so far.
+        """Send the request. Returns the operation's present state.
 
         Raises:
             UserError: there is no such job, replica or node, or the request is refused.

@@ -99,7 +99,7 @@ def look(name: str) -> tuple[str, str]:
 
 
 def heal_words(heal: HealStatus) -> str:
-    """``30 % of 4.1 GB``, or the bytes so far if the total is not known yet."""
+    """``30 % of 4.1 GB``, or only the bytes done, if the total is not known yet."""
     done, total = heal["done_bytes"], heal["total_bytes"]
     if not total:
         return amount(done)

@@ -29,11 +29,11 @@ class Ended(AssertionError):
 
 
 class Etcd:
-    """One member. ``address``: for clients. ``peers``: the cluster's members by name, this one
-    first.
+    """One member.
 
-    ``process``: to stop and kill it. ``certs``: a directory of certificates, as written by ``ftrun
-    certs``: its clients need one.
+    ``address``: for clients. ``peers``: the cluster's members by name, this one first.
+    ``process``: to stop and kill it. ``certs``: a directory of certificates, as written by
+    ``ftrun certs``: its clients need one.
     """
 
     def __init__(self, directory: Path, peers: dict[str, str], certs: Path | None = None) -> None:

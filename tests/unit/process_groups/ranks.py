@@ -112,8 +112,7 @@ class Member:
         return {name: (then - began) * 1e3 for name, then in times.items()}
 
     def written_late(self, store: str, prefix: str, rank: int, delay_s: float) -> int | None:
-        """Abort large reductions in flight; returns how many tensors change after writers have
-        ended.
+        """Abort large reductions in flight; returns how many tensors change after writers' end.
 
         None: the machine was so busy that they have not ended.
         """

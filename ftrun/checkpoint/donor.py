@@ -57,13 +57,7 @@ class DonorLink(ProvenLink):
             DonorRefused: the donor does not offer the tag (yet, or any more), or has another token.
             PeerError: the donor is silent or violates the protocol.
         """
-        head = self._ask("GET", "header")
-        body = bytearray(self.length(head, HEADER_BYTES_MAX))
-        self.read(memoryview(body))
-        if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
-            self.close()
-            raise ProtocolError(f"the state header came corrupt from {self.address}")
-        return bytes(body)
+        return self._body(self._ask("GET", "header"), HEADER_BYTES_MAX, checks="the state header")
 
     def request(self, start: int, stop: int, lacking: Sequence[tuple[int, int]]) -> None:
         """Request the bytes ``[start, stop)``: whole chunks, each followed by its digest.
@@ -84,9 +78,7 @@ class DonorLink(ProvenLink):
         self._deadline = deadline
         path = f"/operations/{question.tag.path()}/{question.repeat}/{question.index}"
         head = self.ask("GET", f"{path}?cleared={question.cleared:d}")
-        body = bytearray(self.length(head, OPERATION_BYTES_MAX))
-        self.read(memoryview(body))
-        return bytes(body)
+        return self._body(head, OPERATION_BYTES_MAX)
 
     def exchange(self, question: ExchangeQuestion, deadline: float) -> bytes:
         """The peer's answer to ``question``, checked against its digest.
@@ -97,11 +89,15 @@ class DonorLink(ProvenLink):
         """
         self._deadline = deadline
         head = self.ask("GET", question.path())
-        body = bytearray(self.length(head, EXCHANGE_BYTES_MAX))
+        return self._body(head, EXCHANGE_BYTES_MAX, checks="an exchange")
+
+    def _body(self, head: wire.Head, bytes_max: int, *, checks: str = "") -> bytes:
+        """The body of an answer; ``checks``: what it is, if it comes with its digest."""
+        body = bytearray(self.length(head, bytes_max))
         self.read(memoryview(body))
-        if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
+        if checks and xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
             self.close()
-            raise ProtocolError(f"an exchange came corrupt from {self.address}")
+            raise ProtocolError(f"{checks} came corrupt from {self.address}")
         return bytes(body)
 
     def read_digest(self) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint.format import LEAVES_MAX, Json, Packed
@@ -45,7 +45,7 @@ class Header:
             "tag": self.tag,
             "step": self.state_id.step,
             "lineage": self.state_id.lineage,
-            "leaves": [astuple(spec) for spec in self.specs],
+            "leaves": [spec.fields for spec in self.specs],
             "samples": self.samples,
             "structure": self.structure,
         }

@@ -9,11 +9,13 @@ Not here: the tree around the leaves (format.py).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -52,10 +54,16 @@ class LeafSpec:
     mesh: str = ""
 
     @staticmethod
-    def of(fields: Mapping[str, Any]) -> LeafSpec:
-        """Build it from its fields as JSON has them."""
-        known: dict[str, Any] = {k: tuple(v) if type(v) is list else v for k, v in fields.items()}
-        return LeafSpec(**known)
+    def of(fields: Iterable[Any]) -> LeafSpec:
+        """Build it from its fields in order, as JSON has them."""
+        known: list[Any] = [tuple(x) if type(x) is list else x for x in fields]
+        return LeafSpec(*known)
+
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """All fields in order. (``astuple`` would take much longer.)"""
+        found: tuple[Any, ...] = _FIELDS(self)
+        return found
 
     @property
     def path(self) -> str:
@@ -74,6 +82,10 @@ class LeafSpec:
             raise ProtocolError(f"leaf {self.path!r}: {self.order} is not an order of dimensions")
         if self.requires_grad and not _differentiable(self):
             raise ProtocolError(f"leaf {self.path!r}: a {self.dtype} cannot require a gradient")
+
+
+FIELDS = [field.name for field in dataclasses.fields(LeafSpec)]
+_FIELDS = attrgetter(*FIELDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ it. The exception is ``Interrupted``, a ``Drained`` that ``except KeyboardInterr
 script without a Manager gets a plain ``KeyboardInterrupt``.
 
 "Where it stands" must be a safe place: not inside an optimizer, where half a step would be saved,
-not while a checkpoint is written, and not in ftrun itself. In any other place the request is
-repeated every ``RETRY_S``, because a script usually leaves such a place within milliseconds. A wait
-for peers in ftrun may last longer: it ends itself with ``Drained`` (training/leaving.py).
+not while a checkpoint is written, not in a callback of a future, because torch turns its exception
+into a RuntimeError, and not in ftrun itself. In any other place the request is repeated every
+``RETRY_S``, because a script usually leaves such a place within milliseconds. A wait for peers in
+ftrun may last longer: it ends itself with ``Drained`` (training/leaving.py).
 
 Not here: when the agent asks, and when it kills (core/agent/stopping.py).
 """
@@ -52,6 +53,8 @@ _EDGES = tuple(str(Path(__file__).with_name(name)) for name in ("bootstrap.py", 
 _NOT_WITHIN = (
     f"{os.sep}torch{os.sep}optim{os.sep}",
     f"{os.sep}torch{os.sep}serialization.py",
+    f"{os.sep}torch{os.sep}futures{os.sep}",
+    f"{os.sep}torch{os.sep}_jit_internal.py",  # a future looks for tensors in its value
     f"{os.sep}torch{os.sep}distributed{os.sep}checkpoint{os.sep}",
     f"{os.sep}safetensors{os.sep}",
 )

@@ -20,7 +20,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.log_rules import CALLED
-from ftrun.core.replay.mirroring import Row
+from ftrun.core.replay.mirroring import RankWords
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Counts
 from ftrun.snapshots.area import NONE
@@ -202,26 +202,26 @@ class Board:
         for at in self._groups_of(rank):
             self._words[at + 1] = calls.get(self._words[at], 0)
 
-    def row(self, rank: int) -> Row:
+    def row(self, rank: int) -> RankWords:
         """The words of a rank of this node that other nodes need."""
         read = self.read
         published, joined = read(rank, Word.PUBLISHED), read(rank, Word.JOINED)
         over, done = bool(read(rank, Word.OVER)), self.done_of(rank)
         fall, broken = read(rank, Word.FALL), read(rank, Word.BROKEN)
         each = tuple(done), tuple(done.values()), read(rank, Word.APPENDS)
-        return Row(rank, published, joined, over, fall, broken, *each)
+        return RankWords(rank, published, joined, over, fall, broken, *each)
 
     def appends(self, rank: int, bits: int) -> None:
         """Add hash bits of files that a rank appends to."""
         self.set(rank, Word.APPENDS, self.read(rank, Word.APPENDS) | bits)
 
-    def take(self, row: Row) -> None:
+    def take(self, row: RankWords) -> None:
         """Store the words of another node's rank. Called by the agent. ``PUBLISHED`` is written
         last: it shows that the other words are there."""
-        self.rewind(row.rank, dict(zip(row.groups, row.done, strict=True)))
-        self.appends(row.rank, row.appends)  # also of a rank whose node is lost
+        self.rewind(row.group_rank, dict(zip(row.groups, row.done, strict=True)))
+        self.appends(row.group_rank, row.appends)  # also of a rank whose node is lost
         for word in (Word.OVER, Word.FALL, Word.BROKEN, Word.JOINED, Word.PUBLISHED):
-            self.set(row.rank, word, int(getattr(row, word.name.lower())))
+            self.set(row.group_rank, word, int(getattr(row, word.name.lower())))
 
     def _groups_of(self, rank: int) -> range:
         begin = _RANKS + _WORDS_EACH * rank + _GROUPS_AT

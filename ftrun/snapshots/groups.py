@@ -35,6 +35,7 @@ from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Damaged, Share
 from ftrun.snapshots.memory import offsets_of
 from ftrun.snapshots.parts import OUTLINE, State, write_part
+from ftrun.snapshots.reading import tensor_of
 from ftrun.snapshots.writer import Target, Writing
 
 USER_KEY, OWN_KEY, FRONT, NOTES = "user", "own", "front", "notes"
@@ -142,15 +143,17 @@ def _states(order: Order) -> Iterator[list[State]]:
 
 def _state(rank: int, held: Held, order: Order) -> State:
     head = json.loads(held.head.partition(b"\n")[0])[0]
-    specs = [LeafSpec.of(fields) for fields in head["specs"]]
+    specs = [LeafSpec.of(fields.values()) for fields in head["specs"]]
     offsets, _ = offsets_of([spec.nbytes for spec in specs])
-    leaves = [_view(held.state[at : at + x.nbytes]) for at, x in zip(offsets, specs, strict=True)]
+    leaves = [
+        tensor_of(held.state[at : at + x.nbytes]) for at, x in zip(offsets, specs, strict=True)
+    ]
     chunks = [_chunk(head["chunks"], spec) for spec in specs]
     notes = Path(order.notes.format(rank))
     own = {FRONT: bytes(held.front), NOTES: notes.read_bytes() if notes.exists() else b""}
     for name, data in own.items():
         specs.append(LeafSpec("bytes", f".{OWN_KEY}", f".{name}", "uint8", (len(data),), len(data)))
-        leaves.append(_view(memoryview(bytearray(data))))
+        leaves.append(tensor_of(memoryview(bytearray(data))))
         chunks.append(None)
     numbers = {name: {"leaf": len(specs) - len(own) + at} for at, name in enumerate(own)}
     return State(
@@ -172,12 +175,6 @@ def _chunk(chunks: dict[str, Any], spec: LeafSpec) -> Any:
         raise PeerError(f"{spec.path} is a DTensor whose part is no one box of the whole")
     found = chunks[spec.mesh] if spec.mesh else None
     return tuple(found) if isinstance(found, list) else found
-
-
-def _view(data: memoryview) -> torch.Tensor:
-    if not len(data):
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 # ---------------------------------------------------------------- back
@@ -228,7 +225,7 @@ def _fill(
     def put(data: memoryview) -> None:
         if len(data) != front.nbytes + nbytes:
             raise Damaged(f"worker {rank}'s part has not the size that it was written with")
-        whole = _view(data)
+        whole = tensor_of(data)
         whole[: front.nbytes].copy_(front)
         for at, part in zip(offsets, state, strict=True):
             whole[front.nbytes + at :][: part.nbytes].copy_(part)

@@ -204,10 +204,10 @@ def write_part(draft: Path, state: State) -> None:
                 stored.append(repeated[index])
             elif place is not None:
                 at = place.file, place.offset, place.length
-                stored.append(StoredLeaf(_fields(spec), *at))
+                stored.append(StoredLeaf(spec.fields, *at))
             else:
                 at = raw, file.tell(), file.write(state.leaves[index].numpy().data)
-                stored.append(StoredLeaf(_fields(spec), *at, is_raw=True))
+                stored.append(StoredLeaf(spec.fields, *at, is_raw=True))
     if not any(isinstance(leaf, StoredLeaf) and leaf.is_raw for leaf in stored):
         (draft / raw).unlink()
     mine = sorted({path for path in (draft / raw, *_dcp_files(draft, items)) if path.exists()})
@@ -235,7 +235,7 @@ def _dcp_files(draft: Path, items: Sequence[Item]) -> Iterator[Path]:
 def _content(state: State, index: int) -> str:
     """The properties that two workers must share so that a leaf is stored once."""
     spec, chunk = state.specs[index], state.chunks[index]
-    return json.dumps([_fields(spec), chunk, state.digest(index)])
+    return json.dumps([spec.fields, chunk, state.digest(index)])
 
 
 def _repeated(state: State, outline: Outline) -> dict[int, int]:
@@ -246,20 +246,6 @@ def _repeated(state: State, outline: Outline) -> dict[int, int]:
         if content and state.may_be_repeated(index) and content == _content(state, index):
             found[index] = number
     return found
-
-
-def _fields(spec: LeafSpec) -> tuple[Any, ...]:
-    return (
-        spec.kind,
-        spec.parent,
-        spec.name,
-        spec.dtype,
-        spec.shape,
-        spec.nbytes,
-        spec.order,
-        spec.requires_grad,
-        spec.mesh,
-    )
 
 
 # ---------------------------------------------------------------- DCP's items

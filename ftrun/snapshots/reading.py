@@ -45,10 +45,7 @@ def specs_of(share: Share) -> tuple[LeafSpec, ...]:
 
 def _spec(stored: StoredLeaf) -> LeafSpec:
     try:
-        kind, parent, name, dtype, shape, nbytes, order, requires_grad, mesh = stored.spec
-        spec = LeafSpec(
-            kind, parent, name, dtype, tuple(shape), nbytes, tuple(order), requires_grad, mesh
-        )
+        spec = LeafSpec.of(stored.spec)
         spec.check()
     except (ValueError, TypeError, ProtocolError) as why:
         raise Damaged(f"its manifest is malformed: {why}") from why
@@ -100,6 +97,11 @@ def _bytes_of(leaf: StoredLeaf, data: memoryview) -> torch.Tensor:
 def _raw(data: memoryview, spec: LeafSpec) -> torch.Tensor:
     if len(data) != spec.nbytes:
         raise Damaged(f"{spec.path} has {len(data)} bytes instead of {spec.nbytes}")
+    return tensor_of(data)
+
+
+def tensor_of(data: memoryview) -> torch.Tensor:
+    """Bytes as a tensor, where they lie."""
     if not data:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(data, dtype=torch.uint8)

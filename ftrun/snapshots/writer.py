@@ -190,7 +190,7 @@ def write(order: Order, memory: SharedMemory) -> Path:
 
 
 def _state(order: Order, memory: SharedMemory) -> State:
-    specs = tuple(LeafSpec(*_tuples(fields)) for fields in order.specs)
+    specs = tuple(LeafSpec.of(fields) for fields in order.specs)
     leaves = [memory.view(o, s.nbytes) for o, s in zip(order.offsets, specs, strict=True)]
     chunks = tuple(None if x is None else tuple(x) for x in order.chunks)
     return State(
@@ -205,10 +205,6 @@ def _state(order: Order, memory: SharedMemory) -> State:
         order.user_key,
         order.own_key,
     )
-
-
-def _tuples(fields: Sequence[Any]) -> list[Any]:
-    return [tuple(x) if isinstance(x, list) else x for x in fields]
 
 
 def _share_of(spec: LeafSpec, workers: int) -> int:

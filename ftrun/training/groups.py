@@ -15,8 +15,8 @@ from ftrun.base import clock
 from ftrun.base.errors import Bug, PeerError
 from ftrun.core.activity import Pause
 from ftrun.core.ids import Attempt
+from ftrun.core.messages import BuildFailed, Built
 from ftrun.core.quorum import Quorum
-from ftrun.core.worker.events import GroupBuilt, GroupFailed
 from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
@@ -105,7 +105,7 @@ class Groups:
 
     _context: WorkerContext
     _factory: ProcessGroup
-    _report: Callable[[GroupBuilt | GroupFailed], None]
+    _report: Callable[[Built | BuildFailed], None]
     _build_timeout_s: float
     beside: Beside | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -115,7 +115,7 @@ class Groups:
     _threads: set[threading.Thread] = field(default_factory=set)
 
     def build(self, quorum: Quorum) -> None:
-        """Start to build. A thread reports GroupBuilt or GroupFailed."""
+        """Start to build. A thread reports Built or BuildFailed."""
         signal = AbortSignal()
         with self._lock:
             self._signals[quorum.attempt] = signal
@@ -219,11 +219,11 @@ class Groups:
             if not signal.triggered:
                 log.warning("could not build the process group of %s: %s", quorum.attempt, error)
             unreached = error.unreached if isinstance(error, PeerError) else ""
-            self._report(GroupFailed(quorum.attempt, str(error)[:1000], unreached))
+            self._report(BuildFailed(quorum.attempt, str(error)[:1000], unreached))
             return
         with self._lock:
             self._built[quorum.attempt] = group
-        self._report(GroupBuilt(quorum.attempt))
+        self._report(Built(quorum.attempt))
 
     def _connect(self, quorum: Quorum, signal: AbortSignal) -> BuiltGroup:
         key = self._context.key

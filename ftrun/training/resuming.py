@@ -92,9 +92,6 @@ class Resuming:
                 found.manifest.step,
             )
             return
-        engine = self._engine
-        self._context, self._machine = engine.context, engine.machine
-        self._healing, self._progress = engine.healing, engine.progress
         self._fresh = self._machine.state
         self._claim(found)
         if self._context.restarts == 0:

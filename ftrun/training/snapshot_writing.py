@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +238,7 @@ class SnapshotWriting:
                 "job_id": here.job_id,
             },
             "structure": copied.structure,
-            "specs": [astuple(spec) for spec in copied.specs],
+            "specs": [spec.fields for spec in copied.specs],
             "offsets": copied.offsets,
             "nbytes": max(1, copied.nbytes),
             "user_key": USER,

@@ -166,7 +166,7 @@ def _drain(world: World) -> None:
     if agent is not None and len(world.hosts) > 1:
         if world.receives(agent):
             agent.host.excuse("it was asked to leave")
-        agent.handle(s.DrainAsked("SIGTERM", 75))
+        agent.handle(m.DrainAsked("SIGTERM", 75))
 
 
 # ---------------------------------------------------------------- the lighthouse
@@ -499,7 +499,7 @@ def _drain_two(world: World) -> None:
     world.invariants.leave_together({k.incarnation for a in (first, second) for k in a.workers})
     for agent, delay_s in ((first, 0.0), (second, world.rng.uniform(0.0, 0.25))):
         agent.host.excuse("it was asked to leave")
-        world.at(delay_s, agent, agent.handle, s.DrainAsked("SIGTERM", 75))
+        world.at(delay_s, agent, agent.handle, m.DrainAsked("SIGTERM", 75))
 
 
 def _see_peers(world: World, host: Host, duration_s: float, *, one: Host | None = None) -> None:

@@ -267,7 +267,7 @@ class Agent(Actor):
         worker = self.workers.get(key)
         if worker is not None:
             worker.from_agent.send(m.AskReport())
-            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # no processor time
+            self.world.at(0.0, self, self.handle, m.WorkerUsed(key, 1, 0.0))  # no processor time
 
     def tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.AgentLeaving):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftrun.core import messages as m
 from ftrun.core.data.spans import Spans
 from ftrun.core.ids import Attempt, Tag, WorkerKey
 from ftrun.core.quorum import Quorum
@@ -120,7 +121,7 @@ class Ring:
         self._reductions: dict[int, _Round] = {}
 
     def join(self, worker: Worker, rank: int, store_lives: bool) -> End:
-        """Begin to build; GroupBuilt or GroupFailed follows, unless the end leaves first."""
+        """Begin to build; Built or BuildFailed follows, unless the end leaves first."""
         world, rng = self.world, self.world.rng
         end = self.ends[rank] = End(self, worker, rank)
         if not store_lives:
@@ -224,12 +225,12 @@ class Ring:
         if end.broken and self.world.rng.random() < 0.5:
             return  # it hangs until the timeout or the push
         end.built = True
-        end.worker.feed(e.GroupBuilt(self.attempt))
+        end.worker.feed(m.Built(self.attempt))
 
     def _fail_build(self, end: End, reason: str) -> None:
         if not end.gone and not end.built:
             self.leave(end)
-            end.worker.feed(e.GroupFailed(self.attempt, reason))
+            end.worker.feed(m.BuildFailed(self.attempt, reason))
 
     def _complete(self, end: End, number: int) -> None:
         reduction = self._reductions[number]

@@ -10,7 +10,7 @@ from ftrun.core.replay import log_rules, settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import SOUND, Decree, Mending, Outcome
-from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, RankWords
 from ftrun.core.replay.pacing import Pace
 from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
 from tests.sim.replay.group import Call, Group
@@ -575,14 +575,14 @@ class ChoosesUnheard(Process):
 class TakesOldWords(Mirror):
     """Words of an older decree count."""
 
-    def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
+    def came(self, number: int, rows: Sequence[RankWords]) -> list[RankWords]:
         return super().came(max(number, self.number), rows)
 
 
 class TellsOnce(Mirror):
     """Words that were sent before a decree are not sent again."""
 
-    def raised(self, number: int) -> list[Row]:
+    def raised(self, number: int) -> list[RankWords]:
         sent = dict(self._sent)
         found = super().raised(number)
         self._sent.update(sent)
@@ -592,7 +592,7 @@ class TellsOnce(Mirror):
 class ForgetsEarlyWords(Mirror):
     """Words of a decree that is not in force here are dropped."""
 
-    def raised(self, number: int) -> list[Row]:
+    def raised(self, number: int) -> list[RankWords]:
         super().raised(number)
         return []
 
@@ -614,9 +614,9 @@ class NoWindow(Elsewhere):
 class TellsARankOnce(Mirror):
     """Later changes are not sent to other nodes."""
 
-    def news(self, rows: Sequence[Row]) -> list[Row]:
+    def news(self, rows: Sequence[RankWords]) -> list[RankWords]:
         known = set(self._sent)
-        return [row for row in super().news(rows) if row.rank not in known]
+        return [row for row in super().news(rows) if row.group_rank not in known]
 
 
 class KnowsTheStepAhead(Elsewhere):
@@ -640,8 +640,8 @@ class _ReadsDoneFirst(World):
 class _WritesPublishedFirst(World):
     """``published`` is written before the words that it covers."""
 
-    def write(self, words: Words, row: Row) -> Thread:
-        words.published[row.rank] = row.published
+    def write(self, words: Words, row: RankWords) -> Thread:
+        words.published[row.group_rank] = row.published
         yield "published written"
         yield from super().write(words, row)
 

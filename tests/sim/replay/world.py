@@ -24,7 +24,7 @@ from ftrun.core.replay import settling
 from ftrun.core.replay.afterwards import Apart
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, LIVING, REWINDS_MAX, Decree, Mended, Mending
-from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, RankWords
 from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
 from tests.sim.replay.group import Group
@@ -498,22 +498,22 @@ class World:
         yield "words read"
         return replace(row, groups=tuple(done), done=tuple(done.values()))
 
-    def _send_words(self, own: int, node: int, number: int, rows: list[Row]) -> None:
+    def _send_words(self, own: int, node: int, number: int, rows: list[RankWords]) -> None:
         """Send the node's words, or relay words by the leading node."""
         for other in range(len(self.nodes)) if own == 0 else [0]:
             if other not in (own, node) and rows:
                 self.send(own, other, partial(self._came, other, node, number, rows))
 
-    def _row(self, node: int, rank: int) -> Row:
+    def _row(self, node: int, rank: int) -> RankWords:
         words = self.boards[node]
         known = words.published[rank], words.joined[rank], words.over[rank]
-        return Row(rank, *known, words.falls[rank], words.broken[rank])
+        return RankWords(rank, *known, words.falls[rank], words.broken[rank])
 
     def _is_news(self, node: int) -> bool:
         sent = self.mirrors[node]._sent
         return any(sent.get(rank) != self._row(node, rank) for rank in self.nodes[node])
 
-    def _came(self, node: int, source: int, number: int, rows: list[Row]) -> Thread:
+    def _came(self, node: int, source: int, number: int, rows: list[RankWords]) -> Thread:
         """Words of a node have arrived."""
         found = self.mirrors[node].came(number, rows)
         for row in found:
@@ -521,13 +521,13 @@ class World:
         if node == 0:
             self._send_words(0, source, number, found)
 
-    def write(self, words: Words, row: Row) -> Thread:
-        words.done[row.rank] = dict(zip(row.groups, row.done, strict=True))
+    def write(self, words: Words, row: RankWords) -> Thread:
+        words.done[row.group_rank] = dict(zip(row.groups, row.done, strict=True))
         yield "done written"
-        words.over[row.rank], words.falls[row.rank] = row.over, row.fall
-        words.broken[row.rank], words.joined[row.rank] = row.broken, row.joined
+        words.over[row.group_rank], words.falls[row.group_rank] = row.over, row.fall
+        words.broken[row.group_rank], words.joined[row.group_rank] = row.broken, row.joined
         yield "words written"
-        words.published[row.rank] = row.published
+        words.published[row.group_rank] = row.published
         yield "published written"
 
     def decree(self, node: int, number: int) -> None:

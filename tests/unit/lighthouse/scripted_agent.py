@@ -95,7 +95,7 @@ class ScriptedWorker:
             elif isinstance(instruction, e.Send):
                 self._say(m.WorkerMessage(self.machine.key, instruction.message))
             elif isinstance(instruction, e.BuildGroup):
-                self._feed(e.GroupBuilt(instruction.quorum.attempt))
+                self._feed(m.Built(instruction.quorum.attempt))
             elif isinstance(instruction, e.LoadState):
                 self._wanted = instruction.tag
             elif isinstance(instruction, e.OfferState):

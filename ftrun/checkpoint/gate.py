@@ -1,4 +1,4 @@
-"""A gate that many threads pass at once, and that one thread closes once all others are out.
+"""A gate that many threads may be inside at once, and that one thread closes when all are out.
 
 Threads inside wait only for the kernel and for memory, so neither side waits long. The deadline
 turns a bug into an error instead of a hang.

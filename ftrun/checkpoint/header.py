@@ -65,7 +65,7 @@ def header_of(tag: Tag, state_id: StateId, packed: Packed, own: Collection[int] 
 
 
 def decode_header(data: bytes) -> Header:
-    """Read and check a header.
+    """Parse and check a header.
 
     Raises:
         ProtocolError: it is not one, or contradicts itself, or exceeds a limit.

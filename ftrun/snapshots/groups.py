@@ -1,14 +1,14 @@
 """Snapshots of one replica group, from its agents' memory to a disk and back.
 
-What a worker has copied there (area.py) is its state, so no worker takes part in this. The form on
-the disk is that of all snapshots: torch's DCP, in which the values that are alike at all workers
-are stored once. Beside the script's own state, each worker's share holds the bytes before its state
-in the area, and its notes of what collectives gave it before the first step.
+The agents' memory has a copy of each worker's state (area.py), so no worker takes part in this. On
+the disk they have the form of all snapshots: torch's DCP, in which values that are alike at all
+workers are stored once. Beside the script's own state, each worker's share holds the bytes before
+its state in the area, and its notes of the collectives before the first step.
 
-On one node one order writes all (``write``). On several each node's process writes the parts of its
-own ranks into one draft: ``begin``, ``write_parts`` at each, ``merge``.
+On one node, one order writes everything (``write``). On several nodes, each node's process writes
+the parts of its own ranks into one draft: ``begin``, ``write_parts`` on each node, ``merge``.
 
-Not here: when one is due (agent/group_disk.py), who orders what (agent/team/disk.py).
+Not here: when a snapshot is due (agent/group_disk.py), which node orders what (agent/team/disk.py).
 """
 
 from __future__ import annotations
@@ -43,14 +43,18 @@ NEWEST = -1
 
 
 class Refused(UserError):
-    """This node does not share the directory, and another try changes nothing."""
+    """This node does not share the directory. A retry cannot help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Target):
-    """A snapshot to write. ``place``: of the group's memory; ``notes``: of worker {}.
+    """A snapshot to write.
 
-    ``step``: NEWEST: the newest that all workers have. ``draft``: its name, once there is one.
+    Attributes:
+        place: where the group's memory is.
+        notes: a path of the workers' notes, with {} for the rank.
+        step: NEWEST: the newest step that all workers have.
+        draft: the draft's name, once there is one.
     """
 
     step: int = NEWEST
@@ -61,7 +65,8 @@ class Order(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """Memory to fill from a snapshot. ``digest``: of its manifest; "": it was read here."""
+    """Memory to fill from a snapshot. ``digest``: the manifest's hash; "": this node read it
+    itself."""
 
     path: str
     place: str
@@ -70,10 +75,10 @@ class Filling:
 
 
 def write(writing: Writing, order: Order) -> dict[str, Any]:
-    """Write what all workers have in memory of their newest common step; what to answer.
+    """Write the newest common step of all workers from memory. Returns the answer to the order.
 
     Raises:
-        OSError, RuntimeError: the disk, or torch's writer.
+        OSError, RuntimeError: the disk or torch's writer failed.
         PeerError: the state cannot be written, in words.
     """
     try:
@@ -88,9 +93,10 @@ def write(writing: Writing, order: Order) -> dict[str, Any]:
 
 
 def begin(writing: Writing, order: Order) -> dict[str, Any]:
-    """The lead's node: make a draft, with what the other nodes need not write. Raises as write.
+    """On the lead's node: make a draft, and note what the other nodes need not write.
 
-    It has a name of its own, so that a node that is late for another one writes nothing here.
+    The draft has a unique name, so a node that is late for another draft cannot write into this
+    one. Raises as ``write``.
     """
     own = replace(order, writer=f"{order.writer}-{secrets.token_hex(4)}")
     with _states(order) as states:
@@ -98,7 +104,7 @@ def begin(writing: Writing, order: Order) -> dict[str, Any]:
 
 
 def write_parts(order: Order) -> dict[str, Any]:
-    """Each node: write the parts of its own ranks into the draft. Raises as write."""
+    """On each node: write its ranks' parts into the draft. Raises as ``write``."""
     draft = Path(order.directory) / order.draft
     if not (draft / OUTLINE).exists():
         raise PeerError(
@@ -111,13 +117,14 @@ def write_parts(order: Order) -> dict[str, Any]:
 
 
 def merge(writing: Writing, order: Order) -> dict[str, Any]:
-    """The lead's node: all parts are there, so make the draft a snapshot. Raises as write."""
+    """On the lead's node, when all parts are there: make the draft a snapshot. Raises as
+    ``write``."""
     return {**writing.merge(order), "step": order.step}
 
 
 @contextlib.contextmanager
 def _states(order: Order) -> Iterator[list[State]]:
-    """The states of this node's ranks, held; they are sound afterwards, too."""
+    """Hold the states of this node's ranks. On exit, checks that they are sound."""
     memory, step = GroupMemory.open(order.place), None if order.step == NEWEST else order.step
     held = memory.hold(step) or []
     try:
@@ -174,14 +181,15 @@ def _chunk(chunks: dict[str, Any], spec: LeafSpec) -> Any:
 
 
 def fill(order: Filling) -> dict[str, Any]:
-    """Have a snapshot in memory, as each worker of this node had it; what to answer.
+    """Load a snapshot into memory, for each worker of this node. Returns the answer to the order.
 
-    Each file is read once. ``damaged``: what is not as it was written; "": nothing, it is there.
+    Each file is read once. The answer's ``damaged`` names what has changed since it was written;
+    "": all is loaded.
 
     Raises:
-        OSError: the disk.
-        Refused: this is not what the first node has.
-        UserError: it is too large.
+        OSError: the disk failed.
+        Refused: this directory differs from the first node's.
+        UserError: the snapshot is too large.
     """
     path = Path(order.path)
     own = path / manifest.NAME

@@ -1,6 +1,6 @@
-"""A state in an area: what is written beside its bytes, and how its tree is put together again.
+"""Encodes a state's tree for an area's head, and rebuilds the tree from an area.
 
-Not here: the area (area.py), what a state has (inject/zero_edit/).
+Not here: the area (area.py), the state's content (inject/zero_edit/).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ftrun.snapshots.memory import offsets_of
 
 
 def described(given: Packed) -> dict[str, Any]:
-    """How ``restored`` reads a state, as JSON has it."""
+    """The description, as JSON, from which ``restored`` rebuilds the tree."""
     specs = [dict(zip(FIELDS, x.spec.fields, strict=True)) for x in given.leaves]
     return {"structure": given.structure, "specs": specs}
 
 
 def restored(state: State, head: Mapping[str, Any], own: Sequence[Leaf]) -> Any:
-    """The tree of a state, of which this worker has its ``own`` now."""
+    """The tree of a state. ``own``: the leaves that this worker has now."""
     specs = [LeafSpec.of(x.values()) for x in head["specs"]]
     offsets, _ = offsets_of([spec.nbytes for spec in specs])
     pairs = zip(offsets, specs, strict=True)

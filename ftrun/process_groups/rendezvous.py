@@ -62,7 +62,7 @@ class Rendezvous(Store):
         self._signal = signal
         self._client = StoreClient(store_addr, deadline)
 
-    def set(self, key: str, value: bytes) -> None:  # the stub has str
+    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # the stub has str
         """Publish a record. Called by Gloo."""
         self._signal.check()
         self._remember(key, value)

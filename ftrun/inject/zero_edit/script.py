@@ -22,6 +22,7 @@ from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.inside import Inside
+from ftrun.inject.zero_edit.loaders import OPEN
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -212,7 +213,8 @@ class Script:
         )
         if is_between and self.memory is None and not self.drafts.is_forked:
             self.own.leave(self.manager().current_step())
-            self.randomness.step_ended()
+            if not any(x.is_fresh for x in OPEN.all()):  # else a successor draws this batch again
+                self.randomness.step_ended()
 
     def file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""

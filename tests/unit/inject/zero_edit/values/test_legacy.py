@@ -63,12 +63,13 @@ def test_what_is_left_between_steps_is_no_note_of_the_step_that_begins(tmp_path:
     """An evaluation may change more before: only then a peer's values are of the same moment."""
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
     worker.begin("life", {F: {"best": (0.0, 0)}}, LOOP)
-    worker.add(3, {F: {"seen": 1}}, LOOP, is_early=True)
+    worker.add(3, {F: {"seen": 1}}, LOOP, early_at=7)
     left = left_at(path, 3)
     assert left is not None and left.values[F]["seen"] == (1, 3) and not left.noted
+    assert left.early_at == 7  # only what a peer has at the same draw is of the same moment
     worker.add(3, {}, LOOP)
     left = left_at(path, 3)
-    assert left is not None and left.noted == {3}
+    assert left is not None and (left.noted, left.early_at) == ({3}, 0)
 
 
 def test_lists_that_grow(tmp_path: Path) -> None:

@@ -224,3 +224,69 @@ def test_a_batch_of_one_loader_is_no_value_of_the_script_for_another_one(tmp_pat
         whole = whole if args else {*said}
     assert len(whole) == 42
     assert ends[1:] == ends[:1] * 3, [x ^ ends[0] for x in ends]
+
+
+SPOKEN = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+class Buckets(DistributedSampler):  # keeps the batches of an epoch, which are its rank's own
+    def __iter__(self):
+        order = torch.Generator()
+        order.manual_seed(self.epoch)
+        mine = torch.randperm(32, generator=order)[self.rank :: 2].tolist()
+        self.batches = [mine[at : at + 2] for at in range(0, 16, 2)]
+        return iter(self.batches)
+    def __len__(self):
+        return 8
+
+def dies(*place):
+    if rank == int(sys.argv[1]) and [*place] == sys.argv[2:] and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+
+def train(epoch, writer):
+    loader.batch_sampler.set_epoch(epoch)
+    for number, (x,) in enumerate(loader):
+        dies("drawn", str(epoch), str(number))
+        loss = model(x).square().mean()
+        losses.append(loss.item())
+        print("READ", epoch, number, x[:, 0].tolist(), loss.item(), flush=True)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print("EPOCH", epoch, sum(losses), flush=True)
+
+dist.init_process_group("gloo")
+rank, losses = dist.get_rank(), []
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.arange(64.0).reshape(32, 2) / 64)
+loader = DataLoader(data, batch_sampler=Buckets(data))
+for epoch in range(3):
+    if rank == 0:
+        train(epoch, writer=print)
+    else:
+        train(epoch, None)
+"""
+
+
+def test_a_list_that_ranks_have_otherwise_is_its_successors(tmp_path: Path) -> None:
+    """A script of speech synthesis: a sampler keeps the batches of its rank, and rank 0 trains at
+    another line than the others. Seen: no newcomer came to its peers' place; then it read the
+    batches of its donor, because the list of these was set in place."""
+    ends = []
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    for args in ((), ("1", "drawn", "0", "5"), ("0", "drawn", "1", "3"), ("1", "drawn", "2", "1")):
+        place = tmp_path / "-".join(args or ["undisturbed"])
+        place.mkdir()
+        with Job(place, SPOKEN, *options, args=args or ("9",)) as job:
+            assert job.end() == 0, job.output
+            assert ("joined at" in job.output) is bool(args), job.output
+            ends.append({*re.findall(r"^\[(\d\.0\] (?:READ|EPOCH) .*)$", job.output, re.M)})
+    assert len(ends[0]) == 54
+    assert ends[1:] == ends[:1] * 3, [x ^ ends[0] for x in ends]

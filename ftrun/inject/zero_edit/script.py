@@ -212,7 +212,7 @@ class Script:
             self.course.now is BETWEEN and threading.current_thread() is threading.main_thread()
         )
         if is_between and self.memory is None and not self.drafts.is_forked:
-            self.own.leave(self.manager().current_step())
+            self.own.leave(self.manager().current_step(), compares=False)
             if not any(x.is_fresh for x in OPEN.all()):  # else a successor draws this batch again
                 self.randomness.step_ended()
 

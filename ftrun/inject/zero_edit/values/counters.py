@@ -26,10 +26,17 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
-from ftrun.inject.zero_edit.values.histories import Copy, Cut, copies_in, plain_of, see
+from ftrun.inject.zero_edit.values.histories import (
+    DIGEST,
+    Copy,
+    Cut,
+    copies_in,
+    digests_of,
+    plain_of,
+    see,
+)
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
-from ftrun.inject.zero_edit.values.tensors import DIGEST
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
 
@@ -103,7 +110,10 @@ class Counters:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
         if self._script.are_together and step != self._tried_again:
-            self._together.append((step, counters))
+            with_lists = {
+                name: counters[name] | digests_of(values) for name, values in ever.items()
+            }
+            self._together.append((step, with_lists))
         together = list(self._together)
         return counters, partial(
             _details, self._changes.steps, step, cuts, self._script.world.given.encoded, together
@@ -128,7 +138,7 @@ class Counters:
             self._left_for, self._has_begun_anew = life, False
             self._legacy.begin(life, self._changes.known(), ranges)
         if life:
-            self._script.own.leave(step)
+            self._script.own.leave(step, compares=not early_at)
 
     def changing(self) -> list[str]:
         """The containers that have changed and do not heal, in words."""
@@ -224,7 +234,7 @@ class Counters:
         noted = left.noted | ({place.step} if left.early_at == _mark_of(place.stack) else set())
         known = [(step, values) for step, values in theirs.together if step in noted]
         pairs = [
-            (step, values, then.plain())
+            (step, values, then.compared())
             for step, values in known
             if (then := left_at(self._path, step)) is not None
         ]

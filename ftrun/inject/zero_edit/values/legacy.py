@@ -17,7 +17,13 @@ from typing import Any
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
-from ftrun.inject.zero_edit.values.histories import Copy, copies_in, plain_of, within_limits
+from ftrun.inject.zero_edit.values.histories import (
+    Copy,
+    copies_in,
+    digests_of,
+    plain_of,
+    within_limits,
+)
 from ftrun.inject.zero_edit.values.journal import Journal, read
 from ftrun.inject.zero_edit.values.kinds import is_container
 
@@ -40,11 +46,16 @@ class Left:
     noted: frozenset[int] = frozenset()
     early_at: int = 0
 
-    def plain(self) -> dict[str, Values]:
-        """The plain values."""
-        return {
-            function: {path: x for path, (x, _) in values.items() if not is_container(x)}
+    def compared(self) -> dict[str, Values]:
+        """What is compared with a peer's: the plain values, and digests of the containers."""
+        every = {
+            function: {path: x for path, (x, _) in values.items()}
             for function, values in self.values.items()
+        }
+        return {
+            function: {path: x for path, x in values.items() if not is_container(x)}
+            | digests_of(values)
+            for function, values in every.items()
         }
 
 

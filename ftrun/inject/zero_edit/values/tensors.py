@@ -27,6 +27,7 @@ from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
 from ftrun.inject.zero_edit.values.changes import NEVER
+from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_of_rank, is_own, is_small, packed
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
@@ -51,8 +52,6 @@ PLACES_MAX = 63
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-DIGEST = " (digest)"
-"""Ends the path of what stands for a unit among the plain values, so that ranks are compared."""
 LATE_ONES, FAR = "late", "far"
 """What in a state is its worker's own: units by name, and paths by function."""
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"

@@ -22,10 +22,10 @@ from torch.optim.swa_utils import AveragedModel
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.tensors import (
     AS,
     ATTRIBUTES,
-    DIGEST,
     LATE,
     MODULES,
     REBOUND,

@@ -1,4 +1,4 @@
 """The agent of a node: starts, watches, restarts and stops workers, and relays their messages.
 
-Only the spawner, a process of its own, imports torch.
+Only the spawner, a separate process, imports torch.
 """

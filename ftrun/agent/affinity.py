@@ -1,8 +1,8 @@
 """Binds a worker to CPUs and prefers one NUMA node's memory for it.
 
-Memory is preferred, not demanded: a full node takes from others instead of ending the worker. Where
-policies are not permitted, as in many containers, Linux puts a page on the node that first
-uses it, which is the same node because the CPUs are bound.
+Memory is preferred, not required: if a node is full, the kernel uses another one and the worker
+lives on. Where policies are not permitted, as in many containers, Linux puts a page on the node
+that first uses it, which is the same node because the CPUs are bound.
 
 Not here: which CPUs (numa.py).
 """
@@ -23,7 +23,7 @@ _CALLS = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261}
 
 
 def bind(cpus: Iterable[int], memory_node: int) -> None:
-    """Bind all threads of this process; ``memory_node`` -1: memory is left as it is.
+    """Bind all threads of this process; ``memory_node`` -1: memory is not changed.
 
     Raises:
         OSError: the CPUs may not be used any more.
@@ -32,7 +32,7 @@ def bind(cpus: Iterable[int], memory_node: int) -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, wanted)
     for name in os.listdir("/proc/self/task"):
-        # A thread that has ended meanwhile is gone; one that was bound elsewhere stays there.
+        # A thread that has ended meanwhile is gone; one that was bound elsewhere keeps its binding.
         with contextlib.suppress(OSError):
             if os.sched_getaffinity(int(name)) == before:
                 os.sched_setaffinity(int(name), wanted)
@@ -48,7 +48,7 @@ def prefer_memory(node: int) -> bool:
     word = 8 * ctypes.sizeof(ctypes.c_ulong)
     mask = (ctypes.c_ulong * (NODES_MAX // word))()
     mask[node // word] = 1 << (node % word)
-    # The kernel counts one bit less than it is given.
+    # The kernel reads one bit less than this number.
     bits = ctypes.c_ulong(NODES_MAX + 1)
     call = ctypes.CDLL(None, use_errno=True).syscall
     return bool(call(ctypes.c_long(number), ctypes.c_int(PREFERRED), mask, bits) == 0)

@@ -32,9 +32,9 @@ FORM_MARGIN_S = 30.0
 class Assignments:
     """The messages with which workers are started. ``slices``: the devices of each replica.
 
-    ``are_fresh``: the workers are interpreters of their own (config/starting.py).
-    ``is_one_world``: the script's world is that of all replicas, unless it turns out otherwise;
-    ``world_port``: of its store, once that listens.
+    ``are_fresh``: the workers are separate interpreters (config/starting.py). ``is_one_world``: the
+    script's world has all replicas, unless it turns out otherwise; ``world_port``: of that world's
+    store, once it listens.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Assignments:
         return error_path(log_path(log_dir, start.replica_id, group_rank, start.restarts))
 
     def _context(self, start: StartReplica) -> dict[str, Any]:
-        """WorkerContext without what the spawner adds; settings by their names."""
+        """A WorkerContext without the fields that the spawner adds; settings by their names."""
         s = self._settings
         return {
             **s.shared_with(WorkerContext),

@@ -1,7 +1,8 @@
-"""How far a group with memory snapshots is, and what a loss would cost it now.
+"""The progress of a group with memory snapshots, and the cost of a loss at present.
 
-Both come from the words that its workers write for themselves, so nobody waits for it. Not here:
-where a lost worker's replacement begins (core/replay/settling.py), who shows it (tools/status/).
+Both are computed from words that its workers write in any case, so no worker waits for this. Not
+here: where a lost worker's replacement begins (core/replay/settling.py), the display
+(tools/status/).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
 
 LOOKS = 2
-"""In a row: the words are read one by one while workers write them."""
+"""The number of looks in a row: the words are read one by one while workers write them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A state of all workers after ``step`` steps, and when it was known to be there."""
+    """A state of all workers after ``step`` steps, and when it was known to exist."""
 
     step: int
     at: float
@@ -33,12 +34,12 @@ class Stored:
 
 
 class AtRisk:
-    """Of one group. ``look`` first.
+    """The state of one group. Call ``look`` first.
 
     Attributes:
-        step: how many steps have been taken.
-        newest: the last one of which all workers have a snapshot; None: of none.
-        fall: why no death can be mended from now on; None: one can.
+        step: the number of steps made.
+        newest: the newest step of which all workers have a snapshot; None: there is none.
+        fall: why deaths cannot be mended from now on; None: they can.
     """
 
     def __init__(self, memory: GroupMemory, now: float) -> None:
@@ -56,14 +57,14 @@ class AtRisk:
         return self._gaps >= LOOKS
 
     def age_s(self, now: float) -> float:
-        """Since its start."""
+        """The time since the group's start, in seconds."""
         return now - self._start.at
 
     def look(self, now: float) -> None:
         board, step = self._memory.board, max(self._memory.board.all(Word.REACHED))
         if step > self.step:
             taken = (now - self._stepped_at) / (step - self.step)
-            self._step_s = taken if self.step else 0.0  # the first has the set-up
+            self._step_s = taken if self.step else 0.0  # the first step includes the set-up
         if step != self.step:
             self.step, self._stepped_at = step, now
         newest = min(board.read(rank, Word.NEWEST) for rank in self._memory.here)
@@ -93,7 +94,11 @@ class AtRisk:
         on_disk: Stored | None,
         scalars: tuple[tuple[str, float], ...] = (),
     ) -> Progress:
-        """For the status. ``elsewhere``: what another node has; ``on_disk``: ``--snapshot``."""
+        """The progress for the status.
+
+        ``elsewhere``: the newest state on another node; ``on_disk``: the newest state in
+        ``--snapshot``.
+        """
         job = on_disk or self._start
         node = max(elsewhere or job, job, key=lambda stored: stored.step)
         worker = Stored(self.step, now)

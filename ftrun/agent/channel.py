@@ -1,7 +1,7 @@
 """Messages and descriptors between the agent and its own children, over a Unix socket pair.
 
 Frames are a 4-byte length and JSON; descriptors travel with the first byte of their frame. Both
-ends are ftrun's own processes, so there is no token; there are limits all the same.
+ends are ftrun's own processes, so there is no token; there are still limits.
 
 Not here: what the messages mean (process.py, spawner.py, tcp_stores.py).
 """
@@ -29,20 +29,22 @@ _LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message and the descriptors that came with it; the receiver owns them."""
+    """One message and the descriptors that arrived with it; the receiver owns them."""
 
     message: dict[str, Any]
     fds: tuple[int, ...] = ()
 
 
 def encode(message: dict[str, Any], fds: int = 0) -> bytes:
-    """The bytes of a frame that comes with ``fds`` descriptors."""
+    """The bytes of a frame that is sent with ``fds`` descriptors."""
     body = json.dumps({**message, "fds": fds}).encode()
     return _LENGTH.pack(len(body)) + body
 
 
 class DescriptorsLost(ProtocolError):
-    """This process had no room for descriptors that were sent: which frame has which is lost."""
+    """This process had no room for descriptors that were sent: their assignment to frames is
+    lost.
+    """
 
 
 class Channel:

@@ -1,10 +1,10 @@
 """A forked process between the spawner's fork and the script.
 
-A worker has its assignment from the start. A standby has done all that every assignment needs, and
-waits for its own at the end of a socket; the wait ends with the assignment or with the spawner. If
-it rehearses first, it gives way to others meanwhile, because a job trains.
+A worker has its assignment from the start. A standby has done all work that is common to all
+assignments, and waits for its own at a socket; the wait ends with the assignment or with the
+spawner. If it rehearses first, it does so at a low priority, because a job trains meanwhile.
 
-Not here: the fork itself (spawner.py), what makes a fork look fresh (inject/bootstrap.py).
+Not here: the fork itself (spawner.py), how a fork is made to look fresh (inject/bootstrap.py).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class ChildSetup:
     """A fork's start.
 
     ``inherited``: the spawner's own descriptors, which the fork closes. ``stdin_fd``: ftrun's
-    standard input, if this worker may read it; else -1. ``ignored``, ``blocked``: the signals
-    that ftrun itself was started with so; a worker inherits them.
+    standard input, if this worker may read it; else -1. ``ignored``, ``blocked``: the signals that
+    were ignored or blocked when ftrun was started; a worker inherits this.
     """
 
     spawner_pid: int
@@ -72,14 +72,14 @@ def become_standby(
 ) -> None:
     """Prepare, wait for an assignment, and run the script; end if the spawner closes its end.
 
-    ``rehearses``: train once before, and then send a byte.
+    ``rehearses``: first train once, then send a byte.
     """
     _detach(setup)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)  # it ignores them until it is a worker
     linux.title_process(f"ftrun rehearsal of {name}" if rehearses else f"ftrun {name}")
     bootstrap.prepare(threads)
     if rehearses:
-        with _niced(), contextlib.suppress(Exception):  # then the script is the first to do it
+        with _niced(), contextlib.suppress(Exception):  # else the script is the first
             rehearsal.rehearse()
         with contextlib.suppress(OSError):  # the spawner is gone
             waiting.send(READY)
@@ -98,10 +98,10 @@ def become_standby(
 
 @contextlib.contextmanager
 def _niced() -> Iterator[None]:
-    """Give way to others meanwhile, where this process may come back from that."""
+    """Lower this process's priority meanwhile, if it may raise it again."""
     before, may = os.getpriority(os.PRIO_PROCESS, 0), list[bool]()
 
-    def look() -> None:  # in a thread, which has a priority of its own
+    def look() -> None:  # in a thread, because each thread has its own priority
         os.setpriority(os.PRIO_PROCESS, 0, before + REHEARSAL_NICE)
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, before)
@@ -120,7 +120,10 @@ def _niced() -> Iterator[None]:
 
 
 def become_writer(setup: ChildSetup, where: str) -> NoReturn:
-    """Write snapshots; ends with the spawner, and ignores the signals for the job, as it does."""
+    """Write snapshots.
+
+    Ends with the spawner, and ignores the signals for the job, as the spawner does.
+    """
     _detach(setup)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_JOB)
     linux.title_process(serving.TITLE)
@@ -129,7 +132,7 @@ def become_writer(setup: ChildSetup, where: str) -> NoReturn:
 
 
 def _detach(setup: ChildSetup) -> None:
-    """Lead a session of its own, without the spawner's descriptors and signal handlers."""
+    """Lead a new session, without the spawner's descriptors and signal handlers."""
     if not linux.die_with_parent(setup.spawner_pid):
         os._exit(0)
     os.setsid()
@@ -142,7 +145,7 @@ def _detach(setup: ChildSetup) -> None:
 
 
 def _take_signals(setup: ChildSetup) -> None:
-    """Have the signals for the job as a process that torchrun starts; bootstrap.py adds SIGINT."""
+    """Reset the signals for the job as in a process of torchrun; bootstrap.py adds SIGINT."""
     for number in FOR_THE_JOB:
         signal.signal(number, signal.SIG_IGN if number in setup.ignored else signal.SIG_DFL)
     others = signal.pthread_sigmask(signal.SIG_BLOCK, ()) - FOR_THE_JOB
@@ -200,9 +203,9 @@ def _run(setup: ChildSetup, assignment: dict[str, Any]) -> None:
 
 
 def _become_fresh(token: str, assignment: dict[str, Any]) -> NoReturn:
-    """Become an interpreter of its own by exec, with the same pid and descriptors.
+    """Replace this process by a new interpreter with exec, with the same pid and descriptors.
 
-    The assignment is in a file without a name, because the token is in no argument and in no
+    The assignment is in a file without a name, because the token must be in no argument and in no
     environment.
     """
     fd = os.memfd_create("assignment", 0)  # the new interpreter inherits it

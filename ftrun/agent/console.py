@@ -1,10 +1,10 @@
-"""Sentences of the agent's shell on the terminal: the lighthouse's reachability, notices, the end.
+"""Texts of the agent's shell on the terminal: the lighthouse's reachability, notices, the end.
 
-Where the agents of several nodes share one output, as under srun, one of them shows what concerns
-the job, and each what concerns its node.
+If the agents of several nodes share one output, as under srun, one of them shows what concerns the
+job, and each shows what concerns its node.
 
-Not here: the terminal itself (terminal.py), the supervisor's sentences (core/agent/words.py), the
-last lines (summary.py).
+Not here: the terminal itself (terminal.py), the supervisor's texts (core/agent/words.py), the last
+lines (summary.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Console:
     def notice(self, notice: ShowNotice, node: str = "") -> None:
         """The supervisor's line, with the path of the log that has more.
 
-        ``node``: where that is, if it is another one.
+        ``node``: the node of that log, if it is another one.
         """
         text = notice.text
         if notice.log is not None:
@@ -62,10 +62,10 @@ class Console:
         self._terminal.event_line(text)
 
     def lighthouse_notice(self, notice: Notice, own_slots: frozenset[str]) -> None:
-        """The lighthouse's line, unless this agent shows the same with more to it.
+        """The lighthouse's line, unless this agent shows the same with more detail.
 
-        An agent that ends does not print what becomes of the replicas that it takes with it: after
-        Ctrl-C "training begins again at step 0" reads like a failure.
+        An agent that ends does not print the fate of the replicas that end with it: after Ctrl-C
+        "training begins again at step 0" reads like a failure.
         """
         if notice.elsewhere and self._terminal.node:
             self._end_is_told = notice.kind == "ended"
@@ -122,7 +122,7 @@ class Console:
         )
 
     def answered(self, address: str) -> None:
-        """The first answer, if the lack of one was shown before."""
+        """The first answer, if its absence was shown before."""
         if self._unreachable_shown_at is not None and not self._supervisor.was_answered:
             self._terminal.event_line(f"The lighthouse at {address} answers.")
 
@@ -133,7 +133,7 @@ class Console:
         )
 
     def passed_on(self, number: int, got: list[WorkerKey], spared: list[WorkerKey]) -> None:
-        """A signal was passed on to some workers; others would have died of it."""
+        """A signal was passed on to some workers; it would have ended the others."""
         name = signal_name(number)
         text = f"{name}: passed on to {_workers(got)}."
         if spared:
@@ -166,7 +166,7 @@ class Console:
             slots, ending, elapsed_s, log_dir, incidents, account,
             is_told=self._end_is_told, is_part=self._settings.nodes > 1,
         )  # fmt: skip
-        for line in lines:  # what is indented is of this node's replicas
+        for line in lines:  # indented lines are about this node's replicas
             self._terminal.event_line(line, of_job=not line.startswith((" ", "This node")))
         if self._supervisor.ran_apart:
             self._terminal.event_line(f"  The replica groups ran apart. {REMEDY_APART}")
@@ -199,6 +199,6 @@ def _workers(keys: list[WorkerKey]) -> str:
 
 
 def is_own(error: BaseException | None) -> bool:
-    """True if the agent's code is on the exception's stack; else another library raised it."""
+    """Whether the agent's code is on the exception's stack; otherwise another library raised it."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     return any(Path(frame.filename).parent == Path(__file__).parent for frame in frames)

@@ -1,6 +1,6 @@
 """Copies of lines in further files: ``merged.log`` and ``filtered_std….log``.
 
-Lines are copied as the terminal has them, so a progress bar comes once a second. Not here: the
+Lines are copied as the terminal shows them, so a progress bar appears once a second. Not here: the
 workers' own logs (logs.py), which have every byte.
 """
 
@@ -17,10 +17,10 @@ _NAMES = {False: "filtered_stdout.log", True: "filtered_stderr.log"}
 
 
 class Copies:
-    """Takes every line of every worker, and ftrun's own.
+    """Receives every line of every worker, and ftrun's own.
 
     ``merged``: the file with all lines and their times; None without --merged-log. ``bytes_max``:
-    limit of each file; 0: none.
+    the limit of each file; 0: none.
     """
 
     def __init__(

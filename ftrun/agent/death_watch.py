@@ -1,11 +1,11 @@
-"""Learns of a worker's death at once, by the lock that it holds while it lives.
+"""Detects a worker's death at once, by the lock that it holds while it lives.
 
-A pidfd is readable only once the kernel has taken down the process's memory. One thread for each
-worker waits for its lock instead, because an event loop cannot. Whether a process ends, and how,
-is read from /proc then: a worker that calls exec loses its lock too, and lives.
+A pidfd is readable only once the kernel has freed the process's memory. One thread for each worker
+waits for its lock instead, because an event loop cannot. Whether a process ends, and how, is then
+read from /proc: a worker that calls exec also loses its lock, and lives.
 
-Not here: the lock (life_lock.py), the process's end itself (forked.py, late_status.py), what
-follows (core/agent/supervisor.py).
+Not here: the lock (life_lock.py), the process's end itself (forked.py, late_status.py), the
+consequences (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _Watched:
 class DeathWatch:
     """Calls ``dying`` in the event loop's thread, at most once for each worker.
 
-    Where the kernel or the C library lacks what it needs it does nothing, and likewise for workers
-    beyond ``LOCKS_MAX``: their ends are known by their pidfds.
+    It does nothing if the kernel or the C library does not support the locks, and for workers
+    beyond ``LOCKS_MAX``: their pidfds show their ends.
     """
 
     def __init__(self, dying: Dying) -> None:
@@ -51,7 +51,7 @@ class DeathWatch:
             self._locks = LifeLocks()
 
     def place(self, key: WorkerKey) -> str:
-        """Where a worker that is about to start finds its lock; "": it has no lock."""
+        """The place of the lock of a worker that is about to start; "": it has no lock."""
         number = self._free_number()
         if self._locks is None or number is None:
             return ""
@@ -59,7 +59,7 @@ class DeathWatch:
         return self._locks.place(number)
 
     def watch(self, key: WorkerKey, pid: int) -> None:
-        """The worker runs; it takes its lock when it comes to that."""
+        """The worker runs. It takes its lock itself a little later."""
         watched = self._watched.get(key)
         if watched is not None:
             wait = (key, pid, watched)
@@ -88,7 +88,10 @@ class DeathWatch:
         self._locks = None
 
     def _drop_ended(self) -> None:
-        """A lock is not used again before the thread that waited for it has ended."""
+        """Drop ended threads.
+
+        A lock is not used again before the thread that waited for it has ended.
+        """
         self._forgotten = [
             x for x in self._forgotten if x.thread is not None and x.thread.is_alive()
         ]
@@ -101,7 +104,7 @@ class DeathWatch:
     def _wait(self, key: WorkerKey, pid: int, watched: _Watched) -> None:
         """The thread: wait until the worker dies, or is forgotten."""
         lock = watched.lock
-        # The system refuses to wait, or the loop is closed and nobody asks any more.
+        # The system refuses to wait, or the loop is closed and the result is not needed.
         with contextlib.suppress(OSError, RuntimeError):
             while (word := lock.read()) != RELEASED:
                 status = linux.status_of_dying(pid) if word & OWNER_DIED else None
@@ -113,9 +116,9 @@ class DeathWatch:
     def _read_on(self, key: WorkerKey, watched: _Watched, status: int, rounds: int) -> None:
         """Handle first what the worker has sent before its end, which may be its goodbye.
 
-        It is in the sockets by now, so the loop reads it in its next round but one at the latest.
+        This data is in the sockets by now, so the loop reads it within its next two rounds.
         """
         if rounds:
             self._loop.call_soon(self._read_on, key, watched, status, rounds - 1)
-        elif self._watched.get(key) is watched:  # not its replacement, which has its name
+        elif self._watched.get(key) is watched:  # not its replacement, which has the same name
             self._dying(key, status)

@@ -139,7 +139,7 @@ def _torch_has_cuda() -> bool:
 
 
 def _host(settings: RunSettings) -> str:
-    """The address at which other nodes reach this one; without any, nothing leaves it."""
+    """The address at which other nodes reach this one; loopback if there are none."""
     if settings.interface and settings.lighthouse is not None:
         return interface_address(settings.interface)
     return own_address(settings.lighthouse, settings.nodes)
@@ -176,7 +176,8 @@ def check_master_port(host: str, port: int) -> None:
     """Check that the group's store can listen at ``--master-port``.
 
     Raises:
-        UserError: the port is taken, by which process if that can be seen, or may not be used.
+        UserError: the port is taken, or may not be used. The text names the process, if it is
+        visible.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -189,7 +190,7 @@ def check_master_port(host: str, port: int) -> None:
 
 
 def _holder(port: int) -> str:
-    """The process that listens at a port, as far as this user can see."""
+    """The process that listens at a port, if it is visible to this user."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -202,13 +203,13 @@ def _holder(port: int) -> str:
 def own_address(lighthouse: str | None, nodes: int = 1) -> str:
     """The numeric address on which other nodes reach this one.
 
-    The address of the interface that routes to the lighthouse; a host name may resolve to another.
-    Where the lighthouse's name means this machine alone, because it runs here, and there are
-    several nodes, it is the address of the interface that leads elsewhere.
+    It is the address of the interface that routes to the lighthouse; a host name may resolve to
+    another. If there are several nodes and the lighthouse's name means this machine alone, because
+    it runs here, it is the address of the interface that leads to other machines.
 
     Raises:
-        UserError: the lighthouse's name is not known, or means this machine alone, which has no
-            interface that leads elsewhere, although there are several nodes.
+        UserError: the lighthouse's name is not known; or it means this machine alone, there are
+            several nodes, and no interface leads to other machines.
     """
     if lighthouse is None:
         return "127.0.0.1"
@@ -241,7 +242,8 @@ def check_own_address(host: str) -> None:
     """Check that processes of this node can connect at ``host``, by one connection.
 
     Raises:
-        UserError: nothing can listen or be reached there. Unchecked, all workers would just wait.
+        UserError: nothing can listen or be reached there. Without this check all workers would just
+        wait.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -1,8 +1,8 @@
-"""A lighthouse as a child process: of an agent; of a keeper or a door, for the nodes of a job.
+"""A lighthouse as a child process: of an agent; or of a keeper or a door, for the nodes of a job.
 
-It is restarted when it dies, with the same state directory and, if they are free, the same ports.
-A keeper's is one of several: it is of use also while it stands by.
-Not here: what a lighthouse does (lighthouse/).
+It is restarted when it dies, with the same state directory and, if they are free, the same ports. A
+keeper's lighthouse is one of several, and is ready even while it stands by. Not here: what a
+lighthouse does (lighthouse/).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ STOP_S = 2.0
 class EmbeddedLighthouse:
     """Runs ``ftrun/lighthouse/__main__.py`` until ``stop``.
 
-    ``on_end`` gets how a child has ended, and when the next one is started; None: never.
+    ``on_end``: called with the way in which a child has ended, and the time until the next start;
+    None: there is none.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class EmbeddedLighthouse:
 
     @property
     def pid(self) -> int:
-        """Of the child; 0: there is none now."""
+        """The child's pid; 0: there is no child now."""
         return self._process.pid if self._process is not None else 0
 
     @property
@@ -109,7 +110,7 @@ class EmbeddedLighthouse:
         return self._output is not None and GOES_ON_WORDS.encode() in self._output.kept
 
     async def stop(self, limit_s: float = STOP_S) -> None:
-        """End the child: by the end of its pipe, and after ``limit_s`` by SIGKILL."""
+        """End the child: close its pipe, and after ``limit_s`` send SIGKILL."""
         self._stopping = True
         if self._retry is not None:
             self._retry.cancel()

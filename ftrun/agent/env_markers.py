@@ -9,4 +9,4 @@ AGENT_ID_NAME = "FTRUN_AGENT_ID"
 OWNER_CHARS = 16
 NO_OWNER = "-" * OWNER_CHARS
 FROM_KEEPER = "FTRUN_FROM_KEEPER"
-"""A pipe, by which a keeper's agent gets more variables when the job's nodes have met."""
+"""A pipe through which a keeper's agent receives more variables when the job's nodes have met."""

@@ -22,7 +22,7 @@ from ftrun.core.forms import AUTO, Form
 from ftrun.core.ids import WorkerKey
 
 SIGNALS_HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""What torchrun handles unless it is told otherwise."""
+"""What torchrun handles by default."""
 LIGHTHOUSE = "TORCHFT_LIGHTHOUSE"
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -47,11 +47,11 @@ class Place:
 
 
 def spawner_configuration(setup: AgentSetup, *, waits: bool = False) -> dict[str, Any]:
-    """What a spawner is told once; process.py sends it.
+    """The configuration of a spawner, which process.py sends once.
 
-    ``eager``: import also what torch imports late before the first worker is forked: there is time
-    while the node waits. ``late``: import that at all; workers that are interpreters of their own
-    have no use for it. ``heal_tls``: workers will make certificates.
+    ``eager``: import what torch imports late before the first worker is forked, because there is
+    time while the node waits. ``late``: import that at all; workers that are separate interpreters
+    do not use it. ``heal_tls``: workers will make certificates.
     """
     settings = setup.settings
     return {
@@ -66,10 +66,10 @@ def spawner_configuration(setup: AgentSetup, *, waits: bool = False) -> dict[str
 
 
 def threads_per_worker(settings: RunSettings, machine: Machine) -> int:
-    """The user's OMP_NUM_THREADS, or the node's cores shared out among the workers.
+    """The user's OMP_NUM_THREADS, or the node's cores divided among the workers.
 
-    A command spelt as torchrun's gets what torchrun sets: one thread if there are several workers.
-    A worker that is bound to CPUs has no more threads than those.
+    A command with torchrun's options gets what torchrun sets: one thread if there are several
+    workers. A worker that is bound to CPUs has no more threads than CPUs.
     """
     if machine.threads_wished is not None:
         return machine.threads_wished
@@ -85,7 +85,7 @@ def worker_environment(
 ) -> dict[str, str]:
     """The variables of one worker, in addition to ftrun's own environment.
 
-    ``injected``: see config/forms.py; "": as the settings have it.
+    ``injected``: see config/forms.py; "": from the settings.
     """
     injected = injected or injection(settings)
     rank, world = str(place.key.group_rank), str(settings.workers_per_replica)
@@ -130,17 +130,17 @@ def worker_environment(
     is_alone = settings.lighthouse is None and span is None
     interface = "" if is_alone else interface_of(machine.host)
     if interface and GLOO_INTERFACE not in os.environ:
-        # A group of the script's own would resolve the host's name, often to a loopback address.
+        # The script's own groups would resolve the host's name, often to a loopback address.
         environment[GLOO_INTERFACE] = interface
     if injected in (AUTO, Form.DDP.value):
         environment.update(_one_world(settings, machine, place))
     if settings.torchft == "real" and LIGHTHOUSE in os.environ:
-        environment[LIGHTHOUSE] = os.environ[LIGHTHOUSE]  # ftrun's own does not speak its protocol
+        environment[LIGHTHOUSE] = os.environ[LIGHTHOUSE]  # ftrun's does not speak its protocol
     if settings.as_torchrun:
-        # Replica groups abort their own NCCL groups, so the variable is left to the user there.
+        # Replica groups abort their own NCCL groups, so there the variable is left to the user.
         environment[NCCL_HANDLING] = os.environ.get(NCCL_HANDLING, "1")
     if sees_gpus(settings) and not why_no_memory_snapshots(settings):
-        environment[NCCL_HANDLING] = "0"  # else torch's watchdog would end who waits for the lost
+        environment[NCCL_HANDLING] = "0"  # else torch's watchdog would end waiting workers
     if place.timer_file:
         environment[FILE_VARIABLE] = place.timer_file
     if place.devices:
@@ -157,9 +157,10 @@ def worker_environment(
 
 
 def _one_world(settings: RunSettings, machine: Machine, place: Place) -> dict[str, str]:
-    """An unmodified script sees the workers of all replicas as one world, slot by slot.
+    """The variables of an unmodified script, which sees the workers of all replicas as one world.
 
-    Many scripts write their files by ``LOCAL_RANK == 0``: it is the place on this node.
+    Ranks follow the slots. ``LOCAL_RANK`` is the place on this node, because many scripts write
+    their files if it is 0.
     """
     workers, span = settings.workers_per_replica, settings.span
     replica = int(place.key.replica_id)

@@ -1,11 +1,12 @@
 """Error files: torch's ``@record`` writes one for each start of a worker, and ftrun reads it.
 
 Its path is in the worker's TORCHELASTIC_ERROR_FILE. It is evidence for a worker that ends with an
-exit code and without a report of its own: a command that is not Python, a script that leaves by
-``os._exit``, or one that hands on the exit code of a process of its own. The cause of a worker that
-dies of a signal is that signal, whatever it had recorded before.
+exit code and without a report: a command that is not Python, a script that leaves by ``os._exit``,
+or one that returns the exit code of a child process. The cause of a worker that dies of a signal is
+that signal, whatever it had recorded before.
 
-A scheduler that starts ftrun may ask for the job's error in the same way, as torchrun answers it.
+A scheduler that starts ftrun may ask for the job's error in the same way; ftrun writes it as
+torchrun does.
 
 Not here: the worker's own report, which counts before the file (inject/report.py).
 """
@@ -30,12 +31,15 @@ _TYPE = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def error_path(log: Path) -> Path:
-    """Where a worker with this log leaves its error. Absolute, because scripts change directory."""
+    """The path of the error file of a worker with this log.
+
+    Absolute, because scripts change directory.
+    """
     return log.absolute().with_suffix(".error.json")
 
 
 def clear_error_file(path: Path) -> None:
-    """Remove the file of a former job of the same name, and make its directory."""
+    """Remove the file of a former job of the same name, and create its directory."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -71,9 +75,10 @@ def read_error_file(path: Path) -> FailureReport | None:
 
 
 def hand_on(incident: dict[str, Any] | None, exit_code: int) -> OSError | None:
-    """Write a job's first cause to the error file that ftrun's own environment names, if it does.
+    """Write a job's first cause to the error file that ftrun's own environment names, if it names
+    one.
 
-    ``incident``: the last one, if the job failed. Returns the error, if it cannot be written.
+    ``incident``: the last one, if the job failed. Returns the error, if the file cannot be written.
     """
     path = os.environ.get(VARIABLE)
     worker = ((incident or {}).get("first_cause") or {}).get("worker") or {}

@@ -50,7 +50,7 @@ def exit_document(
 
 
 def write_exit(document: dict[str, Any], job_log_dir: Path) -> OSError | None:
-    """Write the file, which appears complete or not at all; returns the error, if there was one."""
+    """Write the file completely or not at all. Returns the error, if there was one."""
     path = job_log_dir / FILE_NAME
     try:
         write_whole(path, json.dumps(document, indent=2) + "\n")

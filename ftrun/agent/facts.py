@@ -11,7 +11,7 @@
 | finished | incarnation: all of its workers have ended well                                  |
 | notice   | kind, text: a line for people                                                    |
 
-``rank`` is the rank in the group. Not here: who gets them (launching/reporter.py), the facts
+``rank`` is the rank in the group. Not here: their receiver (launching/reporter.py), the facts
 themselves (watch.py).
 """
 
@@ -25,7 +25,7 @@ from ftrun.core.messages import FailureReport, ReplicaFinished, ReplicaLost
 
 
 def record_of(fact: e.Event | e.Instruction | WorkerStarted) -> dict[str, Any] | None:
-    """One fact as a record, without its time; None: it is the agent's own."""
+    """One fact as a record, without its time; None: the fact is internal to the agent."""
     match fact:
         case e.StartReplica(replica_id, incarnation, restarts):
             return _record("life", incarnation, replica=replica_id, restart=restarts)

@@ -1,10 +1,11 @@
 """The named pipe in which torch's ``FileTimerClient`` reports a script's timers to its launcher.
 
-Under torchrun a thread of the agent reads it, and kills the agent too when a timer runs out. Here
-the event loop reads it, and a timer that runs out is a failure of its replica like a hang.
+Under torchrun a thread of the agent reads it, and kills the agent too when a timer expires. Here
+the event loop reads it, and an expired timer is a failure of its replica like a hang.
 ``TORCHELASTIC_ENABLE_FILE_TIMER=1`` asks for it; ``TORCHELASTIC_TIMER_FILE`` names the pipe.
 
-Not here: when a timer runs out (core/agent/script_timers.py), what follows (core/agent/hangs.py).
+Not here: when a timer expires (core/agent/script_timers.py), the consequences
+(core/agent/hangs.py).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class _Request:
 
 
 def timer_path(environ: Mapping[str, str], runtime_dir: Path) -> Path | None:
-    """Where the pipe of this agent is to be; None: no timers are asked for."""
+    """The path of this agent's pipe; None: timers are not enabled."""
     if environ.get(ENABLE_VARIABLE) != "1":
         return None
     given = environ.get(FILE_VARIABLE)
@@ -58,7 +59,7 @@ def timer_path(environ: Mapping[str, str], runtime_dir: Path) -> Path | None:
 
 
 def check_timer_file(environ: Mapping[str, str]) -> None:
-    """Check that a pipe can be made where the user wants it.
+    """Check that a pipe can be created at the user's path.
 
     Raises:
         UserError: something else is there, another launcher reads it, or there is no directory.
@@ -77,7 +78,7 @@ def check_timer_file(environ: Mapping[str, str]) -> None:
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     except OSError as error:
-        if error.errno == errno.ENXIO:  # nobody reads: an ended launcher has left it
+        if error.errno == errno.ENXIO:  # without a reader: an ended launcher has left it
             return
         raise _refusal(path, error.strerror or str(error)) from None
     raise _refusal(path, "another launcher reads it")
@@ -91,7 +92,10 @@ def _refusal(path: Path, why: str) -> UserError:
 
 
 class FileTimer:
-    """Reads the pipe. ``find``: the worker of a pid, or None; ``emit``: takes each event."""
+    """Reads the pipe.
+
+    ``find``: returns the worker of a pid, or None; ``emit``: called with each event.
+    """
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ class FileTimer:
         self.path.unlink(missing_ok=True)
 
     def worker_started(self) -> None:
-        """A worker's pid is known now: its first requests may have come before."""
+        """A worker's pid is known now. Its first requests may have arrived before."""
         waiting = list(self._unplaced)
         self._unplaced.clear()
         for request in waiting:
@@ -147,7 +151,7 @@ class FileTimer:
 
 
 def worker_of(pid: int, workers: list[tuple[WorkerKey, int]]) -> WorkerKey | None:
-    """The worker that this process is, or that has started it: a worker leads its own session."""
+    """The worker that is this process, or that has started it: a worker leads its own session."""
     try:
         leader = os.getsid(pid)
     except OSError:
@@ -156,7 +160,7 @@ def worker_of(pid: int, workers: list[tuple[WorkerKey, int]]) -> WorkerKey | Non
 
 
 def _parse(line: bytes) -> _Request | None:
-    """None: no request; any process of this user can write into the pipe."""
+    """Parse a line; None: it is no request. Any process of this user can write into the pipe."""
     try:
         fields: dict[str, Any] = json.loads(line)
         number = int(fields["signal"])

@@ -58,15 +58,15 @@ NEVER_STARTED = -9
 
 
 class Fleet:
-    """Carries out starts, signals and sweeps; emits what happens. All in the event loop's thread.
+    """Carries out starts, signals and sweeps; emits events. All in the event loop's thread.
 
     ``lighthouse``: its address, for workers. ``store``: host:port of the node's quorum store, known
-    once ``SpawnerReady`` is emitted. ``on_start``: called with each worker that runs, and its pid.
+    once ``SpawnerReady`` is emitted. ``on_start``: called with each running worker and its pid.
     ``memory``: the groups' snapshots in memory. ``answers_for``: the group ranks whose ends are
     emitted. ``meet``: called when an incarnation starts, with the port of its store here; returns
-    that of the store at which it meets.
-    ``world_port``: of the store of all replicas' world, if that is on another node. ``holds``: what
-    ``hold`` keeps is kept of each group until it is swept, or has ended well.
+    the port of the store at which it meets. ``world_port``: of the store for the world of all
+    replicas, if that is on another node. ``holds``: each group's store and memory are kept, as by
+    ``hold``, until it is swept, or has ended well.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Fleet:
     def start_replica(self, start: e.StartReplica, *, is_empty: bool = False) -> None:
         """Start all workers of an incarnation, as soon as there is a store for it.
 
-        ``is_empty``: no worker, because ``replace_worker`` starts each.
+        ``is_empty``: start no worker yet; ``replace_worker`` starts each.
         """
         self._waiting.append(start)
         if is_empty:
@@ -140,7 +140,7 @@ class Fleet:
             self._held.add(start.incarnation)
             self._in_background(self._start_when_free(start, devices))
             return
-        # A loss that is on its way to the lighthouse must leave first.
+        # A report of a loss that waits to be sent must be sent first.
         self._loop.call_soon(self._start_waiting)
 
     def replace_worker(self, key: WorkerKey, restarts: int, standby: str) -> None:
@@ -151,18 +151,21 @@ class Fleet:
         self._start_worker(group, key.group_rank, standby)
 
     def is_open(self, incarnation: str) -> bool:
-        """Whether an incarnation has its store and its memory, and perhaps no worker."""
+        """Whether an incarnation has its store and its memory; it may have no worker yet."""
         return incarnation in self._groups
 
     def hold(self, incarnation: str) -> None:
-        """Keep its store and its memory, also when no process of it runs."""
+        """Keep its store and its memory, even while none of its processes run."""
         self._groups[incarnation].is_held = True
 
     def start_standby(self, name: str) -> None:
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:
-        """Signal the process groups of its workers; an incarnation not started yet never starts."""
+        """Signal the process groups of its workers.
+
+        An incarnation that has not started never starts.
+        """
         group = self._groups.get(incarnation)
         if group is not None and number == SIGKILL:
             group.is_killed = True
@@ -170,14 +173,14 @@ class Fleet:
             self._spawner.signal_replica(incarnation, number)
 
     def ask_to_stop(self, incarnation: str, number: int) -> None:
-        """Ask its workers to stop; an incarnation not started yet never starts."""
+        """Ask its workers to stop. An incarnation that has not started never starts."""
         if not self._takes_back(incarnation):
             self._spawner.ask_to_stop(incarnation, number)
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
-        """Signal one worker process, and not its children; False if it does not run.
+        """Signal one worker process, not its children. Returns False if it does not run.
 
-        One that is about to start gets the signal then.
+        A worker that is about to start gets the signal then.
         """
         worker = self._groups.worker(key)
         if worker is None:
@@ -189,7 +192,7 @@ class Fleet:
         return True
 
     def pass_signal(self, number: int) -> tuple[list[WorkerKey], list[WorkerKey]]:
-        """Signal every worker that does not die of it; returns those, and those that would."""
+        """Signal every worker that survives it. Returns those, and those that would not."""
         got: list[WorkerKey] = []
         spared: list[WorkerKey] = []
         for key, pid in self.workers():
@@ -200,7 +203,7 @@ class Fleet:
         return got, spared
 
     def write_log(self, key: WorkerKey, text: str) -> None:
-        """Put lines of ftrun's own into a worker's log, and on no terminal."""
+        """Write lines of ftrun to a worker's log, and not to the terminal."""
         worker = self._groups.worker(key)
         if worker is not None:
             worker.log.add(text)
@@ -212,7 +215,7 @@ class Fleet:
         return group is not None and key.group_rank in group.expected
 
     def _takes_back(self, incarnation: str, why: str = "was never started") -> bool:
-        """True if the incarnation was not started yet: then it never is."""
+        """Cancel an incarnation that has not started. Returns whether it was cancelled."""
         for start in list(self._waiting):
             if start.incarnation == incarnation:
                 self._waiting.remove(start)
@@ -234,11 +237,11 @@ class Fleet:
         return self._groups.workers()
 
     def all_workers(self) -> list[WorkerKey]:
-        """The same without their pids, and with those of other nodes."""
+        """The same without their pids, and with the workers of other nodes."""
         return [key for key, _ in self.workers()]
 
     def processes(self) -> list[WorkerProcess]:
-        """The same, with the device of each; without those that end on devices given up."""
+        """The same with the device of each; without workers that end on devices given up."""
         return [
             WorkerProcess(key, pid, device)
             for key, pid in self._groups.workers()
@@ -254,7 +257,7 @@ class Fleet:
         return linux.process_row(worker.pid) if worker is not None else None
 
     async def stacks(self, keys: Iterable[WorkerKey]) -> dict[WorkerKey, str]:
-        """The Python stacks of those of these workers that run."""
+        """The Python stacks of these workers, as far as they run."""
         wanted = set(keys)
         targets = [Target(key, pid) for key, pid in self.workers() if key in wanted]
         return await take_stacks(self._runtime_dir, targets)
@@ -262,7 +265,7 @@ class Fleet:
     async def stop(self, *, ends_well: bool = False) -> list[int]:
         """End everything, but not what scripts have left running in a job that ``ends_well``.
 
-        Returns the pids that would not end: stuck in the kernel.
+        Returns the pids that did not end: they are stuck in the kernel.
         """
         await self.memory.end()
         self._own.close()
@@ -303,7 +306,7 @@ class Fleet:
         self._announce_ready()
 
     def writer_ended(self) -> None:
-        """Whoever waits for it, or needs it next, connects to its successor."""
+        """Start another writing process. Its clients connect to that one."""
         self._loop.call_later(WRITER_AGAIN_S, self._start_writer)
 
     def _start_writer(self) -> None:
@@ -349,7 +352,7 @@ class Fleet:
     def worker_exited(
         self, incarnation: str, group_rank: int, pid: int, status: int, reason: str = ""
     ) -> None:
-        """Emit a worker's end; only the first report of it counts.
+        """Emit a worker's end. Only the first report of it counts.
 
         ``status``: the exit code, or minus the signal; ``pid`` 0: it could not be started.
         """
@@ -377,7 +380,7 @@ class Fleet:
             self._close_group(group.start.incarnation)
 
     def _is_replaced(self, group: Group, group_rank: int, pid: int) -> bool:
-        """Whether this is one more report of a process that has a replacement."""
+        """Whether this is a repeated report of a process that has a replacement."""
         worker = group.workers.get(group_rank)
         is_other = worker.pid != pid if worker is not None else group_rank in group.expected
         return group_rank in group.lives and is_other
@@ -392,7 +395,7 @@ class Fleet:
     def _end(
         self, group: Group, group_rank: int, pid: int, status: int, reason: str = ""
     ) -> e.WorkerExited:
-        """All that is known of a worker's end, with what was known when it died."""
+        """All that is known of a worker's end. What was known when it died is kept."""
         worker = group.workers.get(group_rank)
         if worker is not None and worker.end is not None:
             return worker.end
@@ -424,7 +427,7 @@ class Fleet:
             await self.memory.fill(start.replica_id, start.incarnation, start.sound_until)
         except (PeerError, OSError) as error:
             self._takes_back(start.incarnation, f"was not started: {error}")
-        except (UserError, Damaged) as error:  # it would be the same again
+        except (UserError, Damaged) as error:  # a retry would end in the same way
             self._emit(EndJob(ExitCode.USAGE, f"{error}. No worker was started"))
             self._takes_back(start.incarnation)
         finally:
@@ -434,7 +437,7 @@ class Fleet:
         self._start_waiting()
 
     def _next_start(self) -> e.StartReplica | None:
-        """The next incarnation to start, without those whose devices are not free yet."""
+        """The next incarnation to start, except those whose devices are not free yet."""
         return next((x for x in self._waiting if x.incarnation not in self._held), None)
 
     def _order_store(self) -> None:
@@ -460,7 +463,7 @@ class Fleet:
             self.memory.make(start.replica_id, start.incarnation, start.sound_until)
             for rank in () if is_empty else self._settings.ranks_here:
                 self._start_worker(group, rank)
-            if not self._settings.master_port:  # a port of its own is free once the group has ended
+            if not self._settings.master_port:  # a stated port is free once the group has ended
                 self._order_store()
 
     def _start_worker(self, group: Group, rank: int, standby: str = "") -> None:
@@ -489,7 +492,7 @@ class Fleet:
         self._loop.remove_reader(worker.pidfd)
         os.close(worker.pidfd)
         # The pipe has all of its output. A child of the worker may keep the pipe open for longer:
-        # then what it prints belongs to the log of a worker that has ended well.
+        # then its output belongs to the log of a worker that has ended well.
         worker.log.drain()
         if not keeps_log:
             self._loop.call_later(LOG_DRAIN_S, worker.log.close)
@@ -503,7 +506,7 @@ class Fleet:
             self._order_store()
 
     def _name(self, left: list[str], then: str) -> None:
-        """Name processes that were running when a worker had ended well."""
+        """Name the processes that were running when a worker had ended well."""
         if left:
             line = f"Left running by a script that has ended: {first_of(left, NAMED_MAX)}. {then}"
             self._output.terminal.event_line(line)

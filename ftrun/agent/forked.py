@@ -1,7 +1,7 @@
-"""The workers that the spawner has forked: their signals, and their ends.
+"""The workers that the spawner has forked: signals to them, and their exits.
 
-A pid in the table is not reaped yet, so its number is its own. Not here: the fork (spawner.py),
-standbys (standbys.py), what follows an end (core/agent/supervisor.py).
+A pid in the table has not been reaped, so no other process can have its number. Not here: the fork
+(spawner.py), standbys (standbys.py), the decision after an exit (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Worker:
 
 
 class ForkedWorkers:
-    """The table of them, by pid. ``send``: takes what is reported to the agent."""
+    """The table of the workers, by pid. ``send``: sends a report to the agent."""
 
     def __init__(self, send: Callable[[dict[str, Any]], None], standbys: Standbys) -> None:
         self._send = send
@@ -36,7 +36,7 @@ class ForkedWorkers:
         self.writer = 0  # the process that writes snapshots
 
     def add(self, name: dict[str, Any], pid: int, pidfd: int) -> None:
-        """A worker was forked. ``name``: its incarnation and group_rank."""
+        """Add a worker that was forked. ``name``: its incarnation and group_rank."""
         self._workers[pid] = _Worker(**name, pid=pid, pidfd=pidfd)
 
     def pidfds(self) -> Iterator[int]:
@@ -46,16 +46,18 @@ class ForkedWorkers:
     def signal(self, incarnation: str, number: int) -> None:
         """Signal the process groups of one incarnation's workers.
 
-        A pid in ``_workers`` is not reaped yet, so its number and its group's are its own (P3).
+        A pid in ``_workers`` has not been reaped, so no other process or group has its number (P3).
         """
         for worker in self._workers.values():
             if worker.incarnation == incarnation:
                 _signal_group(worker.pid, number)
 
     def ask_to_stop(self, incarnation: str, number: int) -> None:
-        """Ask the workers only; each must end the processes that it has forked.
+        """Ask the workers alone, without their process groups, to stop: each ends its own
+        processes.
 
-        One that has not come to its script, or has become another program, gets the signal itself.
+        A worker that has not reached its script, or has executed another program, gets the signal
+        itself.
         """
         request = request_signal(number)
         for worker in self._workers.values():
@@ -83,9 +85,9 @@ class ForkedWorkers:
             os.waitid(os.P_PID, seen.si_pid, os.WEXITED)
 
     def _report(self, worker: _Worker, seen: os.waitid_result) -> None:
-        """Report the exit to the agent; end the rest of its process group if it has failed.
+        """Report the exit to the agent. If the worker failed, kill the rest of its process group.
 
-        The leader is still a zombie here, so its group's number is not in use again.
+        The worker is still a zombie here, so the number of its group is not in use again.
         """
         status = _status(seen)
         name = {"incarnation": worker.incarnation, "group_rank": worker.group_rank}
@@ -104,6 +106,6 @@ def _signal_group(leader: int, number: int) -> None:
     try:
         os.killpg(leader, number)
     except ProcessLookupError:
-        # Forked a moment ago: the process leads no group yet.
+        # forked a moment ago: the process does not lead a group yet
         with contextlib.suppress(ProcessLookupError):
             os.kill(leader, number)

@@ -1,9 +1,10 @@
-"""A worker that is an interpreter of its own: what runs in it before its script.
+"""A worker in a new Python interpreter: the code that runs before its script.
 
-The fork that becomes it has its session, its output, its standard input and its CPUs (child.py).
-Torch is not imported here, so that the script finds a fresh interpreter, and decides when.
+The forked child that executes this program has set up its session, output, standard input and CPUs
+(child.py). Torch is not imported here: the script gets a fresh interpreter, and decides when to
+import it.
 
-Not here: which workers start so (config/starting.py).
+Not here: which workers start in this way (config/starting.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ftrun.inject import bootstrap
 
 
 def main() -> None:
-    """The first argument is the descriptor of the assignment."""
+    """Run the script. The first argument is the descriptor of the file with the assignment."""
     with open(int(sys.argv[1]), "rb") as file:
         message = json.load(file)
     bootstrap.prepare(message["assignment"]["threads"])

@@ -1,8 +1,10 @@
-"""Snapshots of a group on a disk, for the loss of its memory: their orders, and lines for people.
+"""Snapshots of a group on a disk, which survive the loss of its memory: when to write and read
+them.
 
-One process of this node writes and reads them (snapshots/serving.py), and outlives the workers,
-none of which takes part. Not here: when one is due (core/worker/group_snapshots.py), how it is
-written (snapshots/groups.py), the memory itself (group_memory.py), several nodes (team/disk.py).
+One process of this node writes and reads them (snapshots/serving.py). It outlives the workers, and
+no worker takes part. This module also prints the lines about them. Not here: when a snapshot is due
+(core/worker/group_snapshots.py), how it is written (snapshots/groups.py), the memory itself
+(group_memory.py), groups on several nodes (team/disk.py).
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ READ_LIMIT_S = 24 * 3600.0
 
 
 class GroupDisk:
-    """``tell``: shows people a line. In the event loop's thread.
+    """The snapshots of the groups of one node. ``tell``: prints a line on the terminal.
+
+    All methods run in the event loop's thread.
 
     Attributes:
-        on_whole: called with the step of each that is whole.
-        plan: when one is due.
+        on_whole: called with the step of each snapshot that is complete.
+        plan: decides when a snapshot is due.
     """
 
     def __init__(
@@ -56,13 +60,14 @@ class GroupDisk:
         self.link = WriterLink(runtime_dir)
 
     async def fill(self, memory: GroupMemory | None, replica_id: str, incarnation: str) -> int:
-        """Have the newest snapshot in a group's memory; its step, NONE: there is none.
+        """Read the newest snapshot into a group's memory; return its step, or NONE if there is
+        none.
 
-        ``memory``: None: there is too little.
+        ``memory``: None if too little memory is free for the group.
 
         Raises:
-            OSError, PeerError: it cannot be read now.
-            UserError: it can never be, or is of another job.
+            OSError, PeerError: the snapshot cannot be read now.
+            UserError: no snapshot can ever be read, or it is of another job.
             Damaged: its format is unknown.
         """
         find = partial(_newest, self._places(), self._origin())
@@ -88,7 +93,7 @@ class GroupDisk:
                 self._tell(f"the snapshot {found.path.name} is damaged, and is passed over: {why}")
                 below = found.manifest.step
         step = found.manifest.step
-        if begins_again:  # at the job's start that was told before (snapshots/starting.py)
+        if begins_again:  # at the job's start the line was printed before (snapshots/starting.py)
             self._tell(f"All workers go on from step {step}, the newest snapshot in {found.path}.")
         self.plan.begins_from(step)
         self.on_whole(step)
@@ -114,9 +119,9 @@ class GroupDisk:
             self.link.close()
 
     async def last(self, memory: GroupMemory, incarnation: str, limit_s: float) -> None:
-        """The job ends before its script: what its workers have in memory goes to the disk.
+        """The job ends before its script: write the state in the workers' memory to the disk.
 
-        Every worker has ended by now.
+        Every worker has ended by now. Waits at most ``limit_s``.
         """
         seen = self._left_in_memory(memory)
         step = seen.step if self.plan.at_end(seen, clock.now()) else None
@@ -136,7 +141,7 @@ class GroupDisk:
             )
 
     async def close(self) -> None:
-        """What is under way is given up."""
+        """Cancel the work that is in progress."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -144,7 +149,7 @@ class GroupDisk:
 
     @property
     def scalars(self) -> tuple[tuple[str, float], ...]:
-        """For the status, as of workers that write (training/snapshots.py)."""
+        """The scalars for the status, the same as of workers that write (training/snapshots.py)."""
         counts, newest = self.plan.counts, self.plan.newest
         known = {
             "snapshots_written": counts.written,
@@ -156,7 +161,7 @@ class GroupDisk:
     # ------------------------------------------------------------ on one node
 
     def _left_in_memory(self, memory: GroupMemory) -> InMemory:
-        """The same, when no process of the group runs any more."""
+        """As ``_in_memory``, when no process of the group runs any more."""
         return self._in_memory(memory)
 
     def _in_memory(self, memory: GroupMemory) -> InMemory:
@@ -166,14 +171,20 @@ class GroupDisk:
         return InMemory(None if newest == NONE else newest, is_sound, all(board.all(Word.OVER)))
 
     async def _write(self, _step: int, memory: GroupMemory, incarnation: str) -> dict[str, Any]:
-        """Write this step or a newer one; the answer of the process. Raises as WriterLink.ask."""
+        """Write this step or a newer one; return the answer of the writer process.
+
+        Raises as ``WriterLink.ask``.
+        """
         order = self._order(memory, incarnation)
         return await self.link.ask(WRITE, order, self.plan.schedule(clock.now()).limit_s)
 
     async def _read(
         self, memory: GroupMemory, _replica_id: str, _incarnation: str, found: Found
     ) -> str:
-        """Have one in memory; why it is damaged, "": it is not. Raises as WriterLink.ask."""
+        """Read one snapshot into memory; return why it is damaged, or "".
+
+        Raises as ``WriterLink.ask``.
+        """
         order = {"path": str(found.path), "place": memory.place, "notes": self._notes}
         return str((await self.link.ask(FILL, order, READ_LIMIT_S))["damaged"])
 
@@ -187,7 +198,7 @@ class GroupDisk:
 
     async def _see_age(self) -> None:
         age_s: float | None = None
-        with contextlib.suppress(OSError, FtrunError):  # the snapshot itself will tell
+        with contextlib.suppress(OSError, FtrunError):  # an attempt to write will report it
             where = self._settings.snapshot_path
             assert where is not None
             age_s = await self._loop.run_in_executor(None, directory.age_s, where)
@@ -259,7 +270,7 @@ class GroupDisk:
 def _newest(
     places: list[str], origin: dict[str, Any], below: int | None
 ) -> tuple[Found | None, tuple[tuple[str, str], ...]]:
-    """The newest snapshot below a step, and the names of newer ones that are not whole, and why.
+    """The newest snapshot below a step, and each newer damaged one: its name and the reason.
 
     Raises:
         OSError, Damaged, UserError: as ``GroupDisk.fill``.
@@ -270,7 +281,7 @@ def _newest(
         passed_over += [(path.name, why) for path, why in looked.passed_over]
         found = looked.newest
         if found is None or found.manifest.origin.inject == Form.EXPLICIT.value:
-            continue  # a script with a Manager takes its own by itself
+            continue  # a script with a Manager loads its own snapshots
         theirs, own = found.manifest.origin, Origin(**origin)
         if not theirs.fits(own.script, own.inject, own.workers_per_replica):
             raise UserError(

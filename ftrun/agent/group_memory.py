@@ -1,6 +1,6 @@
-"""The memory snapshots of the groups that run here: made, looked at, told of.
+"""The memory snapshots of the groups that run here: allocate, watch, report and free them.
 
-Not here: the memory itself (snapshots/group_memory.py), what follows from it
+Not here: the memory itself (snapshots/group_memory.py), the decisions that use it
 (core/agent/replacing.py).
 """
 
@@ -33,34 +33,40 @@ from ftrun.snapshots.board import PRINTED, Word
 from ftrun.snapshots.group_memory import LEFT, RESULTS_SHARE, GroupMemory
 
 SHARE = 0.5
-"""Of the memory that is free when a group starts: its areas take no more."""
+"""The areas take at most this share of the memory that is free when a group starts."""
 LEAST_BYTES = 64 << 20
-"""Of one area. With less, no memory snapshot is taken."""
+"""The smallest useful area. If an area would be smaller, no memory snapshots are taken."""
 LEFT_SHARE = 0.05
-"""Of all memory. If no more is free while the job runs, snapshots are given up."""
+"""If less than this share of all memory is free while the job runs, memory snapshots end."""
 OWN_SHARE = 0.1
-"""Of the memory that is free when a worker starts: what workers alone have may take no more."""
+"""The share of the memory that is free when a worker starts. The memory that workers keep for their
+successors without memory snapshots (``own_bytes``) takes no more.
+"""
 LOOK_EVERY_S, CALM_EVERY_S = 0.25, 1.0
-"""How often a group is looked at: at its start, where memory may become scarce, or a snapshot may
-be due on a disk; and else, because the lighthouse hears of it each second."""
+"""How often a group is examined. ``LOOK_EVERY_S`` holds at its start, while memory may become
+scarce, and where snapshots go to a disk. Otherwise ``CALM_EVERY_S`` is enough: the lighthouse gets
+a report each second.
+"""
 CALM_AFTER_S = 10.0
 ROOMY_BYTES = 4 << 30
-"""With so much beyond what is to be left, memory is not scarce within a second."""
+"""With this much free beyond ``LEFT_SHARE``, memory does not become scarce within a second."""
 UNTRIED = " With NCCL this has not run on a GPU so far (docs/GPU.md)."
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class MemorySnapshots:
-    """By incarnation. ``tell``: shows people a line. In the event loop's thread.
+    """The memory snapshots by incarnation. ``tell``: prints a line on the terminal.
+
+    All methods run in the event loop's thread.
 
     Attributes:
-        disk: where they go too; None: nowhere.
-        on_progress: gets how far a group is, and what a loss would cost it.
-        on_manager: is called once if the script makes a Manager, and nobody has asked for them:
-            from then on there are none.
-        on_over: is called when a process has ended well, while its words are there.
-        elsewhere, on_disk: the newest state that another node has of a group, by incarnation, and
-            that ``--snapshot`` has; whoever stores one notes it here.
+        disk: writes the snapshots to a disk too; None: there is no disk.
+        on_progress: called with a group's progress, and with the steps that a loss would cost it.
+        on_manager: called once if the script makes a Manager and no option asks for memory
+            snapshots. From then on none are taken.
+        on_over: called when a process has ended well, while its words can still be read.
+        elsewhere, on_disk: the newest state of a group on another node, by incarnation, and the
+            newest one in ``--snapshot``. The code that stores a state sets these.
     """
 
     def __init__(
@@ -100,7 +106,8 @@ class MemorySnapshots:
         self.on_disk = Stored(step, clock.now())
 
     async def fill(self, replica_id: str, incarnation: str, sound_until: float) -> None:
-        """Begin with the newest snapshot on the disk, if there is one.
+        """Allocate a group's memory, and read the newest snapshot on the disk into it, if there is
+        one.
 
         Raises:
             OSError, FtrunError: as GroupDisk.fill.
@@ -118,18 +125,19 @@ class MemorySnapshots:
             self.begins_from(incarnation, step)
 
     def begins_from(self, incarnation: str, step: int) -> None:
-        """This node's workers have their states of a snapshot in memory, and begin there."""
+        """This node's workers have a snapshot's states in memory, and resume from ``step``."""
         known = self._known[incarnation]
         self._begin_at(known, step)
         for rank in known.here:
-            known.board.set(rank, Word.STARTS, 1)  # each process is its predecessor's successor
+            known.board.set(rank, Word.STARTS, 1)  # each process succeeds another one
             known.board.set(rank, Word.NEWEST, step)
             known.board.set(rank, Word.REACHED, step)
 
     def make(self, replica_id: str, incarnation: str, sound_until: float = NONE) -> None:
-        """Set memory aside for a new incarnation, where snapshots in memory are taken.
+        """Allocate memory for a new incarnation, if memory snapshots are taken.
 
-        ``sound_until``: it may go on from what those before it have left, up to this step.
+        ``sound_until``: the incarnation may resume from states of earlier incarnations up to this
+        step.
         """
         if why_no_memory_snapshots(self._settings):
             if why := misses_memory_snapshots(self._settings):
@@ -144,7 +152,7 @@ class MemorySnapshots:
         self._keep_left(replica_id, min(sound_until, shared))
         ranks, here = self._settings.workers_per_replica, self._settings.ranks_here
         several = self._settings.replicas > 1
-        areas = len(here) * (2 if self._settings.spans else 1)  # as many for another node's
+        areas = len(here) * (2 if self._settings.spans else 1)  # also another node's copies
         areas *= self._settings.replicas
         free, of_results = free_bytes(), 1 / RESULTS_SHARE * several
         each = int(free * SHARE / (areas * (1 + of_results))) // 4096 * 4096
@@ -165,16 +173,16 @@ class MemorySnapshots:
             self._loop.call_later(LOOK_EVERY_S, self._look, key)
 
     def of(self, incarnation: str) -> GroupMemory | None:
-        """The memory of an incarnation; None: it has none."""
+        """The memory of an incarnation; None if it has none."""
         return self._known.get(incarnation)
 
     def last_of(self, incarnation: str) -> GroupMemory | None:
-        """The same, also of the one that has ended last, until another begins."""
+        """As ``of``, but also finds the incarnation that ended last, until another begins."""
         ended = dict(() if self._ended is None else [self._ended])
         return self._known.get(incarnation) or ended.get(incarnation)
 
     def starts(self, incarnation: str, rank: int) -> str:
-        """A process is about to start as this rank; returns what the variable has; or ""."""
+        """A process is about to start as this rank. Return the value of its variable, or ""."""
         known = self._known.get(incarnation)
         if known is None:
             return ""
@@ -191,14 +199,14 @@ class MemorySnapshots:
         return " ".join(places)
 
     def ended_well(self, incarnation: str, rank: int) -> None:
-        """A process is gone, perhaps without a word, as by os._exit: nobody waits for it."""
+        """A process has exited well, perhaps without a message (os._exit): no rank waits for it."""
         known = self._known.get(incarnation)
         if known is not None:
             known.board.set(rank, Word.OVER, 1)
             self.on_over()
 
     def decree(self, incarnation: str, number: int, dead: int) -> None:
-        """Raise the number on the board, and wake all of the group. A dead worker is not over."""
+        """Raise the decree's number on the board, and wake the group. ``dead`` is not over."""
         known = self._known.get(incarnation)
         if known is not None:
             if dead >= 0:
@@ -206,8 +214,11 @@ class MemorySnapshots:
             known.board.make_decree(number, int(clock.now() * 1e9))
 
     def held(self) -> tuple[tuple[str, int], ...]:
-        """Of which step there is a whole state outside the workers: by replica, in memory; of "",
-        on a disk, where several replicas write one."""
+        """The complete states outside the workers, each as (replica, step).
+
+        The states of a replica are in memory. The replica "" means the disk, if several replicas
+        write one snapshot together.
+        """
         on_disk = self._step_on_disk()
         found = {("", on_disk)} if on_disk is not None else set[tuple[str, int]]()
         found |= {(replica_id, step) for replica_id, (step, _) in self._left.items()}
@@ -216,7 +227,7 @@ class MemorySnapshots:
         return tuple(sorted(found))
 
     def share(self, replica_id: str, step: int) -> None:
-        """All replicas begin again together, from a replica's state of this step."""
+        """All replicas start again together, from this replica's state of ``step``."""
         places = [(self._replica_of[x], known) for x, known in self._known.items()]
         places += [(whose, left) for whose, (_, left) in self._left.items()]
         found = next(x for whose, x in places if whose == replica_id and step in _boundaries(x))
@@ -225,19 +236,22 @@ class MemorySnapshots:
     def _step_on_disk(self) -> int | None:
         places = self._settings.snapshot_path, self._settings.resume_path
         for where in filter(None, places):
-            with contextlib.suppress(OSError, FtrunError):  # then its workers cannot take it either
+            with contextlib.suppress(OSError, FtrunError):  # then workers cannot read it either
                 if (found := directory.look(where).newest) is not None:
                     return found.manifest.step
         return None
 
     def due(self, incarnation: str, word: int) -> None:
-        """At which steps all take their states, as rank 0 says on another node."""
+        """Set the steps at which all ranks take their states.
+
+        Rank 0, on another node, has sent them.
+        """
         known = self._known.get(incarnation)
         if known is not None:
             known.board.set(0, Word.DUE, word)
 
     def kept(self, incarnation: str, rank: int) -> Kept | None:
-        """What there is of a worker that dies; None: the script has no process group."""
+        """The data that a dying worker leaves; None if the script has no process group."""
         known = self._known.get(incarnation)
         if known is None or not any(done := known.board.all_done()):
             return None
@@ -247,7 +261,7 @@ class MemorySnapshots:
         fall = next(filter(None, board.all(Word.FALL)), 0)
         found = area.generations()
         place = begin(found, area.logs(), done, rank, board.all(Word.FULL))
-        if known.spans and found:  # the replacement sees, when all words have come
+        if known.spans and found:  # the replacement decides, once all words have arrived
             place = max(found, key=lambda generation: generation.number)
         newest, reached = (board.read(rank, word) for word in (Word.NEWEST, Word.REACHED))
         set_up_s = board.read(rank, Word.SET_UP) / 1e9
@@ -255,7 +269,7 @@ class MemorySnapshots:
         return Kept(written or place, newest, reached, set_up_s, board.why, written)
 
     def seen(self, incarnation: str) -> BoardSeen | None:
-        """The words of all ranks."""
+        """The words of all ranks of an incarnation; None if it has no memory."""
         known = self._known.get(incarnation)
         if known is None:
             return None
@@ -271,7 +285,7 @@ class MemorySnapshots:
         return BoardSeen(*words_of, boundary, broken, False, board.why, *after, lost=lost)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
-        """No process of the group runs: drop what is later than the step ``boundary``."""
+        """Drop the states later than the step ``boundary``. No process of the group runs."""
         known = self._known[incarnation]
         self._begin_at(known, boundary)
         known.board.make_decree(number, int(clock.now() * 1e9))
@@ -284,11 +298,15 @@ class MemorySnapshots:
         for rank in known.here:
             calls = known.area(rank).rewind(boundary, has_logs=not known.spans)
             known.board.rewind(rank, calls)
-            if not known.board.read(rank, Word.STARTS):  # the state has come from elsewhere
+            if not known.board.read(rank, Word.STARTS):  # the state was loaded
                 known.board.set(rank, Word.STARTS, 1)
 
     def free(self, incarnation: str) -> None:
-        """No process of the group runs any more. What it has left may be the job's last state."""
+        """Free an incarnation's memory; no process of the group runs any more.
+
+        A state that may be the job's last one, or that the replica's next incarnation may resume
+        from, is kept.
+        """
         known = self._known.pop(incarnation, None)
         self._at_risk.pop(incarnation, None)
         self.elsewhere.pop(incarnation, None)
@@ -305,12 +323,14 @@ class MemorySnapshots:
             self._close(known)
 
     def drop(self, replica_id: str) -> None:
-        """The replica is not started here any more: nobody needs what it leaves."""
+        """Drop the memory of a replica that does not start here again."""
         self._over.add(replica_id)
         self._drop_left(replica_id)
 
     def _keep_left(self, replica_id: str, sound_until: float) -> None:
-        """The next incarnation begins: keep of what is left only that which it may begin from."""
+        """The next incarnation begins: of the states that are left, keep the one it may resume
+        from.
+        """
         _, left = self._left.get(replica_id, (NONE, None))
         step = None if left is None else _boundary(left, sound_until)
         if left is None or step is None:
@@ -332,7 +352,7 @@ class MemorySnapshots:
         memory.close()
 
     async def end(self) -> None:
-        """The job ends: write a last snapshot, if there is a disk; free all."""
+        """The job ends: write a last snapshot, if there is a disk, and free all memory."""
         for incarnation in list(self._known):
             self.free(incarnation)
         if self.disk is not None:
@@ -350,7 +370,7 @@ class MemorySnapshots:
             self._ended = None
 
     def _look(self, key: WorkerKey) -> None:
-        """Report how far a group is, and tell once what a death would cost from now on."""
+        """Report a group's progress, and print once what a worker's death costs from now on."""
         known, memory = self._at_risk.get(key.incarnation), self._known.get(key.incarnation)
         if known is None or memory is None:
             return
@@ -363,7 +383,7 @@ class MemorySnapshots:
         now, room = clock.now(), free_bytes(left=LEFT_SHARE)
         memory.board.room = room
         known.look(now)
-        if known.newest is not None:  # what is left of an earlier incarnation is older
+        if known.newest is not None:  # the states of earlier incarnations are older
             self._drop_left(key.replica_id)
             if key.incarnation not in self._sharing:
                 self._shared = None
@@ -387,7 +407,7 @@ class MemorySnapshots:
                     f"Memory snapshots: on {where} ({amount(each)} a worker so far, at most "
                     f"{amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
                 )
-            # While a replacement catches up there is a gap too, and nothing was too large.
+            # There is a gap also while a replacement catches up, although no result was too large.
             if known.has_gap and any(memory.board.all(Word.FULL)):
                 logs = amount(memory.area(memory.here.start).log_room)
                 then = f"takes all workers back to step {known.newest.step}"
@@ -400,13 +420,13 @@ class MemorySnapshots:
                 )
         if self.disk is not None:
             self.disk.look(memory, key.incarnation)
-        if known.step and not memory.has_results:  # else its Manager reports
+        if known.step and not memory.has_results:  # otherwise its Manager reports
             elsewhere = self.elsewhere.get(key.incarnation)
             scalars = () if self.disk is None else self.disk.scalars
             self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
 
     def _is_its_own(self, known: GroupMemory) -> bool:
-        """Whether the script makes a Manager, and nobody says that it can repeat a step."""
+        """True if the script makes a Manager, and no option declares that it can repeat a step."""
         return not self._is_asked and Fall.EXPLICIT in known.board.all(Word.FALL)
 
     def _tell_once(self, what: str, text: str) -> None:
@@ -416,19 +436,18 @@ class MemorySnapshots:
 
 
 def own_bytes(settings: RunSettings) -> int:
-    """What the memory may take that one worker leaves to its successor where there are no memory
-    snapshots."""
+    """The memory in bytes that one worker may leave to its successor without memory snapshots."""
     workers = settings.replicas * settings.workers_per_replica
     return int(free_bytes() * OWN_SHARE / workers) // 4096 * 4096
 
 
 def _boundary(memory: GroupMemory, until: float = inf) -> int | None:
-    """The newest step, up to this one, of which all workers have left a whole state."""
+    """The newest step up to ``until`` of which all workers have left a complete state."""
     return common([memory.area(rank).generations() for rank in memory.here], until=until)
 
 
 def _boundaries(memory: GroupMemory) -> set[int]:
-    """The steps of which all workers have a whole state."""
+    """The steps of which all workers have a complete state."""
     known = {x.step for x in memory.area(memory.here.start).generations()}
     return {step for step in known if _boundary(memory, step) == step}
 
@@ -436,9 +455,9 @@ def _boundaries(memory: GroupMemory) -> set[int]:
 def free_bytes(
     root: Path = CGROUPS, proc: Path = Path("/proc/self/cgroup"), left: float = 0.0
 ) -> int:
-    """The memory that is free on this machine, and in this process's control group.
+    """The free memory in bytes: the least of this machine's and this process's control group's.
 
-    ``left``: without this share of the whole; the result may be below 0.
+    ``left``: the share of the total that is subtracted; the result may be below 0.
     """
     free = [int(x.free_bytes - left * x.total_bytes) for x in memory()]
     try:

@@ -1,6 +1,6 @@
-"""The incarnations that run on this node, and their workers' processes and logs.
+"""The incarnations that run on this node, with their workers' processes and logs.
 
-Not here: how they are started and end (fleet.py), what an end means (core/agent/supervisor.py).
+Not here: how they start and end (fleet.py), the decision after an exit (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from ftrun.core.ids import WorkerKey
 
 @dataclass
 class Worker:
-    """A worker that runs. ``pidfd``: readable once it has ended. ``end``: how it dies just now."""
+    """A worker that runs.
+
+    ``pidfd`` becomes readable once it has exited. ``end``: its exit while it is being handled.
+    """
 
     pid: int
     pidfd: int
@@ -28,9 +31,9 @@ class Worker:
 class Group:
     """One incarnation. ``workers``: those whose exit status is not known yet.
 
-    ``is_killed``: it was sent SIGKILL by this agent. ``lives``: the restarts at the start of each
-    worker that was replaced; ``port``: of the store at which it meets. ``is_held``: it is there
-    also without a worker.
+    ``is_killed``: this agent has sent it SIGKILL. ``lives``: for each worker that was replaced, the
+    count of restarts at its start. ``port``: the port of the store at which the group meets.
+    ``is_held``: the group exists even without a worker.
     """
 
     start: StartReplica
@@ -43,7 +46,7 @@ class Group:
     is_held: bool = False
 
     def life(self, group_rank: int) -> StartReplica:
-        """The start of this worker, which may be a later one than that of the group."""
+        """The start of this worker, which may be later than the start of the group."""
         restarts = self.lives.get(group_rank, self.start.restarts)
         return replace(self.start, restarts=restarts)
 
@@ -52,7 +55,7 @@ class Groups(dict[str, Group]):
     """The groups by incarnation."""
 
     def workers(self) -> list[tuple[WorkerKey, int]]:
-        """All workers whose end is not known yet, with their pids."""
+        """All workers whose exit is not known yet, with their pids."""
         return [
             (WorkerKey(group.start.replica_id, incarnation, rank), worker.pid)
             for incarnation, group in self.items()
@@ -60,7 +63,7 @@ class Groups(dict[str, Group]):
         ]
 
     def worker(self, key: WorkerKey) -> Worker | None:
-        """A worker whose end is not known yet; None: there is no such worker."""
+        """A worker whose exit is not known yet; None if there is no such worker."""
         group = self.get(key.incarnation)
         return group.workers.get(key.group_rank) if group is not None else None
 

@@ -1,9 +1,9 @@
 """Runs ``--health-check CMD`` before a restart, with a deadline and with bounded output.
 
-The command is a line for ``/bin/sh``. Its environment has FTRUN_REPLICA_ID. Its process group is
-killed at its deadline. It carries the job's marker, so what it leaves behind ends with the job.
+The command is a line for ``/bin/sh``. Its environment has FTRUN_REPLICA_ID. At the deadline its
+process group is killed. Processes that it leaves carry the job's marker, and end with the job.
 
-Not here: when it is run and what follows (core/agent/health.py).
+Not here: when it runs, and the decision after it (core/agent/health.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DRAIN_S = 1.0
 
 
 async def check_health(command: str, replica_id: str, guard_id: str, timeout_s: float) -> str:
-    """Why the node is not well, with the command's last lines; "": the command ended with 0."""
+    """Why the node is not healthy, with the command's last lines; "" if it exited with 0."""
     try:
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",
@@ -55,7 +55,7 @@ async def check_health(command: str, replica_id: str, guard_id: str, timeout_s: 
 
 
 async def _read(process: asyncio.subprocess.Process, output: bytearray) -> None:
-    """Keep the end of what it prints."""
+    """Read the command's output, and keep the end of it."""
     assert process.stdout is not None
     while data := await process.stdout.read(4096):
         output += data

@@ -1,4 +1,4 @@
-"""The output of a process of ftrun's own, read in the event loop: passed on, its last lines kept.
+"""The output of one of ftrun's own processes: the event loop passes it on and keeps its last lines.
 
 Not here: the output of workers (logs.py, last_lines.py).
 """
@@ -18,7 +18,7 @@ LINE_CHARS_MAX = 300
 
 
 class HelperOutput:
-    """Reads ``fd`` until its end, and closes it. ``take`` gets each piece."""
+    """Reads ``fd`` until its end, and closes it. ``take`` is called with each chunk."""
 
     def __init__(self, fd: int, take: Callable[[bytes], None]) -> None:
         self._fd = fd
@@ -43,14 +43,14 @@ class HelperOutput:
             self._take(data)
 
     def close(self) -> None:
-        """Read no more; ``kept`` stays."""
+        """Stop reading; ``kept`` stays."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
     def ending(self, status: int) -> str:
-        """How the process has ended, with its last lines if it ended by itself."""
+        """How the process ended, with its last lines unless a signal ended it."""
         if status < 0:
             return f"died: {signal_name(-status)}"
         lines = [line.strip() for line in self.kept.decode(errors="replace").splitlines()]

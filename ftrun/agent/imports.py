@@ -1,8 +1,9 @@
-"""The spawner's imports: before the first message, on demand, and when it is idle.
+"""The spawner's imports: before the first message, on demand, and while the spawner is idle.
 
-The modules that torch imports late cost a script that trains in parallel more than a second. So
-such a script starts after these imports; otherwise they run when the spawner is idle. The garbage
-collector, a tenth of the time, is off during imports. Not here: forking.
+The modules that torch imports late cost a script more than a second if its workers import them at
+the same time. Such a script therefore starts after these imports; for other scripts the spawner
+imports them while it is idle. The garbage collector, which takes a tenth of the time, is off during
+imports. Not here: forking.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ LATE = (
 
 
 class Unimportable(Exception):
-    """The job needs a module that cannot be imported; the text has what it raised."""
+    """A module that the job needs cannot be imported; the text has the exception."""
 
 
 def import_first() -> None:
     """Import the modules that every job needs.
 
     Raises:
-        Unimportable: one of them, or a library that it needs, is not installed.
+        Unimportable: one of them, or a library that it needs, cannot be imported.
     """
     with _collecting_nothing():
         for name in FIRST:
@@ -53,7 +54,7 @@ def import_first() -> None:
 
 
 class Imports:
-    """The modules that the spawner has yet to import."""
+    """The modules that the spawner still has to import."""
 
     def __init__(self) -> None:
         self._late = list(LATE)
@@ -68,7 +69,7 @@ class Imports:
         Raises:
             Unimportable: one of them cannot be imported.
         """
-        headers.install(is_on=True)  # an unmodified script may go through loops of theirs
+        headers.install(is_on=True)  # an unmodified script may run their loops
         with _collecting_nothing():
             here = os.getcwd()
             sys.path.insert(0, here)  # as for `python -m`
@@ -81,9 +82,9 @@ class Imports:
             sys.path.remove(here)
 
     def make_ready_for_tls(self) -> None:
-        """Make one certificate here, so that no worker pays for the first one of a process.
+        """Make one certificate here, so that no worker has to pay for the first one in a process.
 
-        That saves each worker 60 ms of imports and 25 ms of OpenSSL's own before its first step.
+        This saves each worker 60 ms of imports and 25 ms of OpenSSL's setup before its first step.
         """
         with _collecting_nothing():
             from ftrun.checkpoint.tls import ServerIdentity
@@ -91,7 +92,7 @@ class Imports:
             ServerIdentity()
 
     def forgo(self) -> None:
-        """Import nothing more: no fork will run a script."""
+        """Cancel the remaining imports: no fork will run a script."""
         self._late.clear()
 
     def finish(self) -> None:
@@ -99,7 +100,7 @@ class Imports:
             self._one_more()
 
     def go_on(self, pause: Callable[[], None]) -> None:
-        """Import the next, calling ``pause`` between the modules that it pulls in.
+        """Import the next module, and call ``pause`` before each module that it imports in turn.
 
         Raises:
             BaseException: raised by ``pause``, unless a module's own ``except`` catches it.
@@ -112,14 +113,18 @@ class Imports:
             sys.meta_path.remove(finder)
 
     def _one_more(self) -> None:
-        # A module that this version of torch lacks is no error, because no script imports it.
+        # No script imports a module that this version of torch does not have, so its absence is no
+        # error.
         with contextlib.suppress(ImportError), _collecting_nothing(), _keeping_environment():
             importlib.import_module(self._late.pop(0))
 
 
 @contextlib.contextmanager
 def _collecting_nothing() -> Iterator[None]:
-    """Import without the collector, and freeze: no worker scans, and so copies, these modules."""
+    """Import without the garbage collector, then freeze the objects.
+
+    So no worker's collector scans the modules' memory, which would copy its pages.
+    """
     gc.disable()
     try:
         yield
@@ -130,10 +135,10 @@ def _collecting_nothing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_environment() -> Iterator[None]:
-    """Import without leaving variables behind.
+    """Import without changing the environment.
 
-    torch sets TORCHINDUCTOR_CACHE_DIR when its compiler is imported. A script that gives it a
-    default of its own would find it taken, although the script itself imports the compiler later.
+    torch sets TORCHINDUCTOR_CACHE_DIR when its compiler is imported. A script that sets a default
+    for it would find it set already, although the script itself imports the compiler later.
     """
     before = dict(os.environ)
     try:
@@ -141,12 +146,16 @@ def _keeping_environment() -> Iterator[None]:
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
-        # Only what differs, because a variable that is set is never again where /proc shows it.
+        # Update only what differs: /proc does not show the new value of a variable that is set
+        # again.
         os.environ.update({n: v for n, v in before.items() if os.environ.get(n) != v})
 
 
 class _ImportPause:
-    """A finder that finds nothing; the import system calls it, and so ``pause``, at each import."""
+    """A finder that finds no module.
+
+    The import system calls it at each import; it calls ``pause``.
+    """
 
     def __init__(self, pause: Callable[[], None]) -> None:
         self._pause = pause

@@ -1,9 +1,9 @@
-"""Evidence that only the agent's machine has, and the records that the lighthouse sends back.
+"""Evidence that only the agent's machine has, and the incident records from the lighthouse.
 
-A worker's last lines are added to its failure on the way to the lighthouse. A record is kept in the
-job's log directory, one file per incident, and the newest of them for the report at the end. Not
-here: what is a failure (core/agent/), which failures are one incident (core/lighthouse/), the text
-for people (core/incident_words.py).
+The agent adds a worker's last lines to its failure before the failure goes to the lighthouse. It
+keeps each record in the job's log directory, one file per incident, and the newest record for the
+report at the end. Not here: what a failure is (core/agent/), which failures form one incident
+(core/lighthouse/), the text for people (core/incident_words.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ftrun.logs.layout import log_path
 
 DIRECTORY = "incidents"
 FILES_MAX = 1000
-"""A job that fails more often loses the oldest of its records."""
+"""A job with more incidents loses the oldest records."""
 
 
 def incident_path(job_log_dir: Path, number: int) -> Path:
@@ -34,7 +34,7 @@ def incident_path(job_log_dir: Path, number: int) -> Path:
 def with_output(
     evidence: FailureEvidence, job_log_dir: Path, since_s: float = 0.0
 ) -> FailureEvidence:
-    """The evidence with each worker's last lines since then."""
+    """The evidence, with each worker's last lines since ``since_s``."""
     workers = tuple(
         replace(
             worker,
@@ -49,7 +49,7 @@ def with_output(
 
 
 class IncidentRecords:
-    """The records of this run. ``show``: a line on the terminal, if one cannot be written."""
+    """The records of this run. ``show``: prints a line if a record cannot be written."""
 
     def __init__(self, job_log_dir: Path, show: Callable[[str], None]) -> None:
         self._directory = job_log_dir
@@ -60,7 +60,7 @@ class IncidentRecords:
         self._numbers: deque[int] = deque()
 
     def keep(self, record: IncidentRecord) -> None:
-        """Write the record's file, which appears complete or not at all."""
+        """Write the record's file atomically."""
         if record.number not in self._numbers:
             self._numbers.append(record.number)
             self.count += 1

@@ -1,8 +1,8 @@
-"""The agent's knowledge of its job, for the line under the output. It needs no request of its own.
+"""The agent's view of its job, for the line under the output. It sends no requests of its own.
 
 The lighthouse's answers to heartbeats have the job's step, rate, replicas and lost time; a node's
-own workers report their steps and heals sooner. Not here: how it looks (status_line.py), and when
-(line.py).
+own workers report their steps and heals sooner. Not here: the line's text (status_line.py), its
+ticks (line.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import HealProgress, JobGlance, NoManager, Progress, Report
 
 GLANCE_S = 20.0
-"""The time for which the last answer of a silent lighthouse counts."""
+"""For this time the last answer of a silent lighthouse is still shown."""
 
 
 @dataclass(slots=True)
 class _Replica:
-    """One replica of this node. ``is_ready``: it has come to its first step.
+    """One replica of this node. ``is_ready``: it has reached its first step.
 
-    ``heal``: of the worker with group_rank 0.
+    ``heal``: the heal of the worker with group_rank 0.
     """
 
     incarnation: str
@@ -34,7 +34,7 @@ class _Replica:
 
 
 class JobView:
-    """Takes all that the agent sees; ``facts`` are the line's."""
+    """Collects the agent's events; ``facts`` returns the content of the line."""
 
     def __init__(self, job_id: str, replicas: int, own: int) -> None:
         self._job_id = job_id
@@ -68,7 +68,7 @@ class JobView:
         self._glance, self._glance_at = glance, clock.now()
 
     def facts(self, event: str) -> LineFacts:
-        """The line's facts now. ``event``: ftrun's last line."""
+        """The content of the line now. ``event``: ftrun's last line."""
         now = clock.now()
         is_old = now - self._glance_at > GLANCE_S
         glance = None if self._is_apart or is_old else self._glance
@@ -102,7 +102,9 @@ class JobView:
         return sum(replica.is_ready for replica in self._replicas.values())
 
     def _bar(self) -> Bar | None:
-        """Of the heals that are under way or, at the start, of the replicas that are ready."""
+        """The progress bar: of the heals in progress or, at the start, of the replicas that are
+        ready.
+        """
         heals = {x: one.heal for x, one in self._replicas.items() if one.heal is not None}
         if heals:
             names = sorted(heals)

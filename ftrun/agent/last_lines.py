@@ -1,6 +1,6 @@
-"""The last lines of a worker's output, as evidence of its end.
+"""The last lines of a worker's output, as evidence of why it ended.
 
-They are read from its log file, which has everything. Not here: the log itself (logs.py).
+They are read from its log file, which has all output. Not here: the log itself (logs.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from ftrun.logs.layout import index_path
 LINES_MAX = 40
 BYTES_MAX = 32 * 1024
 OWN_BEGIN, OWN_END = "--- ftrun: the stacks of this worker", "--- ftrun: end of its stacks"
-"""Around lines of ftrun's own in a worker's log: they are no output of the worker."""
+"""These enclose ftrun's own lines in a worker's log, which are not output of the worker."""
 FATAL = "Fatal Python error"
 FATAL_BEFORE, FATAL_AFTER = 10, 80
-"""Lines around the beginning of what faulthandler prints, which may be long."""
+"""How many lines before and after the start of faulthandler's text, which may be long, are kept."""
 
 
 def last_lines(path: Path, since_s: float = 0.0) -> str:
     """Lines from the last ``BYTES_MAX`` bytes; "" if there are none.
 
-    ``since_s``: when this run began, because the log of an earlier one of this name goes on.
+    ``since_s``: the start of this run. The file may begin with the log of an earlier run.
 
-    They are the last ``LINES_MAX`` or, of a crash, those where the stacks begin.
+    The lines are the last ``LINES_MAX`` or, after a crash, the lines around the start of the
+    stacks.
     """
     try:
         with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""The exit status of a worker whose end the spawner does not report, because it is busy or stopped.
+"""The exit status of a worker whose exit the busy or stopped spawner does not report.
 
-Not here: the report that usually comes at once (forked.py), what follows an end (fleet.py).
+Not here: the usual, immediate report (forked.py), the decision after an exit (fleet.py).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ftrun.core.ids import WorkerKey
 
 STATUS_LATE_S = 0.5
 STATUS_LOOKS = 20
-"""Polls for the status of a worker that the spawner reaped without reporting it."""
+"""How often the status is looked for after the spawner has reaped a worker without a report."""
 STATUS_WAIT_S = LIMIT_S
-"""How long the spawner may be busy with an import before it reaps and reports."""
+"""How long an import may keep the spawner from reaping and reporting."""
 
 Exited = Callable[[str, int, int, int, str], None]
 """Incarnation, group_rank, pid, status, reason."""
 
 
 class LateStatus:
-    """Looks for the status until it is known or the deadline has passed; then it is ``exited``."""
+    """Finds a worker's exit status, until a deadline; calls ``exited``."""
 
     def __init__(self, groups: Groups, exited: Exited) -> None:
         self._groups = groups
@@ -33,7 +33,7 @@ class LateStatus:
         self._loop = asyncio.get_running_loop()
 
     def ended(self, key: WorkerKey) -> None:
-        """A pidfd shows that a worker has ended; the spawner reports how, usually at once."""
+        """A pidfd shows that a worker has exited; usually the spawner reports it at once."""
         worker = self._groups.worker(key)
         if worker is not None:
             self._ask_later(key, worker, STATUS_LOOKS, clock.now() + STATUS_WAIT_S)
@@ -42,14 +42,14 @@ class LateStatus:
         self._loop.call_later(STATUS_LATE_S, partial(self._late, key, worker, looks, deadline))
 
     def _late(self, key: WorkerKey, worker: Worker, looks: int, deadline: float) -> None:
-        """The spawner is busy or stopped: read the status of the zombie from /proc instead."""
+        """The spawner is busy or stopped: read the status of the zombie from /proc."""
         if self._groups.worker(key) is not worker:
             return
         status = linux.status_of_zombie(worker.pid)
         if status:
             self._exited(key.incarnation, key.group_rank, worker.pid, status, "")
         elif looks > 1 and clock.now() < deadline:
-            # Status 0 may mean success or no permission to read it: wait for the spawner.
+            # Status 0 may mean success or that it must not be read: wait for the spawner.
             self._ask_later(key, worker, looks - (status is None), deadline)
         else:
             reason = "has ended, and the spawner does not report how"

@@ -1,7 +1,7 @@
-"""The spawner's launch: the first act of a run, because importing torch takes longest.
+"""The launch of the spawner. It comes first in a run, because importing torch takes longest.
 
-Meanwhile the agent checks the user's options and loads its own libraries; an error or a signal
-ends the spawner again. Not here: messages to it (process.py), its work (spawner.py).
+Meanwhile the agent checks the user's options and loads its own libraries. An error or a signal then
+ends the spawner. Not here: messages to it (process.py), its work (spawner.py).
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ SINGLE_THREADED = {
 
 
 class SpawnerLaunch:
-    """A spawner that imports torch already and has received no message yet.
+    """A spawner that is importing torch and has received no message yet.
 
-    ``guard_id``: the random marker that every process of the job carries in its environment.
-    ``channel``, ``stores``: this end of its two socket pairs, for process.py. ``parked``: the
-    standbys that it has from the start. ``guards``: the markers of all launches that are
-    ``beside`` each other, of which one may wait while another's job ends. ``starting``: the lock
-    of all of them in which a process is started. Until its exec it shows the environment of this
-    process, not its marker, so a sweep looks for processes in the lock.
+    Attributes:
+        guard_id: the random marker that every process of the job has in its environment.
+        channel, stores: this end of the two socket pairs, for process.py.
+        parked: the standbys that the spawner has from the start.
+        guards: the markers of all launches that exist ``beside`` each other: one may wait while the
+            job of another ends.
+        starting: the lock that these launches share; a process is started inside it. Until its exec
+            a new process has the environment of this process, not its own marker, so a sweep takes
+            the lock before it looks for processes.
     """
 
     def __init__(self, beside: SpawnerLaunch | None = None) -> None:
@@ -73,9 +76,9 @@ class SpawnerLaunch:
             os.close(stdin_fd)
 
     def configure(self, message: dict[str, Any], parked: int = 0, threads: int = 0) -> None:
-        """Send its configuration, the first time only; perhaps long before a job has it work.
+        """Send the configuration, the first time only; perhaps long before a job uses the spawner.
 
-        ``parked``: how many standbys it is to have then, of so many threads each.
+        ``parked``: how many standbys it is to keep ready; ``threads``: the threads of each.
         """
         from ftrun.agent.channel import encode  # not needed while torch is being imported
 
@@ -89,9 +92,9 @@ class SpawnerLaunch:
                 self.channel.sendall(encode(order))
 
     def end(self) -> None:
-        """Kill the spawner, unless the agent has ended it already."""
+        """Kill the spawner, unless the agent has ended it."""
         self.guards.discard(self.guard_id)
-        if self._is_configured:  # then it may have forked, and its child ends first
+        if self._is_configured:  # it may have forked then, and its child ends first
             self.channel.close()
             self.stores.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -104,10 +107,10 @@ class SpawnerLaunch:
 
 
 def handle_signals() -> None:
-    """Handle signals until the agent installs its own handlers: nothing runs yet.
+    """Handle signals until the agent installs its own handlers.
 
-    SIGUSR1 and SIGUSR2, which would end this process, have nobody to be passed on to. Handlers, not
-    SIG_IGN, which the workers would inherit.
+    No worker runs yet, so SIGUSR1 and SIGUSR2, which would end this process, cannot be passed on.
+    They get handlers and not SIG_IGN, which the workers would inherit.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
@@ -117,7 +120,7 @@ def handle_signals() -> None:
 
 
 def leave(number: int, _frame: object) -> None:
-    """Handles SIGINT and SIGTERM during the start.
+    """Handle SIGINT and SIGTERM during the start.
 
     It raises no KeyboardInterrupt: if one passes through an ``exec`` of text, as in dataclasses,
     CPython 3.11 ends the process by SIGINT even though the exception was caught.
@@ -126,7 +129,7 @@ def leave(number: int, _frame: object) -> None:
 
 
 def _signals_as_started() -> dict[str, str]:
-    """The signals that workers ignore or block because ftrun was started so, as under torchrun."""
+    """The signals that ftrun's parent ignores or blocks; workers do the same, as under torchrun."""
     numbers = (signal.SIGUSR1, signal.SIGUSR2)
     found = {
         "ignored": [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN],
@@ -136,10 +139,10 @@ def _signals_as_started() -> dict[str, str]:
 
 
 def shareable_stdin() -> int | None:
-    """A copy of standard input for a worker; None if none may read it.
+    """A copy of standard input for a worker; None if no worker may read it.
 
-    A terminal belongs to the shell while this process is in its background. A worker has a session
-    of its own, so the kernel would not stop it, and it would take the shell's keystrokes.
+    While this process is in the background, the terminal belongs to the shell. A worker has its own
+    session, so the kernel would not stop it, and it would read keystrokes meant for the shell.
     """
     try:
         if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
@@ -150,15 +153,15 @@ def shareable_stdin() -> int | None:
 
 
 def spawner_environment(guard_id: str) -> dict[str, str]:
-    """The environment of the spawner, and so the base of every worker's.
+    """The environment of the spawner, from which every worker's is made.
 
-    The libraries get one thread because a fork of a process with threads is unsafe; a worker gets
-    its own number after the fork.
+    Libraries get one thread, because a fork of a process with threads is unsafe. A worker sets its
+    own number of threads after the fork.
     """
     return {
         **os.environ,
         **SINGLE_THREADED,
-        # Makes torch check for CUDA by NVML, without a context, so that forking stays safe.
+        # torch then checks for CUDA by NVML, without a context, so that forking stays safe
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         env_markers.GUARD_NAME: guard_id,
         env_markers.OWNER_NAME: env_markers.NO_OWNER,

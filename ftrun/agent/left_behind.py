@@ -1,10 +1,11 @@
-"""Processes that a worker leaves running after it ended well, such as a background upload.
+"""Processes that a worker leaves running after it exited with 0, such as a background upload.
 
-They live on, as under torchrun, also when the job ends well. Then a process of its own goes on to
-write their output (``main``), because a closed pipe would end them. If the job is stopped or fails,
-they are ended like all other processes of the job (sweep.py), and named.
+They keep running, as under torchrun, even after the job has succeeded. In that case a separate
+process (``main``) continues to write their output to the logs, because a closed pipe would end
+them. If the job is stopped or fails, they are ended like all processes of the job (sweep.py), and a
+line names them.
 
-Not here: what other workers leave, which is ended with them (sweep.py).
+Not here: processes of other workers, which end with them (sweep.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ READ_BYTES = 1 << 16
 
 
 class LeftBehind:
-    """Knows which workers have ended well; those of a swept incarnation are forgotten."""
+    """Notes the workers that have exited with 0; a swept incarnation is forgotten."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, set[str]] = {}
@@ -37,22 +38,26 @@ class LeftBehind:
         self._ranks.setdefault(incarnation, set()).add(str(group_rank))
 
     def take(self, *incarnations: str) -> list[str]:
-        """The processes that workers left running after their incarnations ended well, in words."""
+        """The processes that these incarnations' workers left running after they exited with 0, as
+        text.
+        """
         ranks = {x: self._ranks.pop(x) for x in incarnations if x in self._ranks}
         rows = linux.process_rows() if ranks else []
         return [words for row in rows if (words := _words(row.pid, ranks))]
 
     def take_all(self) -> list[str]:
-        """The same of all incarnations that were not swept: their scripts have finished."""
+        """The processes left by all incarnations that were not swept: their scripts have
+        finished.
+        """
         return self.take(*self._ranks)
 
 
 def keep_writing(logs: Iterable[WorkerLog]) -> None:
-    """Have a process append to the logs what still comes, until nobody holds the pipes."""
+    """Start a process that appends further output to the logs until every pipe is closed."""
     pipes = {fd: log.path.absolute() for log in logs for fd in log.give_pipes()}
     if not pipes:
         return
-    with contextlib.suppress(OSError):  # then what writes there finds the pipe closed
+    with contextlib.suppress(OSError):  # if it fails, writers find their pipe closed
         own_process.start(
             __name__,
             [word for fd, path in pipes.items() for word in (str(fd), str(path))],
@@ -67,7 +72,10 @@ def keep_writing(logs: Iterable[WorkerLog]) -> None:
 
 
 def main() -> None:
-    """Started by ``keep_writing`` with pairs of a pipe and a file; ends when all pipes have."""
+    """Started by ``keep_writing`` with pairs of a pipe and a file.
+
+    Ends when all pipes have closed.
+    """
     words = sys.argv[1:]
     linux.title_process("ftrun output of what is left")
     files = {int(fd): path for fd, path in zip(words[::2], words[1::2], strict=True)}
@@ -86,12 +94,12 @@ def main() -> None:
 
 
 def _words(pid: int, ranks: dict[str, set[str]]) -> str:
-    """A process that one of these workers has started; "" for any other."""
+    """A process that one of these workers has started, as text; "" for any other process."""
     text = linux.process_environment(pid).decode(errors="replace")
     variables = dict(line.partition("=")[::2] for line in text.split("\0"))
     if variables.get(RANK_NAME) not in ranks.get(variables.get(OWNER_NAME, ""), ()):
         return ""
     command = linux.command_line(pid)
-    # Python's own ends as soon as it finds that its users have ended, which may be in a moment.
+    # Python's own helpers end as soon as they find that their users have, perhaps in a moment.
     is_known = own_process.__name__ in command or TRACKER in command
     return f"{command[:WORDS_MAX]} (pid {pid})" if command and not is_known else ""

@@ -1,6 +1,6 @@
-"""The line under the output, as it lives: its ticks, and Ctrl-Z.
+"""The line under the output: its ticks, and Ctrl-Z.
 
-Not here: its facts (job_view.py), its words (status_line.py), its row on the terminal
+Not here: its facts (job_view.py), its text (status_line.py), its row on the terminal
 (under_line.py).
 """
 
@@ -24,7 +24,7 @@ TICK_S = 0.5
 class Line:
     """Shows the line from ``start`` to ``close``.
 
-    ``own``: how many of the job's ``replicas`` this node is to run.
+    ``own``: the number of the job's ``replicas`` that run on this node.
     """
 
     def __init__(self, terminal: Terminal, job_id: str, replicas: int, own: int) -> None:
@@ -45,7 +45,7 @@ class Line:
         self._tick()
 
     def close(self) -> None:
-        """Erase it; ftrun's last lines follow."""
+        """Erase the line, before ftrun's last lines."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._loop.remove_signal_handler(signal.SIGTSTP)
@@ -64,16 +64,16 @@ class Line:
         self._ticking = self._loop.call_later(TICK_S, self._tick)
 
     def _render(self, columns: int) -> bytes:
-        """The row; in the terminal's thread, which asks with every write."""
+        """The row. Called in the terminal's thread, at every write."""
         facts = self._facts
         if self._row is None or self._row[:2] != (facts, columns):
             self._row = facts, columns, self._words.render(facts, columns)
         return self._row[2]
 
     def _stop_here(self) -> None:
-        """Ctrl-Z: the shell finds a clean row, and the line comes back with ``fg``."""
+        """Handle Ctrl-Z: leave a clean row for the shell; show the line again after ``fg``."""
         self._terminal.pause_line(paused=True)
         self._loop.remove_signal_handler(signal.SIGTSTP)
-        os.kill(os.getpid(), signal.SIGTSTP)  # it returns when ftrun goes on
+        os.kill(os.getpid(), signal.SIGTSTP)  # returns when ftrun is resumed
         self._loop.add_signal_handler(signal.SIGTSTP, self._stop_here)
         self._terminal.pause_line(paused=False)

@@ -1,6 +1,6 @@
-"""The agent's side of the stream to the lighthouse: Hello, relay, heartbeats.
+"""The agent's side of the stream to the lighthouse: Hello, relayed messages, heartbeats.
 
-Not here: the stream itself (protocol/rpc.py), what is decided on a message (core/).
+Not here: the stream itself (protocol/rpc.py), the decisions about messages (core/).
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ class LinkListener(Protocol):
     """The agent's callbacks for the stream to the lighthouse."""
 
     def link_opened(self) -> None:
-        """The stream is open and Hello is sent: the workers report next."""
+        """The stream is open and Hello is sent; next the workers report."""
 
     def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
-        """A message has arrived; ``asked_at``: when the request that it answers was sent."""
+        """A message has arrived.
+
+        ``asked_at``: when the request that it answers was sent, or None.
+        """
 
     def link_failed(self, ending: Disconnected) -> None:
         """The stream, or an attempt to open one, has failed; the next attempt follows."""
 
 
 class LighthouseLink:
-    """One stream, opened again whenever it breaks; a Hello first, every time.
+    """One stream, which is opened again after each failure; a Hello is always sent first.
 
-    ``wants_glance``: the lighthouse's answers are to have the job in short.
+    ``wants_glance``: ask the lighthouse to add a summary of the job to its answers.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class LighthouseLink:
         self._epochs = EpochGuard()
 
     def start(self, addresses: Sequence[str]) -> None:
-        """Connect, and stay connected; a second call moves to other addresses."""
+        """Connect, and stay connected. A second call changes the addresses."""
         if self._connection is not None:
             self._connection.move(addresses)
             return
@@ -103,31 +106,31 @@ class LighthouseLink:
 
     @property
     def epoch(self) -> int:
-        """The highest epoch of a lighthouse that was followed; 0: none was."""
+        """The highest epoch of a lighthouse that this node has followed; 0 if there is none."""
         return self._epochs.highest
 
     @property
     def address(self) -> str:
-        """Of the lighthouse whose stream is open, or ""."""
+        """The address of the lighthouse whose stream is open, or ""."""
         return self._address
 
     def send(self, message: m.FromAgent) -> None:
-        """Send if there is a stream; the next Hello makes up for a message that is not sent."""
+        """Send if there is a stream. A message that is not sent is covered by the next Hello."""
         if self._open and self._connection is not None:
             self._flush(_ended_in(message))
             self._connection.send(message)
             self._requests.spoke()
 
     def _flush(self, replica_id: str) -> None:
-        """Send what was kept of a replica that ends, because its last steps count."""
+        """Send the stored progress of a replica that ends: its last steps count."""
         lines = self._take_progress(replica_id) if replica_id else ()
         if lines and self._connection is not None:
             self._connection.send(m.Heartbeat(lines, quiet=True))
 
     def note_progress(self, key: WorkerKey, progress: m.Progress) -> None:
-        """Keep the newest progress of a group; the next heartbeat carries it.
+        """Store the newest progress of a group; the next heartbeat carries it.
 
-        A standstill is over once it is reported, so later progress does not replace the report.
+        Progress after a standstill does not replace the report of the standstill.
         """
         self._groups.note(key, progress)
         if key.group_rank == 0:
@@ -136,11 +139,11 @@ class LighthouseLink:
             self._progress[key.replica_id, goes_on] = (clock.now(), line)
 
     def note_facts(self, facts: tuple[m.WorkerFacts, ...]) -> None:
-        """Keep what was measured of the workers just now; the next heartbeat carries it."""
+        """Store the latest measurements of workers; the next heartbeat carries them."""
         self._facts.update({one.key: (clock.now(), one) for one in facts})
 
     async def close(self) -> None:
-        """Send what is queued and end; the connection bounds how long that takes."""
+        """Send the queued messages and close; the connection limits how long this takes."""
         if self._connection is None:
             return
         self._connection.close()
@@ -172,13 +175,13 @@ class LighthouseLink:
                 self._listener.link_message(event, None)
 
     def _ask(self, question: m.Hello | m.Heartbeat) -> None:
-        """Send a request, and note when; requests are answered one by one, in order."""
+        """Send a request, and note the time. Requests are answered one by one, in order."""
         assert self._connection is not None
         if self._connection.send(question):
             self._requests.sent(clock.now())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Pass a task's exception to the event loop, as one of the agent's own."""
+        """Pass a task's exception to the event loop, as an exception of the agent itself."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             words = {"message": "the link to the lighthouse", "exception": error}
@@ -205,9 +208,9 @@ class LighthouseLink:
             self._connection.send(heartbeat)
 
     def _take_progress(self, replica_id: str = "") -> tuple[m.ReplicaProgress, ...]:
-        """The kept messages, oldest first. The time for which each was kept belongs to its phase.
+        """Take the stored progress, oldest first. Each one's time in storage is added to its phase.
 
-        ``replica_id``: of this replica; "": of all.
+        ``replica_id``: take only this replica's; "": take all.
         """
         taken = [key for key in self._progress if replica_id in ("", key[0])]
         now, kept = clock.now(), sorted(map(self._progress.pop, taken), key=itemgetter(0))
@@ -225,21 +228,21 @@ class LighthouseLink:
 
 
 def _ended_in(message: m.FromAgent) -> str:
-    """The replica whose end the message reports; "": of none."""
+    """The replica whose end the message reports; "" if it reports none."""
     if isinstance(message, m.ReplicaFinished | m.ReplicaLost):
         return message.replica_id
     if not isinstance(message, m.WorkerMessage):
         return ""
-    word = message.message  # the marks before its end are judged with that
+    word = message.message  # progress before the end is evaluated with that message
     is_end = isinstance(word, m.Leaving) or (isinstance(word, m.Present) and word.ended is not None)
     return message.key.replica_id if is_end else ""
 
 
 def web_address(http: str, grpc: str) -> str | None:
-    """The HTTP address for this node of a lighthouse bound to ``http`` and reached at ``grpc``.
+    """The HTTP address, for this node, of a lighthouse bound to ``http`` and reached at ``grpc``.
 
-    A lighthouse bound to every address answers where it was reached. None: it answers people of its
-    own host only, or no HTTP at all.
+    A lighthouse bound to every address answers at the host at which it was reached. None: it serves
+    HTTP only on its own host, or not at all.
     """
     if not http:
         return None

@@ -1,11 +1,11 @@
 """Workers' output: from their pipes to their log files and to the terminal.
 
-Files are never deleted by a restart: it gets a file of its own. All bytes are in the file in the
-order in which they came; ``-r`` and ``-t`` also write the streams that they name to files of their
-own. If the disk takes less than the workers print, ftrun stops reading their pipes for a while.
+A restart deletes no file: the new worker gets its own. The log has all bytes in the order in which
+they arrived; ``-r`` and ``-t`` also write the selected streams to separate files. If workers print
+faster than the disk writes, ftrun stops reading their pipes for a while.
 
-Not here: lines out of bytes (logs/lines.py), the files (logs/disk.py), the terminal (terminal.py),
-the agent's own sentences (console.py).
+Not here: splitting bytes into lines (logs/lines.py), the files (logs/disk.py), the terminal
+(terminal.py), the agent's own lines (console.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SLOW_AGAIN_S = 300.0
 
 
 class Output:
-    """The terminal and the log files of one agent, and how they are limited.
+    """The terminal and the log files of one agent, and their limits.
 
-    ``bytes_max``: limit of each worker's log; 0: none. ``since_s``: what a log has from before is
-    an earlier run's.
+    ``bytes_max``: the limit of each worker's log; 0: none. ``since_s``: the start of this run;
+    earlier parts of a log are of an earlier run.
     """
 
     def __init__(self, terminal: Terminal, disk: DiskWriter, bytes_max: int = 0) -> None:
@@ -53,7 +53,7 @@ class Output:
         self._slow_shown_at: float | None = None
 
     def note_slow(self, path: Path) -> None:
-        """Workers wait for the disk: one line per ``SLOW_AGAIN_S``."""
+        """Workers wait for the disk: print one line per ``SLOW_AGAIN_S``."""
         now = clock.now()
         if self._slow_shown_at is None or now - self._slow_shown_at >= SLOW_AGAIN_S:
             self._slow_shown_at = now
@@ -63,11 +63,11 @@ class Output:
             )
 
     def flush(self) -> None:
-        """Let the files have what was read, unless the disk is slow: then it is not waited for."""
+        """Give the files up to ``FLUSH_S`` to take what was read."""
         self.disk.flush(FLUSH_S)
 
     def close(self) -> None:
-        """Write the queue, and close. Call it outside of the event loop, because it may wait."""
+        """Write the queue, and close. Call it outside the event loop, because it may block."""
         lost = self.disk.close()
         if lost:
             self.terminal.event_line(f"The logs' disk takes nothing: {lost} bytes are lost.")
@@ -76,7 +76,7 @@ class Output:
 
 def open_output(settings: RunSettings) -> Output:
     streams = settings.streams()
-    node = socket.gethostname() if AGENT_ID_NAME in os.environ else ""  # srun has one output
+    node = socket.gethostname() if AGENT_ID_NAME in os.environ else ""  # srun merges outputs
     terminal = Terminal(streams=streams, prefixes=settings.prefixes_lines, node=node)
     if os.isatty(0):
         terminal.reader = settings.stdin_worker()
@@ -88,7 +88,9 @@ def open_output(settings: RunSettings) -> Output:
 
 
 def start_keeping(settings: RunSettings, output: Output) -> None:
-    """Remove other jobs' logs by ``--log-keep``, in a thread: training waits for no disk."""
+    """Remove other jobs' logs by ``--log-keep``, in a thread, so that training waits for no
+    disk.
+    """
     keep = parse_keep(settings.log_keep)
     if not keep:
         return
@@ -103,7 +105,10 @@ def start_keeping(settings: RunSettings, output: Output) -> None:
 
 @dataclass(slots=True)
 class _Pipe:
-    """One stream of a worker. ``file``: its own file, if it has one besides the worker's log."""
+    """One stream of a worker.
+
+    ``file``: its separate file, if it has one besides the worker's log.
+    """
 
     is_error: bool
     file: LogFile | None
@@ -135,7 +140,7 @@ class WorkerLog:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def follow(self, out_fd: int, err_fd: int) -> None:
-        """Read both pipes until their ends, and close them then."""
+        """Read both pipes until their ends, then close them."""
         for fd, error in ((out_fd, False), (err_fd, True)):
             os.set_blocking(fd, False)
             has_file = self._terminal.streams.has_file(self._name[1], error=error)
@@ -145,26 +150,26 @@ class WorkerLog:
             self._loop.add_reader(fd, self._read, fd)
 
     def add(self, text: str) -> None:
-        """Put the worker's stacks, which are none of its output, into the file only."""
+        """Add the worker's stacks to its file only, because they are not output of the worker."""
         lines = f"{OWN_BEGIN}\n{text.strip()}\n{OWN_END}\n"
         self._output.disk.put(self._file, lines.encode(errors="replace"), index.OWN)
 
     def drain(self) -> None:
-        """Read the output that is there now, at most a pipe's capacity."""
+        """Read the output that is available now, at most a pipe's capacity."""
         for fd in list(self._pipes):
             for _ in range(PIPE_READS_MAX):
                 if fd not in self._pipes or not self._read(fd):
                     break
 
     def give_pipes(self) -> list[int]:
-        """Stop reading what is not at its end, and give it away; ``close`` follows."""
+        """Return copies of the pipes that are still open, and close this log."""
         self.drain()
         fds = [os.dup(fd) for fd in self._pipes]
         self.close()
         return fds
 
     def close(self) -> None:
-        """Read the output that is there, and close."""
+        """Read the available output, and close."""
         self.drain()
         for fd in list(self._pipes):
             self._end(fd)
@@ -218,7 +223,7 @@ class WorkerLog:
         self._terminal.worker_lines(*self._name, lines, error=pipe.is_error, in_any_case=failed)
 
     def _tick_later(self, pipe: _Pipe) -> None:
-        """A progress bar may stand still with a state that is not shown yet."""
+        """Schedule the display of a progress bar that stands still in a state not shown yet."""
         if pipe.splitter.due_at is not None and pipe.timer is None:
             delay_s = max(0.0, pipe.splitter.due_at - clock.now())
             pipe.timer = self._loop.call_later(delay_s, self._tick, pipe)
@@ -233,7 +238,7 @@ class WorkerLog:
     # ------------------------------------------------------------ more than can be written
 
     def _pause_if_full(self, fd: int, pipe: _Pipe) -> None:
-        """Stop reading until disk and reader have taken what they have."""
+        """Stop reading until the disk and the terminal have taken the data they have."""
         if pipe.is_paused:
             return
 

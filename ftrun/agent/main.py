@@ -1,6 +1,6 @@
 """One agent from start to end: its token file, its runtime directory, its event loop.
 
-``run_agent`` is called by the CLI. Not here: what the agent does while it runs (shell.py).
+The CLI calls ``run_agent``. Not here: the agent's work while it runs (shell.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ TEMP_DIR_BYTES_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """Callbacks of other rooms, which the CLI passes to the agent.
+    """Callbacks into other rooms, which the CLI passes to the agent.
 
-    ``announce``: publishes where the lighthouse answers people and where the token is, at each
-    change. ``withdraw``: takes that back at the end. ``watch``: see watch.py. ``elect``: see
-    team/main.py.
+    ``announce``: publishes the lighthouse's HTTP address and the path of the token, at each change.
+    ``withdraw``: removes that at the end. ``watch``: see watch.py. ``elect``: see team/main.py.
     """
 
     announce: Callable[[str, Path], None]
@@ -55,8 +54,8 @@ def run_agent(
 ) -> EndAgent:
     """Run one agent to its end.
 
-    ``token_file``: holds the token already; None: the token is this job's alone, and is written to
-    the job's own directory until the job ends.
+    ``token_file``: a file that has the token; None: the token is this job's alone, and is written
+    to the job's own directory until the job ends.
     """
     linux.become_subreaper()
     flush_python_streams()
@@ -70,7 +69,7 @@ def run_agent(
 
 
 def _make_runtime_dir() -> Path:
-    """A directory of mode 0700 for the socket, whose path the kernel limits to 107 bytes."""
+    """Make a directory of mode 0700 for the socket, whose path the kernel limits to 107 bytes."""
     try:
         if len(os.fsencode(tempfile.gettempdir())) <= TEMP_DIR_BYTES_MAX:
             return Path(tempfile.mkdtemp(prefix="ftrun-"))

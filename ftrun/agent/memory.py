@@ -1,9 +1,10 @@
-"""Recognises workers that the kernel ended because memory ran out.
+"""Recognises workers that the kernel killed because memory ran out.
 
-Three sources, each named in the answer: the ``oom_kill`` counter of the worker's cgroup (version 2
-``memory.events``, version 1 ``memory.oom_control``), the machine's in ``/proc/vmstat``, and the
-kernel's log where it may be read. A counter that has risen since the worker was started counts
-only together with a SIGKILL that ftrun has not sent. Not here: what follows.
+There are three sources, and the answer names its source: the ``oom_kill`` counter of the worker's
+cgroup (version 2 ``memory.events``, version 1 ``memory.oom_control``), the machine's counter in
+``/proc/vmstat``, and the kernel's log where it may be read. A counter that has risen since the
+worker's start counts only together with a SIGKILL that ftrun did not send. Not here: the decision
+that follows.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ OOM_KILL = "oom_kill"
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A count of out-of-memory kills: the file that has it, its key, its value at a time."""
+    """A count of out-of-memory kills: its file, its key in the file, its value at a time."""
 
     path: Path
     key: str
     value: int
 
     def now(self) -> int:
-        """The value now; the former one if it cannot be read any more."""
+        """The value now; the earlier value if it cannot be read any more."""
         found = _read_key(self.path, self.key)
         return self.value if found is None else found
 
 
 class MemoryWatch:
-    """Counters of one worker, as they were when it was started.
+    """The counters of one worker, as they were when it started.
 
     ``root``: where cgroups are mounted; ``proc``: the process's files; ``kernel_log``: see above.
     """
@@ -57,11 +58,12 @@ class MemoryWatch:
         self._machine = _counters([(vmstat, OOM_KILL)])
 
     def verdict(self) -> str:
-        """The evidence that a SIGKILL, which ftrun did not send, is the kernel's; or "".
+        """The evidence that the kernel sent a SIGKILL that ftrun did not send; "" if there is none.
 
-        Peers wait for the answer, so the log is read only if a counter has risen, or where there is
-        no counter. The machine's counter also counts a worker that has moved to another cgroup, but
-        does not name it. It alone is an answer only where the worker's cgroup has no counter.
+        Peers wait for the answer, so the log is read only if a counter has risen or there is no
+        counter. The machine's counter also counts a worker that has moved to another cgroup, but
+        does not name the worker. On its own it is evidence only where the worker's cgroup has no
+        counter.
         """
         risen = [(x, now) for x in self._counters or self._machine if (now := x.now()) > x.value]
         if self._machine and not risen and self._machine[0].now() <= self._machine[0].value:
@@ -78,7 +80,7 @@ class MemoryWatch:
 
 
 def _own_counters(proc: Path, root: Path) -> list[Counter]:
-    """Those of the worker's own cgroup, if that counts."""
+    """The counters of the worker's own cgroup, if it has any."""
     return _counters([(path, OOM_KILL) for path in _files(proc, root)])
 
 
@@ -87,7 +89,7 @@ def _counters(candidates: list[tuple[Path, str]]) -> list[Counter]:
 
 
 def _files(proc: Path, root: Path) -> list[Path]:
-    """The files that may count the kills of this process's cgroup."""
+    """The files that may count the kills in this process's cgroup."""
     try:
         lines = (proc / "cgroup").read_text().splitlines()
     except OSError:

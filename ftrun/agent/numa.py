@@ -1,17 +1,17 @@
-"""``--numa-binding``: which CPUs each worker of this node runs on.
+"""``--numa-binding``: the CPUs on which each worker of this node runs.
 
-    node          all CPUs of the worker's NUMA node
-    socket        all CPUs of all NUMA nodes of that node's socket
-    exclusive     cores of that node that no other worker has, with all threads of each core
-    core-complex  the CPUs of that node that share one last-level cache, another one for each worker
-                  while there are enough
+| node          all CPUs of the worker's NUMA node
+| socket        all CPUs of all NUMA nodes on the same socket
+| exclusive     cores of the node that no other worker has, with all threads of each core
+| core-complex  the CPUs of the node that share one last-level cache; each worker gets another cache
+|     while there are enough
 
-A worker's node is its GPU's, and workers without a GPU are spread evenly over the nodes, neighbours
-together. Only CPUs that ftrun itself may use count. A kernel that knows no NUMA nodes has one, with
-all CPUs.
+A worker's node is the node of its GPU. Workers without a GPU are spread evenly over the nodes, and
+neighbours share a node. Only CPUs that ftrun itself may use count. If the kernel shows no NUMA
+nodes, the machine counts as one node with all CPUs.
 
-All is read from /sys, /dev and /proc, without torch and without CUDA. Not here: binding a process
-(affinity.py).
+All facts are read from /sys, /dev and /proc, without torch and without CUDA. Not here: binding a
+process (affinity.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _DATA_CACHES = ("Data", "Unified")
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One worker's CPUs. ``memory_node``: where its memory should be; -1: where it is used."""
+    """One worker's CPUs.
+
+    ``memory_node``: the NUMA node for its memory; -1: the node that uses it.
+    """
 
     cpus: tuple[int, ...]
     memory_node: int = -1
@@ -47,11 +50,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The machine's CPUs, as far as this process may use them.
+    """The CPUs of the machine that this process may use.
 
     ``nodes``: the CPUs of each NUMA node, perhaps none. ``sockets``: the socket of each CPU.
-    ``cores``, ``caches``: the lowest CPU of its physical core and of those that share its
-    last-level cache. A CPU is missing in what the machine does not show of it.
+    ``cores``, ``caches``: the lowest CPU of those on the same physical core, and of those that
+    share its last-level cache. A CPU for which the machine does not show a fact is missing there.
     """
 
     nodes: Mapping[int, frozenset[int]]
@@ -61,10 +64,11 @@ class Topology:
 
 
 def bind_workers(kind: str, topology: Topology, worker_nodes: Sequence[int]) -> tuple[Binding, ...]:
-    """Each worker's binding. ``worker_nodes``: each one's NUMA node.
+    """Each worker's binding. ``worker_nodes``: each worker's NUMA node.
 
     Raises:
-        UserError: a node has no CPU for them, or the machine does not show what ``kind`` needs.
+        UserError: a node has no CPU for its workers, or the machine does not show what ``kind``
+            needs.
     """
     sharers, before = Counter(worker_nodes), Counter[int]()
     found = []
@@ -83,7 +87,7 @@ def bind_workers(kind: str, topology: Topology, worker_nodes: Sequence[int]) -> 
 
 
 def spread(workers: int, topology: Topology) -> list[int]:
-    """The node of each worker that has no GPU, among the nodes with CPUs for them."""
+    """The node of each worker, if none has a GPU: one of the nodes that have usable CPUs."""
     nodes = sorted(node for node, cpus in topology.nodes.items() if cpus)
     return [nodes[worker * len(nodes) // workers] for worker in range(workers)]
 
@@ -119,7 +123,7 @@ def _of_socket(topology: Topology, node: int) -> frozenset[int]:
 def _groups(
     kind: str, cpus: frozenset[int], lowest: Mapping[int, int]
 ) -> dict[int, frozenset[int]]:
-    """CPUs by what they share, in its order."""
+    """CPUs grouped by the core or cache that they share, in ascending order."""
     missing = sorted(cpus - lowest.keys())
     if missing:
         what = "cores" if kind == EXCLUSIVE else "caches"
@@ -135,7 +139,7 @@ def _groups(
 
 
 def _share(cores: Sequence[frozenset[int]], node: int, place: int, sharers: int) -> frozenset[int]:
-    """Neighbouring cores, as many for each worker; the first ones have one more if need be."""
+    """Neighbouring cores, evenly divided; the first workers get one of the rest."""
     each, extra = divmod(len(cores), sharers)
     if not each:
         raise _refusal(
@@ -190,7 +194,7 @@ def _read_nodes(directory: Path, usable: frozenset[int]) -> dict[int, frozenset[
 
 
 def _cache_sharers(directory: Path) -> frozenset[int]:
-    """The CPUs that share the largest cache for data."""
+    """The CPUs that share the largest data cache."""
     found: dict[int, frozenset[int]] = {}
     for path in directory.glob("index*"):
         level = _read(path / "level")
@@ -210,17 +214,17 @@ def gpu_nodes(
 ) -> list[int]:
     """The NUMA node of each device, by the numbers and names of CUDA_VISIBLE_DEVICES.
 
-    ``order``: CUDA_DEVICE_ORDER. Without it CUDA numbers the fastest GPU first. So numbers are no
-    help if the GPUs are of several models and on several nodes.
+    ``order``: CUDA_DEVICE_ORDER. Without it CUDA numbers the fastest GPU first, so numbers identify
+    no GPU if the GPUs are of several models and on several nodes.
 
     Raises:
-        UserError: it cannot be known.
+        UserError: the node of a device cannot be determined.
     """
     found = []
     for address in sorted(path.name for path in gpus.glob("*:*")):
         facts = _gpu_facts(gpus / address / "information")
         minor = facts.get("Device Minor", "")
-        if not minor or (dev / f"nvidia{minor}").exists():  # a container may show a part of them
+        if not minor or (dev / f"nvidia{minor}").exists():  # a container may show only some
             node = _node_of(sys / "bus/pci/devices" / address / "numa_node")
             found.append((facts.get("GPU UUID", ""), facts.get("Model", ""), node))
     nodes = {node for _, _, node in found}
@@ -266,7 +270,7 @@ def _read(path: Path) -> str:
 
 
 def parse_ranges(text: str) -> frozenset[int]:
-    """``0-2,4`` as the kernel writes sets of CPUs; nothing if it is anything else."""
+    """Parse ``0-2,4``, the kernel's notation for sets of CPUs; an empty set for any other text."""
     found: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
@@ -277,7 +281,7 @@ def parse_ranges(text: str) -> frozenset[int]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """The reverse of ``parse_ranges``."""
+    """Format numbers as ``parse_ranges`` reads them."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

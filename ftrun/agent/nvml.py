@@ -1,6 +1,6 @@
-"""The state of NVIDIA GPUs, by the driver's library (package ``nvidia-ml-py``, which is optional).
+"""The state of NVIDIA GPUs, from the driver's library (the optional package ``nvidia-ml-py``).
 
-Not here: what follows from it (resources.py, doctor/devices.py), which GPUs a job takes
+Not here: decisions based on it (resources.py, doctor/devices.py), which GPUs a job uses
 (devices.py).
 """
 
@@ -14,24 +14,24 @@ from ftrun.core.agent.node_resources import Gpu
 
 
 class NotReadable(Exception):
-    """The driver does not answer for a GPU: it is lost, or the call is not supported."""
+    """The driver does not answer for a GPU: the GPU is lost, or the call is not supported."""
 
 
 class GpuTable(Protocol):
     """The GPUs of this machine, by the driver's index."""
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of GPUs."""
 
     def gpu(self, index: int) -> Gpu:
-        """One GPU now.
+        """The state of one GPU now.
 
         Raises:
             NotReadable: the driver does not answer for it.
         """
 
     def xids(self) -> list[tuple[int, int]]:
-        """GPU index and number of each Xid since the last call; it does not wait."""
+        """The GPU index and the number of each Xid since the last call. Does not block."""
 
     def close(self) -> None:
         """Release the library."""
@@ -41,7 +41,7 @@ XIDS_MAX = 64
 
 
 def open_gpus() -> GpuTable | str:
-    """The GPUs; or, if they cannot be read, why."""
+    """The GPUs; if they cannot be read, the reason as text."""
     try:
         library: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -61,14 +61,14 @@ class Nvml:
         self._events: Any = None
 
     def count(self) -> int:
-        """How many GPUs there are; 0 if the driver does not answer."""
+        """The number of GPUs; 0 if the driver does not answer."""
         try:
             return int(self._nvml.nvmlDeviceGetCount())
         except self._nvml.NVMLError:
             return 0
 
     def gpu(self, index: int) -> Gpu:
-        """One GPU now.
+        """The state of one GPU now.
 
         Raises:
             NotReadable: the driver does not answer for it.
@@ -93,7 +93,7 @@ class Nvml:
         )
 
     def xids(self) -> list[tuple[int, int]]:
-        """GPU index and number of each Xid since the last call; it does not wait."""
+        """The GPU index and the number of each Xid since the last call. Does not block."""
         nvml = self._nvml
         found: list[tuple[int, int]] = []
         try:
@@ -104,7 +104,7 @@ class Nvml:
                 index = int(nvml.nvmlDeviceGetIndex(event.device))
                 found.append((index, int(event.eventData)))
         except nvml.NVMLError:
-            pass  # NVML_ERROR_TIMEOUT: there are no more; else events are not supported here
+            pass  # NVML_ERROR_TIMEOUT: no more; other errors: not supported here
         return found
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Sees which hosts acknowledge nothing, by all TCP connections of this machine.
+"""Detects hosts that acknowledge nothing, from all TCP connections of this machine.
 
-Linux's sock_diag lists them, without any right, in about 2 ms for 1,000 connections. Not here:
+Linux's sock_diag lists the connections without privileges, 1,000 of them in about 2 ms. Not here:
 which host counts as silent (core/agent/peer_watch.py).
 """
 
@@ -26,27 +26,27 @@ HEADER = struct.Struct("=IHHII")
 ATTRIBUTE = struct.Struct("=HH")
 ATTRIBUTES_AT, DESTINATION_AT = 72, 24
 RETRANSMITS_AT, LAST_ACK_RECEIVED_AT = 2, 56
-"""In the kernel's tcp_info; the latter in milliseconds."""
+"""Offsets in the kernel's tcp_info; the second field is in milliseconds."""
 BUFFER_BYTES = 1 << 17
 READ_TIMEOUT_S = 1.0
 PAUSE_TIMES = 30.0
-"""Of very many connections all are read less often, so that it takes 3 % of a core at most."""
+"""The pause between two reads is at least this many times the last read: at most 3 % of a core."""
 
 
 class Peers:
-    """Reports the silent hosts to ``send`` whenever they change; ``again``: once more."""
+    """Reports the silent hosts to ``send`` whenever they change, and when ``again`` is called."""
 
     def __init__(self, send: Callable[[PeersSilent], None]) -> None:
         self._send = send
         self._watch = PeerWatch()
 
     def again(self) -> None:
-        """The lighthouse is another one, or has forgotten it."""
+        """Report again: the lighthouse is a new one, or has lost the report."""
         if self._watch.silent:
             self._send(PeersSilent(self._watch.silent))
 
     async def run(self) -> OSError:
-        """Look until cancelled; returns why the kernel lists none."""
+        """Check until cancelled. Return the error if the kernel cannot list the connections."""
         took_s = 0.0
         while True:
             await asyncio.sleep(max(self._watch.look_s, PAUSE_TIMES * took_s))
@@ -64,7 +64,7 @@ def connections() -> Iterator[Connection]:
     """The open TCP connections to other hosts.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not list them.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as diag:
         diag.settimeout(READ_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """``--dry-run``: shows all resolved settings of a run, and starts nothing.
 
-Not here: their resolution (config/, devices.py, environment.py).
+Not here: the resolution of the settings (config/, devices.py, environment.py).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
 
 
 def _memory_snapshots(settings: RunSettings) -> str:
-    """Where a worker's state is in memory."""
+    """Where copies of a worker's state are kept in memory."""
     why = why_no_memory_snapshots(settings)
     if why or settings.rendezvous is None:
         return why or "each step, on this node"
@@ -93,7 +93,7 @@ def _memory_snapshots(settings: RunSettings) -> str:
 
 
 def _meeting(settings: RunSettings) -> Iterator[tuple[str, str]]:
-    """Where the nodes of the group meet, if it has several."""
+    """Where the nodes of the group meet, if it has several nodes."""
     one = settings.rendezvous
     if one is None:
         return
@@ -155,7 +155,7 @@ def plan(settings: RunSettings, machine: Machine) -> dict[str, Any]:
 
 
 def _given(settings: RunSettings) -> dict[str, str]:
-    """The options that are not left at their defaults, and what states each."""
+    """The options that differ from their defaults, and the source of each."""
     return {
         option.key: settings.sources[option.name]
         for option in OPTIONS

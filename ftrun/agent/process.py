@@ -1,4 +1,5 @@
-"""The agent's side of the spawner and of the store process: sends, receives, and ends both.
+"""The agent's side of the spawner and of the store process: messages to and from both, and their
+end.
 
 The launched process becomes the store process, and the spawner is its first child.
 
@@ -35,16 +36,15 @@ SPAWNER_STOP_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """One worker to start. ``context`` lacks the key and the token: the spawner adds them.
+    """One worker to start. ``context`` has no key and no token: the spawner adds them.
 
-    ``fresh``: it becomes an interpreter of its own (child.py).
-    ``inject``: as config/forms.py has it; ``explicit_environment``: under ``auto``, the variables
-    of a script that turns out to be explicit.
-
-    ``standby``: the standby that becomes this worker, if it still waits; else one is forked.
-    ``stdin``: it reads ftrun's standard input; the others find theirs empty. ``cpus``: those it is
-    bound to, none if it is not; ``memory_node``: the NUMA node that its memory should be on, or -1.
-    ``life_lock``: where its life lock is (life_lock.py); "": it has none.
+    ``fresh``: it becomes a new Python interpreter (child.py). ``inject``: a value of
+    config/forms.py; ``explicit_environment``: under ``auto``, the variables for a script that turns
+    out to be explicit. ``standby``: the standby that becomes this worker if it still waits;
+    otherwise a worker is forked. ``stdin``: it reads ftrun's standard input; other workers have an
+    empty one. ``cpus``: the CPUs that it is bound to, empty if it is not bound; ``memory_node``:
+    the NUMA node for its memory, or -1. ``life_lock``: the path of its life lock (life_lock.py);
+    "": it has none.
     """
 
     key: WorkerKey
@@ -66,9 +66,9 @@ class StartWorker:
 
 
 class SpawnerProcess:
-    """A running spawner. All methods belong to the event loop's thread.
+    """A running spawner. Call all methods in the event loop's thread.
 
-    ``fleet`` gets what concerns its tables; ``emit`` the supervisor's other events.
+    ``fleet`` gets the events for its tables; ``emit`` gets the supervisor's other events.
     """
 
     def __init__(self, fleet: Fleet, emit: Callable[[Event], None], launch: SpawnerLaunch) -> None:
@@ -85,7 +85,7 @@ class SpawnerProcess:
         self._stores = Channel(launch.stores)
 
     def start(self, configuration: dict[str, Any]) -> None:
-        """Send its configuration, unless it has one; ``spawner_ready`` or ``SpawnerLost`` follows.
+        """Send the configuration, unless it was sent; ``spawner_ready`` or ``SpawnerLost`` follows.
 
         ``configuration``: spawner_configuration (environment.py).
         """
@@ -115,7 +115,9 @@ class SpawnerProcess:
         self._send({"op": "signal", "incarnation": incarnation, "signal": number})
 
     def ask_to_stop(self, incarnation: str, number: int) -> None:
-        """Ask the workers of ``incarnation`` to stop as by ``number`` (inject/stopping.py)."""
+        """Ask the workers of ``incarnation`` to stop, as signal ``number`` would
+        (inject/stopping.py).
+        """
         self._send({"op": "ask_to_stop", "incarnation": incarnation, "signal": number})
 
     def open_store(self, name: str, port: int) -> None:
@@ -126,9 +128,10 @@ class SpawnerProcess:
         self._send_to_stores({"op": "close", "name": name})
 
     async def stop(self, *, leaves: bool = False) -> None:
-        """Have the spawner kill all workers and end; after ``SPAWNER_STOP_S``, kill it.
+        """Make the spawner kill all workers and exit; after ``SPAWNER_STOP_S``, kill it.
 
-        ``leaves``: no worker runs, and what is left of them lives on (left_behind.py).
+        ``leaves``: no worker runs, and processes that workers have left keep running
+        (left_behind.py).
         """
         self._closing = True
         if leaves:
@@ -138,7 +141,7 @@ class SpawnerProcess:
             return  # It never got its configuration: the launch ends it (launch.py).
         self._close_channels()
         if self._spawner_pidfd < 0:
-            # Still importing, and without a child: it would notice only after its imports.
+            # It is still importing, has no child, and would notice only after its imports.
             self._process.kill()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._ended.wait(), SPAWNER_STOP_S)
@@ -239,7 +242,7 @@ class SpawnerProcess:
         self._lost(f"the spawner did not start: it {how}", usable=status != UNFIT_EXIT)
 
     def _lost(self, reason: str, *, usable: bool = True) -> None:
-        """``usable`` False: --preload or a limit of the node is to blame."""
+        """``usable`` False: --preload or a limit of the node is the cause."""
         if not self._closing:
             self._closing = True
             self._emit(SpawnerLost(reason, ExitCode.BUG if usable else ExitCode.USAGE))
@@ -257,9 +260,9 @@ def _show(data: bytes) -> None:
 
 
 def sweeper(launch: SpawnerLaunch, before: frozenset[int]) -> Callable[[], list[linux.ProcessRow]]:
-    """Finds the job's live processes, and none of a launch beside this one.
+    """Return a function that lists the job's live processes, and none of a launch beside this one.
 
-    ``before``: the agent's children from before the job.
+    ``before``: the agent's children that are older than the job.
     """
     spare, guard = before | {os.getpid()}, launch.guard_id
 

@@ -1,8 +1,8 @@
-"""Reads the node's memory, the log directory's disk, its GPUs and its workers while a job runs.
+"""Reads the node's memory, its logs' disk, its GPUs and its workers while a job runs.
 
-A thread makes all reads, because a disk or a driver may not answer; then nothing is read any more.
-Workers are measured every ``MEASURE_EVERY_S``, and shortly after one has started. Not here: what is
-worth a notice (core/agent/node_resources.py), the driver (nvml.py), a worker's figures
+One thread at a time reads, because a disk or a driver may hang; if it does, reading stops. Workers
+are measured every ``MEASURE_EVERY_S``, and shortly after one has started. Not here: which changes
+deserve a notice (core/agent/node_resources.py), the driver (nvml.py), a worker's figures
 (worker_facts.py).
 """
 
@@ -33,7 +33,9 @@ from ftrun.core.messages import WorkerFacts
 LOOK_EVERY_S = 10.0
 MEASURE_EVERY_S = 5.0
 MEASURE_AFTER_S = 1.0
-"""Workers mostly start together: they are measured once, so long after the first of them."""
+"""The wait after the first worker's start. Workers usually start together, so one measurement
+covers all.
+"""
 GPU_WAIT_S = 20.0
 GPU_LOOK_S = 0.25
 SAY_AFTER_S = 1.0
@@ -45,9 +47,9 @@ Publish = Callable[[tuple[WorkerFacts, ...]], None]
 
 
 class ResourceWatch:
-    """Looks every ``LOOK_EVERY_S``, and at GPUs before a restart.
+    """Checks every ``LOOK_EVERY_S``, and checks the GPUs before a restart.
 
-    ``open_table``: opens the driver's library, in the thread; it returns a text if it cannot.
+    ``open_table``: opens the driver's library, in the thread; returns the reason if it cannot.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class ResourceWatch:
         self._has_started = asyncio.Event()
 
     def start(self, running: Callable[[], list[WorkerProcess]], publish: Publish) -> None:
-        """Begin to look. ``running``: the workers to measure; ``publish`` gets the figures."""
+        """Start to check. ``running``: the workers to measure; ``publish`` gets the figures."""
         self._tasks = [
             self._loop.create_task(self._look_again_and_again()),
             self._loop.create_task(self._measure_again_and_again(running, publish)),
@@ -81,13 +83,13 @@ class ResourceWatch:
         self._has_started.set()
 
     async def close(self) -> None:
-        """Look no more. A read that does not end is left behind."""
+        """Stop checking. A read that hangs is abandoned."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def look(self) -> None:
-        """Read everything once, and show what has crossed a limit."""
+        """Read everything once, and show a notice for each limit that was crossed."""
         resources, gpus, xids = await self._in_thread(self._read)
         for notice in self._known.look(resources):
             self._show(notice)
@@ -95,9 +97,9 @@ class ResourceWatch:
             self._show(notice)
 
     async def before_start(self, replica_id: str, devices: Iterable[str]) -> None:
-        """Return when the devices' memory is as free as before their first worker.
+        """Return when the devices have as much free memory as before their first worker.
 
-        After ``GPU_WAIT_S`` it returns all the same, and shows that.
+        After ``GPU_WAIT_S`` it shows a notice and returns anyway.
         """
         wanted = tuple(devices)
         began = clock.now()
@@ -140,7 +142,7 @@ class ResourceWatch:
                 publish(await self._in_thread(partial(self._measure, processes)))
 
     async def _in_thread(self, read: Callable[[], _T]) -> _T:
-        """The result of ``read``, in a thread that does not keep the agent from its end."""
+        """The result of ``read``, called in a thread that does not delay the agent's exit."""
         done: asyncio.Future[_T] = self._loop.create_future()
 
         def work() -> None:
@@ -177,7 +179,7 @@ class ResourceWatch:
             try:
                 found.append(self._table.gpu(index))
             except NotReadable:
-                continue  # Its workers fail, and that is shown with their own error.
+                continue  # Its workers fail, and their own error is shown.
         return found
 
 
@@ -196,7 +198,7 @@ def memory(path: Path = MEMINFO) -> list[Resource]:
 
 
 def disk(directory: Path) -> list[Resource]:
-    """The disk that has this directory; none if it cannot be read."""
+    """The disk of this directory; none if it cannot be read."""
     try:
         found = os.statvfs(directory)
     except OSError:

@@ -1,6 +1,6 @@
-"""What one agent of a node is started with, whatever it becomes: alone, a lead, a hand.
+"""The start parameters of a node's agent, whether it runs alone, leads a group or is a hand.
 
-Not here: who makes it (main.py).
+Not here: their creation (main.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from ftrun.config.settings import RunSettings
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """``launch``: its spawner. ``runtime_dir``: of mode 0700; it is gone when the agent ends."""
+    """The parameters of one agent. ``launch``: its spawner.
+
+    ``runtime_dir``: a directory of mode 0700, which is removed when the agent ends.
+    """
 
     settings: RunSettings
     machine: Machine

@@ -1,8 +1,8 @@
-"""The agent's shell: passes events to the supervisor, carries out its instructions.
+"""The agent's shell: passes events to the supervisor, and carries out its instructions.
 
-One event loop serves the fleet of processes, the workers' socket, the lighthouse's stream, signals
-and one timer. Not here: decisions (core/agent/supervisor.py), start and end (main.py), sentences
-(console.py), each part (fleet.py, workers.py, link.py, embedded.py).
+One event loop serves the processes of the fleet, the workers' socket, the lighthouse's stream,
+signals and one timer. Not here: decisions (core/agent/supervisor.py), start and end (main.py),
+lines for people (console.py), each part (fleet.py, workers.py, link.py, embedded.py).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from ftrun.protocol.rpc import Disconnected, Refusal
 
 
 class Agent:
-    """The shell. Its public methods are the callbacks of its parts.
+    """The shell. Its parts call its public methods.
 
-    ``publish``: makes the lighthouse's HTTP address known to people. ``watch``: see watch.py.
+    ``publish``: publishes the lighthouse's HTTP address. ``watch``: see watch.py.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Agent:
         return await self._done
 
     async def close(self) -> None:
-        """End all parts, so that no process is left (P1)."""
+        """Close all parts, so that no process is left (P1)."""
         self._timer.close()
         if self._preemption_file is not None:
             self._preemption_file.close()
@@ -174,7 +174,10 @@ class Agent:
         await self._loop.run_in_executor(None, self._output.close)
 
     async def _stop_lighthouse(self) -> None:
-        """The spawner's sweep may kill it first, which is safe: its journal is always complete."""
+        """Stop the lighthouse.
+
+        The spawner's sweep may kill it before; its journal is always complete.
+        """
         if self._lighthouse is not None:
             await self._lighthouse.stop()
 
@@ -221,7 +224,7 @@ class Agent:
             )
 
     def _signalled(self, number: int) -> None:
-        if self._done.done():  # Only the output's readers are waited for.
+        if self._done.done():  # Only readers of the output delay the exit.
             self._output.terminal.hurry()
         else:
             self.handle(e.SignalReceived(number))
@@ -233,7 +236,7 @@ class Agent:
     # ------------------------------------------------------------ events and instructions
 
     def handle(self, event: e.Event) -> None:
-        """Take an event, of this node or of another one of its team."""
+        """Handle an event, of this node or of another node of its team."""
         self._watch(event)
         for instruction in self._supervisor.handle(event, clock.now()):
             self._watch(instruction)
@@ -244,7 +247,7 @@ class Agent:
         self._timer.set(None if self._done.done() else self._supervisor.next_deadline())
 
     def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """End the job at once on an exception in the agent's own code, because that is a bug.
+        """End the job at once: an exception in the agent's own code is a bug.
 
         Errors that other libraries leave in the loop are logged as asyncio logs them.
         """
@@ -316,7 +319,7 @@ class Agent:
                 assert_never(instruction)
 
     def _other_node(self, life: e.WorkerLife | None) -> str:
-        """The node on which a worker's log is, if it is not this one."""
+        """The node that has a worker's log, if it is not this one."""
         if life is None or self._lead is None:
             return ""
         return self._lead.ranks.name_of(life.replica_id, life.restarts, life.group_rank)
@@ -339,13 +342,13 @@ class Agent:
             self._fleet.write_log(key, text)
 
     async def _send_stacks(self, request: int, keys: frozenset[WorkerKey]) -> None:
-        """Answer for every worker that is asked for, also for one that has ended."""
+        """Answer for every requested worker, also for one that has ended."""
         taken = await self._fleet.stacks(keys & set(self._fleet.all_workers()))
         for key in sorted(keys, key=lambda key: (key.replica_id, key.group_rank)):
             self.link.send(m.WorkerStacks(request, key, taken.get(key, "")))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this next to the event loop's other work; its exceptions are the agent's own."""
+        """Run ``work`` in the event loop; its exceptions are handled as the agent's own."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._work_ended)
@@ -392,7 +395,7 @@ class Agent:
 
     @property
     def lease(self) -> m.Lease | None:
-        """Until when workers may commit (Q3)."""
+        """The deadline until which workers may commit (Q3)."""
         return self._supervisor.lease
 
     @property
@@ -413,7 +416,7 @@ class Agent:
         return self._fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """Send a new worker the lease: how long it may commit (Q3)."""
+        """Send a new worker the lease, which limits how long it may commit (Q3)."""
         if self._supervisor.lease is not None:
             self._server.send_to(key, self._supervisor.lease)
 
@@ -424,7 +427,7 @@ class Agent:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
         match message:
             case m.FailureReport() | m.Beat() | m.NoManager() | m.AnotherForm():
-                pass  # no lighthouse sees it
+                pass  # not for the lighthouse
             case m.Progress():
                 self.link.note_progress(key, message)
             case _:
@@ -433,7 +436,7 @@ class Agent:
         self.handle(e.WorkerSent(key, message, held))
 
     def _group_progressed(self, key: WorkerKey, progress: m.Progress) -> None:
-        """A group without a Manager is so far, by its memory."""
+        """The progress of a group without a Manager, read from its memory."""
         self.link.note_progress(key, progress)
         if self._line is not None:
             self._line.watch(e.WorkerSent(key, progress))
@@ -485,7 +488,7 @@ class Agent:
         )
 
     def link_opened(self) -> None:
-        """Hello is sent; ask every worker for its Report."""
+        """Hello is sent: ask every worker for its Report."""
         self._address = self._fleet.lighthouse = self.link.address
         self._server.broadcast(m.AskReport())
         self._output.flush()
@@ -536,20 +539,20 @@ class Agent:
                 else:
                     self._welcomed(http)
             case m.HeartbeatAck(glance):
-                if self._line is not None:  # it has no other meaning than ``LighthouseSent``
+                if self._line is not None:  # ``LighthouseSent`` has the rest
                     self._line.note_glance(glance)
             case _:
                 pass
 
     def _welcomed(self, http: str) -> None:
-        """Publish the HTTP address; an embedded lighthouse's is published already."""
+        """Publish the HTTP address. That of an embedded lighthouse is published already."""
         if self._lighthouse is None:
             at = web_address(http, self._address)
             if at is not None:
                 self._announce(at)
 
     def link_failed(self, ending: Disconnected) -> None:
-        """Pass the failure on; show it, with a count, until a lighthouse has answered once."""
+        """Handle the failure; until a lighthouse has answered once, also show it."""
         if ending.refused is not None and not self._supervisor.was_answered:
             self._console.not_accepted(self._address, ending)
             what = "token" if ending.refused is Refusal.TOKEN else "lighthouse's port"

@@ -1,6 +1,6 @@
-"""The signals that an agent catches, and the file whose appearance is a notice of preemption.
+"""The signals that an agent catches, and the file whose appearance is a preemption notice.
 
-Not here: what a signal means (core/agent/signals.py), what follows (core/agent/ending.py).
+Not here: the meaning of a signal (core/agent/signals.py), the shutdown (core/agent/ending.py).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from ftrun.core.agent.signals import Reaction, SignalRules
 
 FILE_INTERVAL_S = 0.5
-"""How often the file of --preempt-file is looked for; a network's file system has no events."""
+"""The interval at which --preempt-file is checked. A network file system sends no events."""
 
 
 def catch_signals(rules: SignalRules, received: Callable[[int], None]) -> None:
     """Call ``received`` for every signal that has a meaning here.
 
-    SIGHUP stays ignored if it was: ``nohup ftrun`` outlives its terminal. So do SIGUSR1 and
-    SIGUSR2, because the workers ignore them too.
+    If SIGHUP was ignored it stays ignored, so that ``nohup ftrun`` outlives its terminal. The same
+    holds for SIGUSR1 and SIGUSR2, because the workers ignore them too.
     """
     loop = asyncio.get_running_loop()
     for number in sorted(rules.caught()):
@@ -31,7 +31,7 @@ def catch_signals(rules: SignalRules, received: Callable[[int], None]) -> None:
 
 
 class PreemptionFile:
-    """Calls ``appeared`` once, when there is a file at ``path``."""
+    """Calls ``appeared`` once, when a file exists at ``path``."""
 
     def __init__(self, path: Path, appeared: Callable[[], None]) -> None:
         self._path = path
@@ -45,7 +45,7 @@ class PreemptionFile:
             self._timer.cancel()
 
     def _look(self) -> None:
-        """A file system that hangs delays a thread, and not the agent."""
+        """Check in a thread: a file system that hangs does not delay the agent."""
         self._timer = None
         found = self._loop.run_in_executor(None, _exists, self._path)
         found.add_done_callback(self._looked)

@@ -1,14 +1,14 @@
 """The spawner: imports torch once, forks workers, reaps them, and guards the job.
 
-It never has a second thread or a CUDA context: a fork copies only the calling thread, and a lock
-that another thread holds would stay locked in the child for ever. Each fork asserts that.
+It never has a second thread or a CUDA context. A fork copies only the calling thread, so a lock
+that another thread holds would stay locked in the child for ever. Each fork asserts this.
 
-It imports torch before the agent's first message, because that takes longest and every job needs
-it. In the child of a fork, ``Spawner.run`` returns what the child does next, so that a worker's
-script runs on an empty stack and ends as any interpreter ends.
+It imports torch before the agent's first message, because every job needs torch and the import
+takes longest. In a forked child, ``Spawner.run`` returns the function that the child calls next, so
+that a worker's script runs on an empty stack and ends as in any interpreter.
 
 Not here: decisions (core/agent/supervisor.py), the imports (imports.py), a fork's first steps
-(child.py), signals to workers and their ends (forked.py).
+(child.py), signals to workers and their exits (forked.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Child = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The agent's configuration, sent over the channel: the token is in no argv or environment."""
+    """The agent's configuration, sent by the channel: no argv or environment has the token."""
 
     token: str
     host: str
@@ -65,7 +65,7 @@ class _Job:
 
 
 class Spawner:
-    """Forks on request, reaps at once, and kills the whole job when the agent is gone."""
+    """Forks on request, reaps at once, and kills the whole job when the agent has ended."""
 
     def __init__(
         self, channel: Channel, store_channel: Channel, guard_id: str, started: argparse.Namespace
@@ -89,10 +89,10 @@ class Spawner:
         self._early: list[Frame] = []
 
     def run(self) -> Child | None:
-        """Serve the agent until it is gone.
+        """Serve the agent until it ends.
 
         Returns:
-            None in the spawner, at its end; in another process, what that process does next.
+            None in the spawner, at its end; in a forked process, the function that it calls next.
         """
         if not self._configure():
             return None
@@ -141,18 +141,19 @@ class Spawner:
             self._imports.make_ready_for_tls()
         if self._job.eager:
             self._imports.finish()
-        # From the first fork on this process is a guard, and must end its children first.
+        # From the first fork on this process is a guard: it must end its children before itself.
         linux.live_without_parent()
 
     def _split(self) -> Child | None:
         """Fork the spawner proper; the launched process becomes the store process.
 
-        So the store process is an ancestor of every worker. As a subreaper it inherits all that the
-        two other guards leave behind if they die at once, in whatever session or group that is.
+        This makes the store process an ancestor of every worker. It is a subreaper, so if the other
+        two guards are killed, it inherits all their descendants, whatever their session or group
+        is.
         """
         self._assert_forkable()
         if self._started.stderr >= 0:
-            # The agent has its output so far, in case it had not begun.
+            # The agent has the output so far, in case the start failed.
             os.dup2(self._started.stderr, 2)
             os.close(self._started.stderr)
         spawner_pid = os.fork()
@@ -202,16 +203,17 @@ class Spawner:
                 self._warm()
 
     def _warm_in_ms(self) -> float | None:
-        """When the late imports may go on; None: not yet, or nothing is left to import.
+        """The time in milliseconds until the late imports may continue; None: not yet, or all are
+        done.
 
-        The delay keeps them from slowing down the start of a script that may not need them.
+        The delay keeps the imports from slowing the start of a script that may not need them.
         """
         if self._imports.are_done or self._warm_at is None:
             return None
         return max(0.0, self._warm_at - clock.now()) * 1000
 
     def _warm(self) -> None:
-        """Import the next late module; reap between the modules that it imports in turn."""
+        """Import the next late module; reap workers between the modules that it imports in turn."""
         try:
             self._imports.go_on(self._see_to_exits)
         except _AgentGone:
@@ -220,7 +222,7 @@ class Spawner:
             self._send({"op": "warmed"})
 
     def _see_to_exits(self) -> None:
-        """Between two imports: report exits, and notice the agent's end. Never fork here."""
+        """Between two imports, report exits, and detect the agent's end. Never fork here."""
         self._workers.reap()
         poll = select.poll()
         poll.register(self._agent_pidfd, select.POLLIN)
@@ -255,7 +257,9 @@ class Spawner:
     # ------------------------------------------------------------------ workers
 
     def _start(self, assignment: dict[str, Any]) -> Child | None:
-        """Give the assignment to a standby or a fork; the agent gets its pidfd and its output."""
+        """Pass the assignment to a standby or a new fork; the agent gets its pidfd and its
+        output.
+        """
         name = {key: assignment["key"][key] for key in ("incarnation", "group_rank")}
         standby = self._standbys.give(assignment["standby"], assignment)
         if standby is not None:
@@ -285,7 +289,7 @@ class Spawner:
         except OSError as error:
             self._send({"op": "standby_exited", "name": name, "status": error.errno or 1})
             return None
-        rehearses = self._imports.are_done  # else it is for the start, which waits for it
+        rehearses = self._imports.are_done  # otherwise a worker's start waits for it
         pid, fds, born = self._fork()
         if born is not None:
             own.close()
@@ -302,7 +306,7 @@ class Spawner:
         return None
 
     def _start_writer(self, where: str) -> Child | None:
-        """Fork the process that writes snapshots; the agent orders another one when it ends."""
+        """Fork the process that writes snapshots. When it ends, the agent requests another."""
         pid, fds, born = self._fork()
         if born is not None:
             return partial(become_writer, born, where)
@@ -323,10 +327,11 @@ class Spawner:
         pipes: tuple[int, ...] = ()
         try:
             pipes = open_pipes()
-            # A signal for the child waits until the child has its own handlers.
+            # A signal to the child waits until the child has its own handlers.
             signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_JOB)
             with warnings.catch_warnings():
-                # Python counts threads again after the fork, and may be wrong: there was one.
+                # Python counts the threads again after the fork, and the count may be wrong: there
+                # was one.
                 warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
                 pid = os.fork()
         except OSError as error:
@@ -350,14 +355,14 @@ class Spawner:
         return pid, (os.pidfd_open(pid), out_read, err_read), None
 
     def _send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-        """Send to the agent; if the agent is gone, ``_serve`` ends in its next round."""
+        """Send to the agent. If the agent has ended, ``_serve`` returns in its next round."""
         try:
             self._channel.send(message, fds)
         except OSError:
             self._channel.closed = True
 
     def _assert_forkable(self) -> None:
-        """Refuse to fork with a thread or a CUDA context: workers might then fail at random."""
+        """Refuse to fork with a thread or a CUDA context: workers might fail at random."""
         threads = linux.thread_count()
         torch = sys.modules.get("torch")
         if threads != 1:
@@ -373,11 +378,11 @@ class Spawner:
         sys.exit(BAD_PRELOAD_EXIT)
 
     def _end(self) -> None:
-        """End all of the job (P1): the agent is gone, or has closed the channel.
+        """End all processes of the job (P1): the agent has ended or has closed the channel.
 
-        If the job has ended well, what is left is the scripts' own.
+        If the job has ended well, the processes that its scripts have left keep running.
         """
-        while frames := self._channel.receive():  # an import may have kept it from reading
+        while frames := self._channel.receive():  # an import may have delayed reading
             self._leaves |= any(frame.message["op"] == "leave" for frame in frames)
         close(self._held_back)
         # Standbys end with this process.
@@ -394,11 +399,11 @@ class Spawner:
 
 
 class _AgentGone(BaseException):
-    """Ends an import. A BaseException, so that no module's ``except Exception`` catches it."""
+    """Ends an import. It is a BaseException so that no module's ``except Exception`` catches it."""
 
 
 def main() -> None:
-    """Started by launch.py only; its signals are ignored by then (own_process.py)."""
+    """Started by launch.py only; signals are ignored by then (own_process.py)."""
     parser = argparse.ArgumentParser(description="The spawner of an ftrun agent.")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--channel", type=int, required=True)
@@ -410,7 +415,7 @@ def main() -> None:
     parser.add_argument("--title", help="room for the titles of the workers")
     options = parser.parse_args()
     linux.become_subreaper()
-    # Until the first fork the kernel ends this process with its parent.
+    # Until the first fork, the kernel kills this process when its parent ends.
     if not linux.die_with_parent(options.parent):
         os._exit(0)
     channel = Channel(socket.socket(fileno=options.channel))
@@ -428,10 +433,10 @@ def main() -> None:
     if child is not None:
         child()
     else:
-        # Nothing is left to flush, and torch's own clean-up would take longest.
+        # There is nothing to flush, and torch's own clean-up would take long.
         os._exit(0)
 
 
 def numbers_of(text: str) -> frozenset[int]:
-    """Signals as launch.py writes them."""
+    """Parse signal numbers as launch.py writes them."""
     return frozenset(int(word) for word in text.split(",") if word)

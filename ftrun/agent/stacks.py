@@ -1,8 +1,7 @@
-"""Takes the Python stacks of workers, also of those that hang.
+"""Takes the Python stacks of workers, including workers that hang.
 
-A worker answers by itself (inject/stacks.py). Where it does not, because it is stopped or its
-signals are blocked, py-spy reads the stacks from outside if it is installed. Not here: what the
-stacks are for.
+A worker answers by itself (inject/stacks.py). If it does not, because it is stopped or its signals
+are blocked, py-spy, if installed, reads the stacks from outside. Not here: the use of the stacks.
 """
 
 from __future__ import annotations
@@ -23,20 +22,22 @@ from ftrun.inject.stacks import END_MARK, STACK_SIGNAL, stacks_path
 TAKE_TIMEOUT_S = 1.0
 LOOK_S = 0.01
 QUIET_S = 0.05
-"""An answer without its last line is complete when it has not grown for this time.
+"""An answer without its last line counts as complete when it has not grown for this time.
 
-A stack of more than 100 frames has no last line, and neither has a process at its exit.
+The last line is missing if a stack has more than 100 frames, and in a process that is exiting.
 """
 STACK_BYTES_MAX = 256 << 10
 NO_STACKS = "no stacks: the worker does not answer, and "
 REASON_CHARS_MAX = 300
 PY_SPY_TIMEOUT_S = 0.8
-"""With ``TAKE_TIMEOUT_S`` less than an agent waits for stacks before it kills."""
+"""Together with ``TAKE_TIMEOUT_S``, less than the time an agent waits for stacks before it
+kills.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A worker whose stacks are wanted; the caller owns its pidfd or has not reaped its pid."""
+    """A worker whose stacks are requested. The caller owns its pidfd or has not reaped its pid."""
 
     key: WorkerKey
     pid: int
@@ -45,9 +46,9 @@ class Target:
 async def take_stacks(runtime_dir: Path, targets: Iterable[Target]) -> dict[WorkerKey, str]:
     """The stacks of all threads of each worker, the main thread first, within two seconds.
 
-    A worker that has not reached its script or has ended has no stacks: "". Instead of those of a
-    worker that does not answer, because it is stopped or blocks its signals, come those that py-spy
-    reads; or one line, if it is not installed or may not read the process.
+    "" for a worker that has not reached its script or has ended. For a worker that does not answer,
+    because it is stopped or blocks its signals, the stacks come from py-spy; if it is not installed
+    or may not read the process, one line states that.
     """
     wanted = list(targets)
     answers = await asyncio.gather(*(_take(runtime_dir, target) for target in wanted))
@@ -57,7 +58,7 @@ async def take_stacks(runtime_dir: Path, targets: Iterable[Target]) -> dict[Work
 async def _take(runtime_dir: Path, target: Target) -> str:
     path = stacks_path(runtime_dir, target.key)
     before = _size(path)
-    # A command that took the worker's place (--no-python) would die of the signal.
+    # A command that took the worker's place (--no-python) would be killed by the signal.
     if before is None or not linux.survives_signal(target.pid, STACK_SIGNAL):
         return ""
     last_line = _last_line(path)
@@ -81,7 +82,7 @@ async def _take(runtime_dir: Path, target: Target) -> str:
 
 
 def _main_first(text: str) -> str:
-    """The main thread's stack in front, as py-spy has it; faulthandler writes it last."""
+    """Move the main thread's stack to the front, as in py-spy; faulthandler writes it last."""
     blocks = text.strip("\n").split("\n\n")
     return "\n\n".join([blocks[-1], *blocks[:-1]]) + "\n"
 
@@ -96,7 +97,9 @@ def _read(path: Path, offset: int) -> str | None:
 
 
 def _last_line(path: Path) -> str:
-    """The line with which this worker's answers end; the file's own first line, if it has none."""
+    """The line that ends this worker's answers: after the mark in its file's first line, or the
+    mark.
+    """
     text = _read(path, 0) or ""
     return text.partition("\n")[0].removeprefix(END_MARK) or END_MARK
 
@@ -111,7 +114,7 @@ def _size(path: Path) -> int | None:
 async def _py_spy(pid: int) -> str:
     """The output of ``py-spy dump``; if it cannot read the process, one line with the reason.
 
-    It does not stop the process, which may have to answer for others meanwhile.
+    It does not pause the process, which may have to answer others meanwhile.
     """
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")

@@ -1,4 +1,4 @@
-"""The spawner's side of its standbys: forks that wait, each at the end of a socket.
+"""The spawner's side of its standbys: forked processes that wait, each on a socket.
 
 Not here: the standby's side (child.py), how many there are (core/agent/standby.py).
 """
@@ -18,7 +18,7 @@ from ftrun.agent.channel import encode
 class Standby:
     """One standby. ``part_fd``: this end of its socket, which never blocks.
 
-    ``rehearses``: before it can be given anything.
+    ``rehearses``: it must finish a rehearsal before it can get an assignment.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Standbys:
         self._waiting[standby.name] = standby
 
     def give(self, name: str, assignment: dict[str, Any]) -> Standby | None:
-        """Send a standby its assignment and remove it from this table: it is a worker now.
+        """Send a standby its assignment, and remove it from this table: it is a worker now.
 
         Returns:
-            None if no standby has that name, or it cannot receive: fork a worker instead.
+            None if no standby has that name or it cannot receive; fork a worker instead.
         """
         standby = self._waiting.get(name)
         if standby is None:
@@ -55,7 +55,7 @@ class Standbys:
         try:
             is_ready = not standby.rehearses or bool(os.read(standby.part_fd, 1))
             is_sent = is_ready and os.write(standby.part_fd, data) == len(data)
-        except OSError:  # It has died and is not reaped yet, or it does not read, or rehearses.
+        except OSError:  # It has died and is not reaped yet, does not read, or still rehearses.
             is_sent = False
         if not is_sent:
             signal.pidfd_send_signal(standby.pidfd, signal.SIGKILL)
@@ -65,7 +65,7 @@ class Standbys:
         return standby
 
     def forget(self, pid: int) -> Standby | None:
-        """Close the descriptors of the standby with this pid, which has ended."""
+        """Remove the standby with this pid, which has ended, and close its descriptors."""
         for standby in self._waiting.values():
             if standby.pid == pid:
                 del self._waiting[standby.name]

@@ -1,8 +1,9 @@
-"""The line under the workers' output: its words for a width, a bar while replicas start or heal.
+"""The line under the workers' output: its text for a given width, with a bar while replicas start
+or heal.
 
-Facts in, one row of terminal codes out; what has no room is left out. rich measures and draws; it
-is imported when a terminal shows the line. Not here: the facts (job_view.py), when the row is drawn
-and when it gets out of the way (under_line.py).
+Facts go in, one row of terminal codes comes out; parts that do not fit are left out. rich measures
+and draws, and is imported only when a terminal shows the line. Not here: the facts (job_view.py),
+when the row is drawn and erased (under_line.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A piece of work, how far it is, and the same in words. ``total`` 0: not known yet."""
+    """A piece of work, its progress, and the progress as text. ``total`` 0: not known yet."""
 
     name: str
     done: int
@@ -37,7 +38,7 @@ class Bar:
 class LineFacts:
     """The facts on the line; None: not known. ``event``: ftrun's last line.
 
-    ``up_s``: since ftrun was started.
+    ``up_s``: seconds since ftrun was started.
     """
 
     job_id: str
@@ -53,14 +54,14 @@ class LineFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of the line. Of several, the one with the highest ``rank`` is left out first."""
+    """A part of the line. The part with the highest ``rank`` is left out first."""
 
     rank: int
     text: Text
 
 
 class StatusLine:
-    """Renders the line. ``colours``: the terminal may be sent them; ``utf8``: it can show a bar."""
+    """Renders the line. ``colours``: the terminal supports colours; ``utf8``: it can show a bar."""
 
     def __init__(self, *, colours: bool = True, utf8: bool = True) -> None:
         self._colours = colours
@@ -68,7 +69,10 @@ class StatusLine:
         self._console: Console | None = None
 
     def render(self, facts: LineFacts, columns: int) -> bytes:
-        """The row without its end; it leaves the last column free, because some terminals wrap."""
+        """The row, without a line end.
+
+        The last column stays free, because some terminals wrap there.
+        """
         from rich.text import Text
 
         room = max(0, min(columns, COLUMNS_MAX) - 1)
@@ -151,13 +155,13 @@ class StatusLine:
 
 
 class _Utf8(io.StringIO):
-    """A file of this encoding: rich draws its bars with the encoding's own characters."""
+    """A file with the encoding UTF-8: rich chooses the characters of its bars by the encoding."""
 
     encoding = "utf-8"
 
 
 class _Ascii(io.StringIO):
-    """The same for a terminal without UTF-8."""
+    """A file for a terminal without UTF-8."""
 
     encoding = "ascii"
 

@@ -1,4 +1,4 @@
-"""The last lines of a run: each replica's outcome, and the first cause of a bad end.
+"""The last lines of a run: each replica's outcome, and the first cause of a failure.
 
 Not here: a failure's cause as text (core/agent/failures.py).
 """
@@ -31,11 +31,12 @@ def summary_lines(
     is_told: bool = False,
     is_part: bool = False,
 ) -> list[str]:
-    """The report, line by line. ``is_told``: another node has that of the job in the same output.
+    """The report, line by line.
 
-    ``is_part``: there are other nodes, which may train on when this one leaves.
-    ``account``: the lighthouse's. Without it, or if no quorum ever stood, the lost time is what
-    this agent has seen itself.
+    ``is_told``: another node has written the job's report to the same output. ``is_part``: there
+    are other nodes, which may continue to train when this one leaves. ``account``: the lighthouse's
+    account. Without it, or if there never was a quorum, the lost time is the time that this agent
+    has counted itself.
     """
     lines = []
     if ending.exit_code != 0:
@@ -90,7 +91,7 @@ def _slot_line(slot: SlotSummary, lost_s: float) -> str:
 def _what_failed(
     slots: tuple[SlotSummary, ...], log_dir: Path, incidents: IncidentRecords | None
 ) -> list[str]:
-    """The last incident or, without a record of the lighthouse, what this agent knows itself."""
+    """The last incident or, without a record of the lighthouse, the facts that this agent has."""
     lines = _first_cause(slots, log_dir)
     if incidents is None or incidents.last is None or not lines:
         return lines

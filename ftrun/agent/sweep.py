@@ -1,7 +1,7 @@
 """No process outlives the job (P1): finds the job's processes, and kills no others (P3).
 
-A process belongs to the job if it descends from one of the job's processes, or if it carries the
-job's random marker in its environment. Signals go by pidfd, after a check of the start time.
+A process belongs to the job if it descends from one of the job's processes, or if its environment
+has the job's random marker. Signals are sent by pidfd, after a check of the start time.
 
 Not here: when to sweep (spawner.py, tcp_stores.py, fleet.py).
 """
@@ -20,22 +20,25 @@ from ftrun.base.linux import ProcessRow
 RESCAN_S = 0.2
 TRACKER = "from multiprocessing.resource_tracker import "
 TRACKER_S = 2.0
-"""Python's resource tracker may take so long to remove the semaphores and the shared memory of the
-processes that were killed: it ends when all of them have."""
+"""The time that Python's resource tracker gets to remove the semaphores and shared memory of killed
+processes. It ends after the last of them.
+"""
 DESCRIPTORS_HELD_BACK = 8
-"""A sweep reads /proc and holds a pidfd of each process it waits for: with few, in more rounds."""
+"""A sweep reads /proc and holds one pidfd per process; with few descriptors it takes more
+rounds.
+"""
 
 Selection = Callable[[], list[ProcessRow]]
 
 
 def kill_all(selection: Selection, deadline_s: float) -> list[int]:
-    """SIGKILL all that ``selection`` finds, again and again, until it finds nothing.
+    """Send SIGKILL to all processes that ``selection`` finds, until it finds none.
 
-    Repeated because a process may fork between one listing and its death. Python's resource
+    This is repeated because a process may fork between its listing and its death. Python's resource
     trackers end by themselves, or are killed after ``TRACKER_S``.
 
     Returns:
-        The pids that are left when ``deadline_s`` has passed: stuck in the kernel.
+        The pids that are left after ``deadline_s``: they are stuck in the kernel.
     """
     began = clock.now()
     deadline = began + deadline_s
@@ -53,7 +56,7 @@ def kill_all(selection: Selection, deadline_s: float) -> list[int]:
 
 
 def hold_back_descriptors() -> tuple[int, ...]:
-    """Descriptors that a guard closes before it sweeps, so that the sweep has enough (P1)."""
+    """Reserve descriptors that a guard closes before a sweep, so that it has enough (P1)."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     return tuple(os.open(os.devnull, flags) for _ in range(DESCRIPTORS_HELD_BACK))
 
@@ -61,9 +64,9 @@ def hold_back_descriptors() -> tuple[int, ...]:
 def job_processes(
     guard_id: str, root_pid: int, spare: frozenset[int], spare_guards: Collection[str] = ()
 ) -> list[ProcessRow]:
-    """The descendants of ``root_pid`` and all carriers of the marker, without ``spare``.
+    """The descendants of ``root_pid`` and all processes with the marker, without ``spare``.
 
-    ``spare_guards``: carriers of these other markers are no part of the job.
+    ``spare_guards``: processes with one of these other markers do not belong to the job.
     """
     rows = linux.process_rows()
     descendants = linux.descendants(rows, {root_pid})
@@ -77,10 +80,10 @@ def job_processes(
 
 
 def owned_processes(incarnation: str) -> list[ProcessRow]:
-    """The processes of one incarnation of a replica group: its workers and all that they started.
+    """The processes of one incarnation of a replica group: its workers and their descendants.
 
-    Every worker carries its incarnation in its environment, and so do its forks, whatever their
-    session or parent is.
+    Every worker has its incarnation in its environment. So do its forks, whatever their session or
+    parent is.
     """
     rows = linux.process_rows()
     marker = f"{OWNER_NAME}={incarnation}".encode()
@@ -90,7 +93,7 @@ def owned_processes(incarnation: str) -> list[ProcessRow]:
 
 
 def is_tracker(pid: int) -> bool:
-    """Whether this is Python's resource tracker of ``multiprocessing``."""
+    """True if this is the resource tracker of Python's ``multiprocessing``."""
     return TRACKER in linux.command_line(pid)
 
 

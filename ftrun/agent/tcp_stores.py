@@ -1,12 +1,13 @@
 """The store process: the node's TCPStores, and the third guard.
 
-TCPStores have threads, and the spawner must never have any, so they live here: one store for the
-rendezvous of the quorums' process groups, and one per incarnation of a replica group for
-MASTER_ADDR and MASTER_PORT. All bind port 0 and publish theirs, unless --master-port names one.
+TCPStores have threads, which the spawner must never have, so the stores are in this process: one
+for the rendezvous of the quorums' process groups, and one per incarnation of a replica group for
+MASTER_ADDR and MASTER_PORT. Each binds port 0 and publishes its port, unless --master-port sets
+one.
 
-The store process is the guard of last resort (P1): the spawner's parent, and a subreaper. When
-agent and spawner are both gone, the remaining processes are its descendants, and it kills them. Not
-here: which group gets which store (fleet.py).
+The store process is the guard of last resort (P1): it is the spawner's parent and a subreaper. When
+the agent and the spawner have both ended, the remaining processes are its descendants, and it kills
+them. Not here: which group gets which store (fleet.py).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Guards:
 
 
 class StoreProcess:
-    """Holds the stores and watches both guards; the process ends when ``run`` returns."""
+    """Holds the stores and watches both other guards. The process ends when ``run`` returns."""
 
     def __init__(self, channel: Channel, host: str, guard_id: str, guards: Guards) -> None:
         self._channel = channel
@@ -52,11 +53,11 @@ class StoreProcess:
         self._guard_id = guard_id
         self._guards = guards
         self._stores: dict[str, Any] = {}
-        self._unmade: dict[str, Any] = {}  # the world's store, until a world is made there
+        self._unmade: dict[str, Any] = {}  # the world's store, until a world is created there
         self._leaves = False
 
     def run(self) -> None:
-        """Serve until the spawner is gone and the agent is gone or closes its end; then sweep."""
+        """Serve until the spawner and the agent (or its channel) have ended; then sweep."""
         held_back = sweep.hold_back_descriptors()
         linux.look_names_up_in_files_only()
         self._open("quorum")
@@ -80,7 +81,7 @@ class StoreProcess:
             sweep.kill_all(self._whole_job, SWEEP_DEADLINE_S)
 
     def _serve(self) -> bool:
-        """Carry out the agent's requests. False: the agent's end is closed."""
+        """Carry out the agent's requests. False: the agent has closed its channel."""
         for frame in self._channel.receive():
             if frame.message["op"] == "leave":
                 self._leaves = True
@@ -104,9 +105,9 @@ class StoreProcess:
         self._send({"op": "store", "name": name, "port": store.port})
 
     def _look(self) -> None:
-        """Tell the agent once of a world that a process other than a worker has made.
+        """Report once to the agent that a process other than a worker has created a world.
 
-        A worker's own world of all replicas leaves no such key (inject/zero_edit/world/).
+        A worker's own world of all replicas has no such key (inject/zero_edit/world/).
         """
         store = self._unmade.get(WORLD_STORE)
         if store is not None and any(store.check([key]) for key in WORLD_KEYS):
@@ -114,7 +115,7 @@ class StoreProcess:
             self._send({"op": "other world"})
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Send to the agent; if it is gone, the spawner or the sweep ends this process."""
+        """Send to the agent. If the agent has ended, the spawner or the sweep ends this process."""
         try:
             self._channel.send(message)
         except OSError:
@@ -126,7 +127,7 @@ class StoreProcess:
 
 
 def _why_no_store(host: str, error: Exception) -> str:
-    """One line for the agent: the first of torch's text, whose rest is a backtrace."""
+    """One line for the agent: the first line of torch's text, without the backtrace."""
     words = getattr(error, "strerror", None) or str(error).strip().partition("\n")[0]
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
@@ -136,12 +137,12 @@ def _why_no_store(host: str, error: Exception) -> str:
 
 
 def open_store(host: str, port: int) -> Any:
-    """A TCPStore that listens on ``host`` alone; torch's own socket would use every interface.
+    """A TCPStore that listens on ``host`` only; torch's own socket would use every interface.
 
     ``port`` 0: any.
 
     Raises:
-        OSError, RuntimeError: the system's refusal, or torch's.
+        OSError, RuntimeError: the system or torch refuses.
     """
     from torch._C._distributed_c10d import TCPStore
 
@@ -160,7 +161,7 @@ def open_store(host: str, port: int) -> Any:
 
 
 def _see_that_there_is_room() -> None:
-    """Fail here, because torch without a descriptor retries for minutes and prints backtraces.
+    """Check the descriptors first: torch without one retries for minutes and prints backtraces.
 
     Raises:
         OSError: this process may not open as many descriptors as a store needs.

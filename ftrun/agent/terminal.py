@@ -1,15 +1,15 @@
-"""The terminal: workers' output in lines with prefixes, or as it comes, and ftrun's own lines.
+"""The terminal: workers' output, as prefixed lines or unchanged, and ftrun's own lines.
 
-A job of one worker has its output here byte for byte, so that a prompt without a newline is there
-to be answered. In larger jobs each line begins with its worker's name.
+The output of a job with one worker is passed on byte for byte, so that people see a prompt without
+a newline. In larger jobs each line begins with its worker's name.
 
-A thread behind a bounded queue writes, so that a stopped terminal (Ctrl-S) delays no worker: lines
-that do not fit are in the log files only, and a line counts them. All output is written if it goes
-to a file, or if it is that of the only worker and goes to a pipe, as it would be without ftrun: so
-a slow disk or reader delays those workers.
+A thread with a bounded queue writes, so that a stopped terminal (Ctrl-S) delays no worker. Lines
+that do not fit are only in the log files, and a line counts them. No output is dropped if it goes
+to a file, or if it is the output of the only worker and goes to a pipe, as without ftrun. There a
+slow disk or reader delays the workers.
 
-Not here: the workers' pipes (logs.py), files (copies.py, logs/disk.py), the agent's sentences
-(console.py), the row under all of it (under_line.py).
+Not here: the workers' pipes (logs.py), files (copies.py, logs/disk.py), the agent's own lines
+(console.py), the row under the output (under_line.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUEUE_BYTES_MAX = 8 << 20
 FLUSH_TIMEOUT_S = 2.0
 ERASE_TIMEOUT_S = 0.5
 READER_TIMEOUT_S = 3600.0
-"""How long the end of the only worker's output waits for a reader that takes no byte."""
+"""At the end of the only worker's output: how long to wait for a reader that takes no byte."""
 WRITE_BYTES = 1 << 16
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
@@ -38,9 +38,9 @@ _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 class Terminal:
     """Standard output and standard error of ftrun.
 
-    ``copies``: takes the same lines to files. ``reader``: the replica and the rank of the worker
+    ``copies``: writes the same lines to files. ``reader``: the replica and the rank of the worker
     that reads from the terminal. ``last_event``: ftrun's own last line. ``node``: this node's name,
-    if the output is shared with other nodes: ftrun's own lines about this one begin with it.
+    if other nodes write to the same output: then ftrun's own lines about this node begin with it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Terminal:
             self._out = _Writer(out_fd, is_lossless=_is_lossless(out_fd, prefixes))
 
     def wants_lines(self, group_rank: int, *, error: bool) -> bool:
-        """Whether this stream of this worker is shown or copied in lines."""
+        """True if this stream of this worker is shown or copied in lines."""
         shown = self.prefixes and self.streams.shows(group_rank, error=error)
         return shown or (self.copies is not None and self.copies.wants(error=error))
 
@@ -83,7 +83,10 @@ class Terminal:
         error: bool,
         in_any_case: bool = False,
     ) -> None:
-        """Lines of a worker's output; ``in_any_case``: they are nowhere else."""
+        """Show lines of a worker's output.
+
+        ``in_any_case``: show them even if the stream is not selected.
+        """
         if not lines:
             return
         label = self.streams.label(replica_id, group_rank)
@@ -99,7 +102,7 @@ class Terminal:
     def worker_bytes(
         self, group_rank: int, data: bytes, *, error: bool, in_any_case: bool = False
     ) -> None:
-        """Output of a worker as it came, if the terminal shows it so."""
+        """Show a worker's output unchanged, if the terminal shows it without prefixes."""
         shown = self.streams.shows(group_rank, error=error) or in_any_case
         if self.prefixes or not shown:
             return
@@ -108,9 +111,9 @@ class Terminal:
         self._writer(error=error).put(data, data.count(b"\n"))
 
     def event_line(self, text: str, *, of_job: bool = False) -> None:
-        """One line of ftrun's own, on stderr, because stdout is the script's.
+        """Write a line of ftrun's own, to stderr, because stdout belongs to the script.
 
-        ``of_job``: it is not about this node alone.
+        ``of_job``: the line is not about this node alone.
         """
         self.last_event = text
         label = "ftrun:" if of_job or not self.node else f"ftrun {self.node}:"
@@ -122,20 +125,23 @@ class Terminal:
             self.copies.own_line(text)
 
     def show_line(self, render: Render) -> None:
-        """Show a row under all other output from now on; standard error must be a terminal."""
+        """Show a row under all other output from now on. Standard error must be a terminal."""
         self._error.line = UnderLine(self._err_fd, render)
         self.refresh_line()
 
     def refresh_line(self) -> None:
-        """The row, or the terminal's size, may be another one now."""
+        """Draw the row again: its content, or the terminal's size, may have changed."""
         self._error.touch()
 
     def pause_line(self, *, paused: bool) -> None:
-        """Erase the row, and return when it is erased; or draw it again."""
+        """Erase the row, and return once it is erased; or draw it again."""
         self._error.pause(paused=paused)
 
     def note_open_line(self, replica_id: str, group_rank: int, *, is_open: bool) -> None:
-        """A worker has begun a line, and not ended it: a prompt, if it reads from the terminal."""
+        """A worker has begun a line and not ended it.
+
+        It is a prompt if it reads from the terminal.
+        """
         if (replica_id, group_rank) == self.reader:
             self._hold_line(is_open)
 
@@ -146,21 +152,23 @@ class Terminal:
             self.refresh_line()
 
     def json_line(self, text: str) -> None:
-        """One line for programs, on stderr, without a label."""
+        """Write a line for programs to stderr, without a label."""
         self._error.put(f"{text}\n".encode(), 1)
 
     def when_room(self, callback: Callable[[], None], *, error: bool) -> bool:
-        """True if a worker must wait for a reader; the call back comes when it need not."""
+        """True if a worker must wait for a reader; ``callback`` is called when it need not any
+        more.
+        """
         return self._writer(error=error).when_room(callback)
 
     def close(self) -> None:
-        """Write what is queued, as long as it may take: see ``_Writer.close``."""
+        """Write the queue, for the time that ``_Writer.close`` allows."""
         self._out.close()
         if self._error is not self._out:
             self._error.close()
 
     def hurry(self) -> None:
-        """Wait for no reader any more."""
+        """Stop waiting for readers."""
         for writer in (self._out, self._error):
             writer.hurry()
 
@@ -175,7 +183,7 @@ class Terminal:
 
 
 class _Writer:
-    """A thread and its queue for one descriptor. ``is_lossless``: nothing may be left out.
+    """A thread and its queue for one descriptor. ``is_lossless``: nothing may be dropped.
 
     ``line``: the row under the output, or None.
     """
@@ -196,7 +204,7 @@ class _Writer:
         self.thread.start()
 
     def put(self, data: bytes, lines: int) -> None:
-        """Queue ``data``, or count its lines if it does not fit."""
+        """Queue ``data``; if it does not fit, drop it and count its lines."""
         with self._condition:
             if not self._is_lossless and self.queued + len(data) > QUEUE_BYTES_MAX:
                 self.skipped += max(1, lines)
@@ -208,13 +216,13 @@ class _Writer:
             self._condition.notify_all()
 
     def touch(self) -> None:
-        """Look at the row again."""
+        """Have the thread check the row again."""
         with self._condition:
             self._is_touched = self.line is not None
             self._condition.notify_all()
 
     def pause(self, *, paused: bool) -> None:
-        """Erase the row and wait for that, but not long for a terminal that stands still."""
+        """Erase the row and wait for it, at most ``ERASE_TIMEOUT_S``; or draw it again."""
         line = self.line
         if line is None:
             return
@@ -229,7 +237,7 @@ class _Writer:
         return self._is_writing or (self.line is not None and self.line.is_drawn)
 
     def when_room(self, callback: Callable[[], None]) -> bool:
-        """True if the queue must not grow; then the call back comes once it is half empty."""
+        """True if the queue must not grow. Then ``callback`` is called once it is half empty."""
         with self._condition:
             if not self._is_lossless or self.queued < QUEUE_BYTES_MAX:
                 return False
@@ -237,7 +245,9 @@ class _Writer:
             return True
 
     def close(self) -> None:
-        """Write the queue for some seconds, or while a reader reads if nothing may be lost."""
+        """Write the queue: for ``FLUSH_TIMEOUT_S``, or as long as the reader reads if it is
+        lossless.
+        """
         self.pause(paused=True)
         with self._condition:
             self._is_closed = True
@@ -250,7 +260,7 @@ class _Writer:
             self.thread.join(FLUSH_TIMEOUT_S)
 
     def hurry(self) -> None:
-        """End a ``close`` that waits."""
+        """End a ``close`` that is waiting."""
         with self._condition:
             self._hurries = True
             self._condition.notify_all()
@@ -258,7 +268,7 @@ class _Writer:
     def _wait_for_reader(self) -> None:
         gives_up = False
         while self.queued and not self._hurries and not gives_up:
-            # Every write notifies, so that only a reader that stands still lets the time pass.
+            # Every write notifies, so the timeout expires only if the reader takes nothing.
             gives_up = not self._condition.wait(READER_TIMEOUT_S)
 
     def _append(self, data: bytes) -> None:
@@ -280,7 +290,7 @@ class _Writer:
             self._done(len(data))
 
     def _take(self) -> bytes:
-        """The queued pieces that one write takes."""
+        """The queued chunks for the next write."""
         parts = [self._queue.popleft()]
         size = len(parts[0])
         while self._queue and size < WRITE_BYTES:
@@ -310,7 +320,7 @@ def flush_python_streams() -> None:
 
 
 def _write(fd: int, data: bytes) -> None:
-    """Write all of ``data``; a reader that is gone (``ftrun … | head``) costs the output only."""
+    """Write all of ``data``; if the reader has gone (``ftrun … | head``), drop the rest."""
     view = memoryview(data)
     while view:
         try:
@@ -320,14 +330,14 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _is_lossless(fd: int, prefixes: bool) -> bool:
-    """Whether all output must get there: into a file, or from the only worker into a pipe."""
+    """True if no output may be dropped: into a file, or from the only worker into a pipe."""
     with contextlib.suppress(OSError):
         return stat.S_ISREG(os.fstat(fd).st_mode) or not (prefixes or os.isatty(fd))
     return False
 
 
 def _is_same_file(one: int, other: int) -> bool:
-    """Whether both descriptors write to one place, so that their order is to be kept."""
+    """True if both descriptors write to one place, so that the order of their output is kept."""
     try:
         return os.path.samestat(os.fstat(one), os.fstat(other))
     except OSError:

@@ -1,8 +1,8 @@
 """``--event-log-handler console``: the run's events as lines of JSON on stderr.
 
-A line has the fields of torchrun's events, so that a program that reads those can read these: name,
-source, timestamp in milliseconds, metadata of scalars. Not here: which names the option takes
-(config/torchrun.py), incidents (agent/incidents.py).
+A line has the fields of torchrun's events, so that the same programs can read it: name, source,
+timestamp in milliseconds, metadata of scalars. Not here: the option's values (config/torchrun.py),
+incidents (agent/incidents.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Scalar = str | int | float | bool | None
 
 
 class TypedEvents:
-    """Turns the supervisor's instructions into events. ``write``: takes one line; None: nobody."""
+    """Turns the supervisor's instructions into events.
+
+    ``write``: takes a line; None: write none.
+    """
 
     def __init__(self, job_id: str, write: Callable[[str], None] | None) -> None:
         self._job_id = job_id

@@ -1,14 +1,14 @@
-"""A row of ftrun's own under everything else on a terminal: drawn, erased, out of the way.
+"""A row of ftrun's own under all other output on a terminal: drawn, erased, hidden.
 
-The row is written where the cursor is, and the cursor goes back to the row's first column. Before
-any other output the row is erased, and drawn again after it, in the same write. So there is nothing
-to restore, however ftrun ends: no mode of the terminal is changed, and a row that a terminal has
-wrapped at a resize is erased whole. The row is not there
+The row is written at the cursor, and the cursor returns to the row's first column. A write of other
+output first erases the row and then draws it again, in the same write. So there is nothing to
+restore, however ftrun ends: no mode of the terminal is changed, and a row that a terminal has
+wrapped at a resize is erased whole. The row is hidden:
 
 - while a line has begun and not ended: a prompt, a progress bar;
 - while a worker that reads from the terminal has shown a prompt, until it has written a whole line;
-- for good once a program moves the cursor by itself: it draws a screen of its own;
-- while ftrun is in the background, or about to be stopped (Ctrl-Z).
+- permanently once a program moves the cursor, because it draws its own screen;
+- while ftrun is in the background, or is about to be stopped (Ctrl-Z).
 
 Not here: the text of the row (status_line.py), the thread that writes (terminal.py).
 """
@@ -28,14 +28,16 @@ REST = b"\x1b[K"
 COLUMNS_MIN = 10
 CODE_BYTES_MAX = 16
 _MOVES = re.compile(rb"\x1b(\[[0-9;?]*[^0-9;?mK]|[78cDEM])")
-"""A code that moves the cursor or changes a mode: all but colours and the erasing of a row."""
+"""A code that moves the cursor or changes a mode: all codes but colours and the erasing of a
+row.
+"""
 
 Render = Callable[[int], bytes]
 """The row for a terminal with this number of columns."""
 
 
 class UnderLine:
-    """The row on one terminal. For the thread that writes there, but for the attributes.
+    """The row on one terminal. Only the terminal's thread calls ``around``.
 
     ``is_held``: a prompt waits for its answer. ``is_paused``: draw nothing.
     """
@@ -52,7 +54,7 @@ class UnderLine:
         self._last = b""
 
     def around(self, data: bytes) -> bytes:
-        """``data`` as it is to be written, with the row under it."""
+        """The bytes to write for ``data``, with the row under it."""
         self._note(data)
         row = self._row()
         if row is None:
@@ -72,7 +74,7 @@ class UnderLine:
             self._tail = data[-CODE_BYTES_MAX:]
 
     def _row(self) -> bytes | None:
-        """The row now; None: it is not to be there."""
+        """The row now; None if it is hidden."""
         if self.is_held or self.is_paused or self._is_in_line or self._has_gone:
             return None
         try:
@@ -84,15 +86,16 @@ class UnderLine:
 
 
 def wants_line(settings: RunSettings, out_fd: int = 1, err_fd: int = 2) -> bool:
-    """Whether there is a terminal for the row that nobody else writes to.
+    """True if there is a terminal for the row, and no other program writes to it.
 
-    With standard output in a pipe, its reader may write to the terminal, as ``ftrun … | tee``. A
-    program that launches a run has the terminal to itself: ftrun is in another session then.
+    If standard output is a pipe, its reader may write to the terminal, as in ``ftrun … | tee``. A
+    program that launches a run has the terminal to itself, because ftrun is in another session
+    then.
     """
     if not settings.status_line or os.environ.get("TERM", "") in ("", "dumb"):
         return False
     with contextlib.suppress(OSError):
-        os.tcgetpgrp(err_fd)  # an error, if it is no terminal of this session
+        os.tcgetpgrp(err_fd)  # an error if it is no terminal of this session
         if os.isatty(out_fd):
             return os.path.samestat(os.fstat(out_fd), os.fstat(err_fd))
         shown = Path(f"/proc/self/fd/{out_fd}")

@@ -1,6 +1,6 @@
-"""The agent's view for the program that launched it: each event, instruction and start.
+"""The events that the program that launched an agent can watch: each event, instruction and start.
 
-Not here: who watches (launching/reporter.py), what an event means (core/agent/).
+Not here: the watchers (launching/reporter.py), the meaning of an event (core/agent/).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ftrun.core.ids import WorkerKey
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """A worker's process runs."""
+    """A worker's process has started."""
 
     key: WorkerKey
     pid: int
@@ -26,7 +26,7 @@ Watch: TypeAlias = Callable[[Event | Instruction | WorkerStarted], None]
 
 
 def unwatched(fact: Event | Instruction | WorkerStarted) -> None:
-    """The watch of an agent that was started from a command line."""
+    """The watch of an agent that was started from a command line: does nothing."""
 
 
 def both(one: Watch, other: Watch) -> Watch:

@@ -1,7 +1,8 @@
 """The resources that each worker uses: processor time, memory, and its GPU's memory and time.
 
-Read in a thread of the ResourceWatch (resources.py), because a driver may not answer. What cannot
-be read is None. Not here: how often it is read (resources.py), what is shown of it (status/).
+A thread of the ResourceWatch (resources.py) reads them, because a driver may not answer. A value
+that cannot be read is None. Not here: how often they are read (resources.py), how they are shown
+(status/).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import WorkerFacts
 
 SHARE_OVER_S = 0.5
-"""The least time over which a share of a processor is told: its clock ticks come 100 a second."""
+"""The least interval over which a processor share is computed; the clock has 100 ticks a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
-    """A worker that runs. ``device``: as CUDA_VISIBLE_DEVICES has it; "" without a GPU."""
+    """A worker that runs. ``device``: its CUDA_VISIBLE_DEVICES; "" without a GPU."""
 
     key: WorkerKey
     pid: int
@@ -29,7 +30,10 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """The processor time of one process, until then. ``share``: of a core, shortly before."""
+    """The processor time of one process until ``at``.
+
+    ``share``: its share of a core before that.
+    """
 
     pid: int
     cpu_s: float
@@ -38,7 +42,10 @@ class _Spent:
 
 
 class WorkerMeter:
-    """Measures a node's workers again and again; a share of a processor is that since before."""
+    """Measures a node's workers repeatedly.
+
+    A processor share is the share since the last measurement.
+    """
 
     def __init__(self) -> None:
         self._spent: dict[WorkerKey, _Spent] = {}
@@ -46,7 +53,7 @@ class WorkerMeter:
     def measure(
         self, processes: Iterable[WorkerProcess], gpus: Sequence[Gpu]
     ) -> tuple[WorkerFacts, ...]:
-        """One entry for each process that still runs; what is remembered is of those only."""
+        """One entry for each process that still runs. Processes that have ended are forgotten."""
         found, spent = [], {}
         for process in processes:
             facts, now = self._measure(process, gpus)
@@ -95,7 +102,7 @@ class WorkerMeter:
 
 
 def _device(name: str, gpu: Gpu | None) -> str:
-    """``cuda:3`` by the driver's index, where that is known."""
+    """``cuda:3`` by the driver's index if it is known; otherwise ``device`` as it is named."""
     if not name:
         return "cpu"
     return f"cuda:{name if gpu is None else gpu.index}"

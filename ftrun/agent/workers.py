@@ -1,9 +1,9 @@
 """The agent's Unix socket: frames to and from its workers.
 
-A connection counts once its first frame, a WorkerHello, has the job's token and names a worker
+A connection is accepted once its first frame, a WorkerHello, has the job's token and names a worker
 that this agent runs, with the pid that the kernel reports. Any other connection is closed.
 
-Not here: what the messages mean (shell.py, core/).
+Not here: the meaning of the messages (shell.py, core/).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WorkerListener(Protocol):
         """``key`` has connected."""
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        """The last connection of ``key`` is closed, and was not cut by us."""
+        """The last connection of ``key`` is closed, and the agent did not cut it."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """A message of FromWorker, a FailureReport, a NoManager, an AnotherForm or a Beat."""
@@ -61,7 +61,7 @@ class WorkerServer:
         self._server = await loop.create_unix_server(lambda: _Link(self), str(self.path))
 
     def send(self, replica_id: str, incarnation: str, message: object) -> int:
-        """Send to every connected worker of an incarnation; returns to how many."""
+        """Send to every connected worker of an incarnation; return their number."""
         keys = [
             key
             for key in self._links
@@ -96,14 +96,14 @@ class WorkerServer:
     # Callbacks of the links.
 
     def opened(self, link: _Link) -> bool:
-        """False: too many connections."""
+        """Register a connection. False: there are too many."""
         if len(self._open) >= CONNECTIONS_MAX:
             return False
         self._open.add(link)
         return True
 
     def greeted(self, link: _Link, hello: WorkerHello, pid: int) -> bool:
-        """Check a WorkerHello; True makes the link count (Q7)."""
+        """Check a WorkerHello. True: the connection is accepted (Q7)."""
         if not token_matches(hello.token, self._token):
             return False
         if not self._listener.worker_known(hello.key, pid):
@@ -160,7 +160,7 @@ class _Link(asyncio.Protocol):
         self._server.closed(self, self._key)
 
     def write(self, frame: bytes) -> None:
-        """Queue a frame; a worker that does not read is cut, so that the lighthouse notices."""
+        """Queue a frame. Disconnect a worker that does not read: the lighthouse notices that."""
         assert self._transport is not None
         if self._transport.get_write_buffer_size() > OUT_BYTES_MAX:
             self.is_cut = True
@@ -169,7 +169,7 @@ class _Link(asyncio.Protocol):
             self._transport.write(frame)
 
     def close(self) -> None:
-        """End the connection after what is queued."""
+        """Close the connection after the queued frames."""
         if self._transport is not None:
             self._transport.close()
 
@@ -183,7 +183,7 @@ class _Link(asyncio.Protocol):
             return
         self._server.received(self._key, message)
         if isinstance(message, (FailureReport, NoManager, AnotherForm, Beat)):
-            # The worker waits for this end, so that its message arrives before its exit.
+            # The worker waits for the close, so that its message arrives before its exit.
             self.close()
 
     def _too_late(self) -> None:

@@ -1,6 +1,6 @@
 """The agent's end of this node's process that writes and reads snapshots (snapshots/serving.py).
 
-Not here: what is ordered of it (group_disk.py, team/), a worker's end (snapshots/process.py).
+Not here: the orders (group_disk.py, team/), the process's own end (snapshots/process.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ftrun.snapshots.serving import NAME
 
 
 class WriterLink:
-    """One connection, made when it is needed. One order at a time, in the event loop's thread."""
+    """One connection, opened on demand, for one order at a time, in the event loop's thread."""
 
     def __init__(self, runtime_dir: Path) -> None:
         self._where = runtime_dir / NAME
@@ -25,11 +25,11 @@ class WriterLink:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, kind: str, order: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        """Have an order carried out; its answer.
+        """Send an order, and return the answer.
 
         Raises:
-            PeerError: it could not be, now.
-            UserError: it can never be.
+            PeerError: it could not be carried out now.
+            UserError: it can never be carried out.
         """
         async with self._lock:
             try:
@@ -41,7 +41,7 @@ class WriterLink:
                 how = "was given up" if isinstance(error, asyncio.TimeoutError) else "has ended"
                 raise PeerError(f"the process that writes it {how}") from error
             except asyncio.CancelledError:
-                self.close()  # its answer would be taken for that of the next order
+                self.close()  # its answer would be taken for the next order's
                 raise
         if "error" in answer:
             kind_of = UserError if answer.get("is_final") else PeerError
@@ -50,16 +50,16 @@ class WriterLink:
         return found
 
     async def connect(self) -> None:
-        """Connect before it is needed: the process loads torch then.
+        """Connect ahead of time, so that the process loads torch.
 
         Raises:
-            PeerError: it does not start.
+            PeerError: the process does not start.
         """
         async with self._lock:
             await self._connected()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the order in progress, and close the connection."""
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,6 +52,7 @@ def start(
     *,
     acts_on_signals: bool = False,
     forks: bool = False,
+    is_tied: bool = False,
     **how: Any,
 ) -> subprocess.Popen[Any]:
     """Start a Python process that calls ``main`` of ``module`` with ``words`` in ``sys.argv``.
@@ -57,11 +60,16 @@ def start(
     Args:
         acts_on_signals: it is an agent or belongs to one process of the user's.
         forks: it needs to have one thread.
+        is_tied: the kernel kills it when the thread that starts it ends, also after a SIGKILL.
         how: for ``subprocess.Popen``.
 
     Raises:
         OSError: the system's refusal.
     """
+    if is_tied:
+        from ftrun.base import linux
+
+        how["preexec_fn"] = partial(linux.die_with_parent, os.getpid())
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if acts_on_signals else FOR_THE_JOB)
     try:
         # Blocked signals stay pending over the start, until ``begin`` ignores them.

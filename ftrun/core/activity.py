@@ -1,8 +1,8 @@
 """The activity of a worker's main thread, as its step machine sees it: for status and lost time.
 
 A worker reports its activity when it changes, at most once a second, with its duration until then.
-(That a script has no Manager is reported by its agent.) So others see which worker waits for which,
-and whose time is lost. Not here: what follows from it (core/lighthouse/waits.py for the lighthouse,
+(Its agent reports that a script has no Manager.) So others see which worker waits for which, and
+which time is lost. Not here: the consequences (core/lighthouse/waits.py for the lighthouse,
 core/agent/slot_state.py for an agent's account).
 """
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 LONG_S = 1.0
-"""A reduction, or a time between two steps, is reported as such once it lasts longer."""
+"""A reduction, or a time between two steps, is reported as such once it lasts longer than this."""
 STOOD_STILL_S = 3.0
 """Ticks come once a second; after this time without one, the process or machine was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A phase of the script that is no step and was announced (``ftrun.paused``), or one of its own
+    """An announced phase of the script other than a step (``ftrun.paused``), or one of its own
     collectives.
 
     ``since``: when it began, on this machine's monotonic clock.
@@ -49,19 +49,19 @@ class Activity(Enum):
 
 
 STANDING_STILL = frozenset({Activity.QUORUM, Activity.WAITING, Activity.TOO_FEW, Activity.STOPPED})
-"""The phases of a Progress in which a replica cannot train though it should: lost time."""
+"""The phases of a Progress in which a replica cannot train although it should: lost time."""
 
 FOR_PEERS = frozenset({Activity.WAITING, Activity.JOINING})
-"""It waits in a reduction. JOINING: in its first one, and it has the state that it heals to."""
+"""It waits in a reduction. JOINING: in its first one, and its state to heal to has arrived."""
 
 IN_A_WAIT = FOR_PEERS | {Activity.COLLECTIVE}
-"""It waits for peers, in a reduction or in a collective of the script's own."""
+"""It waits for peers, in a reduction or in a collective of the script."""
 
 BY_INTENTION = frozenset({Activity.PAUSED, Activity.ENDING})
-"""Its loop stands, and is to: an announced pause, the end of the script."""
+"""Its loop stands still by intention: an announced pause, the end of the script."""
 
 REACHES_NO_LATER = frozenset({Activity.TOO_FEW, Activity.ENDING})
-"""It stands at a step that is not committed as things are: others have to join at this one."""
+"""It is in a step that cannot be committed yet: others must join at this step."""
 
 NOT_ITS_OWN = frozenset(
     {

@@ -1,4 +1,4 @@
-"""The words for failures and for what follows them, which agents and the lighthouse share.
+"""The words for failures and for their consequences, which agents and the lighthouse share.
 
 Not here: how a failure is recognised (core/agent/failures.py), how failures become one incident
 (core/books/incidents.py).
@@ -18,10 +18,10 @@ PEER = "peer lost"
 NOT_STARTED = "not started"
 UNHEALTHY = "unhealthy node"
 CORRUPTION = "silent corruption"
-"""Its parameters were its peers', and no longer are."""
+"""Its parameters were equal to its peers', and are not any more."""
 NODE = "node lost"
 GIVEN_UP = "given up"
-"""The lighthouse had no answer in time; the agent's evidence tells more, if any comes."""
+"""The lighthouse had no answer in time. The agent's evidence has more, if it arrives."""
 
 CONSEQUENCES = frozenset({PEER, GIVEN_UP})
 """Kinds that follow from another failure, if there is one at the same time."""
@@ -35,23 +35,27 @@ ENDED = "ended"
 NOT_KNOWN = "not known"
 """The verdicts of an incident; ``ENDED``: the job ended before anything else could follow.
 
-``NOT_KNOWN``: the lighthouse was away when something followed, and nobody is left to ask.
+``NOT_KNOWN``: the lighthouse was away when something followed, and no agent is left to ask.
 """
 
 ENDING_VERDICTS = frozenset({WILL_NOT_HELP, CRASH_LOOP, BUDGET_SPENT})
 """The verdicts by which an agent gives a replica up."""
 
 BY_SCRIPT = "script"
-"""The kind of an end whose exit code is the first cause's own, and none of ftrun's."""
+"""The kind of an end whose exit code is the first cause's own, not one of ftrun's."""
 
 ALL_LEFT = "all have left"
-"""The kind of an end at which nobody has finished or failed: all nodes were asked to leave."""
+"""The kind of an end at which no replica has finished or failed: all nodes were asked to leave."""
 
 DIVERGED = "has diverged"
-"""The cause of a replica begins so whose state is not its peers': its loop does not stand still."""
+"""The begin of the cause of a replica whose state is not its peers': its loop does not stand
+still.
+"""
 CORRUPTED = "is corrupted"
-"""So does the cause of one whose parameters were altered by something that is not the script."""
+"""The begin of the cause of a replica whose parameters were altered, but not by the script."""
 HEAL, STOP, REPORT = "heal", "stop", "report"
-"""What follows then (``--on-corruption``)."""
+"""The reactions to that (``--on-corruption``)."""
 TOGETHER = "begins again with"
-"""That of a replica whose process groups were those of one that has ended before the first step."""
+"""The begin of the cause of a replica that shared process groups with one that has ended before the
+first step.
+"""

@@ -1,17 +1,17 @@
 """The forms in which ftrun runs a script under ``--replicas``, and the way from one to another.
 
-A script under ``--inject auto`` begins *open*: its world is that of all replicas, and what it makes
-decides. Making torch's DistributedDataParallel takes it: it heals per step. Naming ftrun's own
-classes makes it explicit, in the same process. Where that is too late, or the script cannot be
-carried, the run ends all its workers and begins again in a fixed form. A script that begins again
-as explicit is still *watched*: it must make a Manager. No other form asks for one more, so a run
-begins again twice at most.
+A script under ``--inject auto`` begins *open*: its world has all replicas, and its first choice
+decides. If it makes torch's DistributedDataParallel, it heals per step. If it uses ftrun's own
+classes, it becomes explicit, in the same process. If that is too late, or ftrun cannot follow the
+script, the run ends all its workers and begins again in a fixed form. A script that begins again as
+explicit is still *watched*: it must make a Manager. No other form can lead to a further one, so a
+run begins again twice at most.
 
-What cannot be followed only while a rank is away needs no other form. If a state of the job is held
-outside its workers, all replicas begin again from there, in the form that they have (``TOGETHER``).
-If they come to the same before a step is committed, or if no state is held, it is ``ONE_WORLD``.
+If ftrun cannot follow the script only while a rank is away, no other form is needed. If a state of
+the job is held outside its workers, all replicas resume from there, in their form (``TOGETHER``).
+If the same happens before a step is committed, or if no state is held, the form is ``ONE_WORLD``.
 
-Not here: what is observed (inject/zero_edit/attaching.py), what a form means for the settings
+Not here: what is observed (inject/zero_edit/attaching.py), the effect of a form on the settings
 (config/forms.py).
 """
 
@@ -20,25 +20,26 @@ from __future__ import annotations
 from enum import Enum
 
 AUTO = "auto"
-"""``--inject`` of an open script."""
+"""The ``--inject`` of an open script."""
 WATCHED = "watched"
-"""Of one that has begun again as explicit. Nobody can give it."""
+"""The form of a script that has begun again as explicit. Users cannot choose it."""
 
 
 MEMORY = "memory"
-"""One replica group, whose workers are replaced from memory. Nobody can give it."""
+"""One replica group, whose workers are replaced from memory. Users cannot choose it."""
 
 
 UNFIT = "unfit"
-"""Asked for in place of a form: the script cannot run in the one that the user has given."""
+"""Reported in place of a form: the script cannot run in the form that the user has chosen."""
 
 
 class Form(Enum):
-    """``EXPLICIT``: the script makes its Manager itself. ``DDP``: it is unmodified, and heals.
+    """The form in which the workers of a run train.
 
-    ``ONE_WORLD``: one group of all workers, which restarts as a whole: as under torchrun.
-    ``TOGETHER``: as it was, all replicas together, from a state that is held. ``RESIZED``: as it
-    was, on another number of nodes; no script asks for it.
+    ``EXPLICIT``: the script makes its Manager itself. ``DDP``: the script is unmodified, and heals.
+    ``ONE_WORLD``: one group of all workers, which restarts as a whole, as under torchrun.
+    ``TOGETHER``: the same form, all replicas together, from a state that is held. ``RESIZED``: the
+    same form on another number of nodes; no script asks for it.
     """
 
     EXPLICIT = "explicit"
@@ -49,6 +50,6 @@ class Form(Enum):
 
 
 def parse(text: str) -> Form | None:
-    """The form of this name; None: there is none."""
+    """The form with this name; None: there is none."""
     forms = (form for form in Form if form is not Form.RESIZED)
     return next((form for form in forms if form.value == text), None)

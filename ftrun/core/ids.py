@@ -58,7 +58,7 @@ def replica_order(replica_id: str) -> tuple[int, int, str]:
 class Attempt:
     """One try to bring a quorum into force: the fence of the control plane (Q2).
 
-    Compares as (quorum_id, attempt): a receiver never acts on a lower one than it has seen.
+    Ordered as (quorum_id, attempt): a receiver never acts on a lower one than it has seen.
     """
 
     quorum_id: int
@@ -91,14 +91,14 @@ class StateId:
     """The state of a replica before it begins ``step``: equal ids mean bitwise equal state (S1).
 
     ``lineage`` is a hash chain (hex) over the tags of the steps committed. A fresh replica whose
-    weights were never compared starts a chain of its own (see ``fresh_lineage``).
+    weights were never compared starts its own chain (see ``fresh_lineage``).
     """
 
     step: int
     lineage: str
 
     def committed(self, tag: Tag) -> StateId:
-        """The state after the step that was reduced under ``tag`` was committed."""
+        """The state after the commit of the step that was reduced under ``tag``."""
         return StateId(self.step + 1, extend_lineage(self.lineage, tag))
 
     def __str__(self) -> str:
@@ -115,19 +115,18 @@ def extend_lineage(lineage: str, tag: Tag) -> str:
 
 
 def later_lineage(lineage: str, managers: int) -> str:
-    """The first lineage of a Manager before which its process had so many others.
+    """The first lineage of a Manager whose process had ``managers`` other Managers before.
 
-    Their weights are other ones than those of the first Managers, also where all replicas promise
-    equal ones.
+    Their weights differ from those of the first Managers, even if all replicas promise equal ones.
     """
     return _digest(f"{lineage}|later|{managers}") if managers else lineage
 
 
 def fresh_lineage(incarnation: str) -> str:
-    """A lineage unlike every other, of weights that only one replica holds: all but one heal.
+    """A lineage unlike every other, for weights that only one replica holds: all but one heal.
 
-    torchft calls this ``init_sync``: at the first quorum every replica but the donor loads
-    the donor's weights.
+    torchft calls this ``init_sync``: at the first quorum every replica but the donor loads the
+    donor's weights.
     """
     return _digest(f"fresh|{incarnation}")
 
@@ -138,7 +137,7 @@ SHARED_LINEAGE = _digest("shared")
 
 @dataclass(frozen=True, slots=True)
 class OfIncarnation:
-    """What is about one incarnation of a slot: a message, or an instruction."""
+    """A message or an instruction about one incarnation of a slot."""
 
     replica_id: str
     incarnation: str

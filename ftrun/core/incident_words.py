@@ -1,7 +1,7 @@
 """An incident's record (docs/INCIDENTS.md) as text for people: one line, or a block.
 
 The record may come from another version's file, so a field that is missing is left out. Pure
-functions. Not here: where records are (agent/incidents.py, ftrun/tools/explain/).
+functions. Not here: where records are stored (agent/incidents.py, ftrun/tools/explain/).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _pid(worker: Record) -> str:
 
 
 def _known_of(part: Record, worker: Record) -> list[str]:
-    """Facts that belong to the cause; a SIGKILL without a known sender is called just that."""
+    """Facts about the cause. A SIGKILL without a known sender is described as that."""
     if worker.get("memory"):
         return [f"out of memory: {worker['memory']}"]
     if worker.get("signal") == SIGKILL and part.get("kind") == kinds.SIGNAL:
@@ -109,9 +109,10 @@ def _quoted(title: str, text: Any, lines_max: int) -> list[str]:
 
 
 def _last_lines(text: Any) -> list[str]:
-    """The end of the output; of a crash the stacks that faulthandler has printed, from their top.
+    """The end of the output; after a crash, the stacks that faulthandler has printed, from their
+    top.
 
-    Its last lines are the names of all extension modules.
+    The last lines of a crash are the names of all extension modules.
     """
     rows = text.rstrip().splitlines() if isinstance(text, str) else []
     starts = [at for at, row in enumerate(rows) if row.startswith(FATAL)]
@@ -125,7 +126,7 @@ def _last_lines(text: Any) -> list[str]:
 
 
 def _script_frames(rows: list[str]) -> list[str]:
-    """The stacks without the frames below a script, by which ftrun runs it; --json has them."""
+    """The stacks without the frames below a script, with which ftrun runs it; --json has them."""
     return [row for row in rows if not any(name in row for name in BELOW_SCRIPT)]
 
 

@@ -36,7 +36,7 @@ class Member:
 
     @property
     def key(self) -> tuple[str, str]:
-        """This life of the group."""
+        """The replica id and the incarnation."""
         return self.replica_id, self.incarnation
 
 
@@ -45,14 +45,14 @@ class Quorum:
     """The replica groups that train together, and the state that they begin with.
 
     ``members`` are ordered by ``replica_order``; a member's index is its replica_rank. ``store`` is
-    the ``host:port`` of the TCPStore in which the process groups meet. ``step`` and ``state`` are
-    what every member holds when it begins its first step here; a member that does not hold
-    ``state`` heals. In a quorum that comes by a switch both are None until the switch is confirmed;
-    then ``step`` is the step of the switch. ``newcomers`` are the members that heal.
-    ``recomputes``: groups of several workers that compute the step under way again, because not all
-    of their workers can repair it. ``standing``: by rank, so many operations of the step under way
-    are complete in each group, and scripts have their results: these stand. What follows goes out
-    again, and all commit the step under the attempt ``stands_as``, of the same members.
+    the ``host:port`` of the TCPStore in which the process groups meet. Every member holds ``step``
+    and ``state`` when it begins its first step here; a member that does not hold ``state`` heals.
+    In a quorum of a switch both are None until the switch is confirmed; then ``step`` is the step
+    of the switch. ``newcomers`` are the members that heal. ``recomputes``: groups of several
+    workers that compute the step under way again, because not all of their workers can repair it.
+    ``standing``: by rank, the number of operations of the step under way that are complete in each
+    group and whose results scripts have: these stand. The operations after them are issued again,
+    and all commit the step under the attempt ``stands_as``, of the same members.
 
     ``base`` and ``left`` are set only between an agent and the lighthouse, where a quorum is sent
     as a difference (protocol/quorums.py). No other code receives such a record.
@@ -78,15 +78,17 @@ class Quorum:
 
     @property
     def repaired_tag(self) -> Tag | None:
-        """The tag under which all commit the step that some ranks repair; None: under its own."""
+        """The tag under which all commit the step that some ranks repair; None: the step's own
+        tag.
+        """
         return None if self.stands_as is None else Tag(self.stands_as, self.first_step)
 
     def has_same_members(self, other: Quorum) -> bool:
-        """Whether the same incarnations are in both, perhaps by other processes."""
+        """Whether both have the same incarnations, perhaps with other processes."""
         return [x.key for x in self.members] == [x.key for x in other.members]
 
     def kept_by(self, rank: int) -> int:
-        """So many operations of the step under way stand at this rank."""
+        """The number of operations of the step under way that stand at this rank."""
         return self.standing[rank] if self.stands_as is not None else 0
 
     @property

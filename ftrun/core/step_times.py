@@ -1,10 +1,10 @@
 """How long a loop's last steps have taken, and from when on the next one is too long.
 
-Only the steps of one process count, because the next one may run on another machine. A time that
-was no step, for example a heal or an announced pause, is left out. A worker measures its own steps
-and reports them (``Progress``). An agent measures those of its workers' reports, because a script
-without a Manager has no other. Not here: what follows for a loop that stands still
-(core/lighthouse/standstill.py, core/agent/loop_watch.py).
+Only the steps of one process count, because the next process may run on another machine. A time
+that was no step, for example a heal or an announced pause, is left out. A worker measures its own
+steps and reports them (``Progress``). An agent measures them from its workers' reports, because a
+script without a Manager has no other measurement. Not here: the consequences for a loop that stands
+still (core/lighthouse/standstill.py, core/agent/loop_watch.py).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import deque
 
 STEPS_KEPT = 32
 STEPS_MIN = 3
-"""With fewer known steps nothing is learned: the first ones compile and fill caches."""
+"""With fewer known steps there is no limit: the first ones compile and fill caches."""
 LONGEST_TIMES = 2.0
-"""A loop that now and then takes a long step has at least this multiple of the longest one."""
+"""A step may take at least this multiple of the longest one so far."""
 
 
 class StepTimes:
@@ -65,5 +65,7 @@ class StepTimes:
 
 
 def longest_limit_s(factor: float, least_s: float, usual_s: float, longest_s: float) -> float:
-    """How long a step may take, if steps usually take ``usual_s``, and the longest one did so."""
+    """How long a step may take, if steps usually take ``usual_s``, and the longest
+    ``longest_s``.
+    """
     return max(least_s, factor * usual_s, LONGEST_TIMES * longest_s)

@@ -7,11 +7,11 @@ that the receiver misunderstands could break an invariant. Not here: the message
 from __future__ import annotations
 
 PROTOCOL_VERSION = 7
-"""Raised by every change after which an older peer would misunderstand a message."""
+"""Raised by every change that an older peer would misunderstand."""
 
 
 def unlike_version(version: int, peer: str) -> str:
-    """The reason why ``peer``, which has ``version``, cannot take part; "": it can."""
+    """Why ``peer``, which has ``version``, cannot take part; "": it can."""
     if version == PROTOCOL_VERSION:
         return ""
     age = "an older" if version < PROTOCOL_VERSION else "a newer"

@@ -78,9 +78,10 @@ def install(rows: Sequence[Row], directory: Path) -> None:
         venv.create(directory, with_pip=True)
     stamp = directory / "installed"
     known = set(stamp.read_text().splitlines()) if stamp.exists() else set()
-    if not known:
+    tree = f"ftrun of {ROOT}"
+    if tree not in known:  # it may have been made by another tree
         _pip(directory, BASE)
-        known.add("")
+        known = {x for x in known if not x.startswith("ftrun of ")} | {tree}
     needs = sorted({need for row in rows for need in row.needs} - known)
     plain = [need for need in needs if not need.endswith("--no-deps")]
     alone = [need.removesuffix("--no-deps").strip() for need in needs if need not in plain]

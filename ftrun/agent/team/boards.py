@@ -1,8 +1,8 @@
-"""A node's end of the words that the nodes of one group tell each other when a worker is lost.
+"""A node's part in the exchange of board words between the nodes of a group.
 
-Not here: which words travel, and which count (core/replay/mirroring.py), the board itself
-(snapshots/board.py), what follows from it (core/replay/settling.py in the workers, mending.py in
-the lead).
+Not here: which words are sent, and which count (core/replay/mirroring.py), the board itself
+(snapshots/board.py), the consequences (core/replay/settling.py in the workers, mending.py in the
+lead).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ftrun.snapshots.group_memory import GroupMemory
 
 LOOK_S = 0.05
 SOON_S = 0.002
-"""While a worker is replaced."""
+"""The interval while a worker is replaced."""
 
 
 class Boards:
-    """Of one incarnation at a time. In the event loop's thread.
+    """The exchange for one incarnation at a time. Runs in the event loop's thread.
 
     Args:
-        of: the memory of an incarnation; None: there is none, so far or any more.
-        send: gets words for the other nodes.
+        of: returns the memory of an incarnation; None: there is none yet, or not any more.
+        send: called with words for the other nodes.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Boards:
         self._look()
 
     def end(self) -> None:
-        """It is over."""
+        """The incarnation is over."""
         self._incarnation = ""
         if self._timer is not None:
             self._timer.cancel()
@@ -59,7 +59,7 @@ class Boards:
         self._look()
 
     def came(self, words: GroupWords) -> GroupWords | None:
-        """Words of other nodes have come; returns those that count."""
+        """Words of other nodes have arrived. Returns those that count."""
         if words.incarnation != self._incarnation:
             return None
         rows = [Row(*astuple(rank)) for rank in words.ranks]
@@ -78,7 +78,9 @@ class Boards:
         return GroupWords(self._incarnation, self._mirror.number, ranks)
 
     def tell(self) -> None:
-        """Send what the other nodes lack, now: this node's memory may be free at the next look."""
+        """Send what the other nodes lack, now: this node's memory may be freed before the next
+        look.
+        """
         memory = self._of(self._incarnation)
         if memory is not None:
             news = self._mirror.news([memory.board.row(rank) for rank in memory.here])

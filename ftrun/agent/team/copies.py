@@ -1,7 +1,7 @@
-"""The lead's part of its group's memory snapshots: rounds of copies, and where all go on.
+"""The lead's part of its group's memory snapshots: rounds of copies, and the step to resume at.
 
-Each node has the states of its own ranks (keeping.py). Here is known what all have, and the hands
-get their orders. Not here: when a round is due, and from which step all go on
+Each node has the states of its own ranks (keeping.py). The lead knows what all nodes have, and
+sends the hands their orders. Not here: when a round is due, and at which step all resume
 (core/replay/copying.py).
 """
 
@@ -32,16 +32,16 @@ from ftrun.snapshots.board import Word
 
 REPORT_EVERY_S = 0.5
 LACKS_S = 10.0
-"""A node that has reported nothing for so long keeps no states."""
+"""A node that has not reported for this long keeps no states."""
 
 
 class SpannedMemory(MemorySnapshots):
-    """Of a group on several nodes, of which this one leads. One incarnation at a time.
+    """The memory of a group on several nodes that this one leads. One incarnation at a time.
 
     Attributes:
-        keeping: this node's own states and copies; ``started``: by incarnation, the order that its
-            workers were started with.
-        spanned: ``disk``.
+        keeping: this node's own states and copies.
+        started: by incarnation, the order with which its workers were started.
+        spanned: the same as ``disk``.
     """
 
     keeping: Keeping
@@ -56,7 +56,7 @@ class SpannedMemory(MemorySnapshots):
         self._reports: dict[str, m.RanksKept] = {}
         self._due = 0
         self._reported_at = 0.0
-        self._silent: dict[str, float] = {}  # since when each node has a place, and tells nothing
+        self._silent: dict[str, float] = {}  # since when each node has had a place without a report
         self._tasks: set[asyncio.Task[None]] = set()
         self._boards = Boards(self.of, hands.order)
         self.on_over = self._boards.tell
@@ -79,9 +79,9 @@ class SpannedMemory(MemorySnapshots):
 
     def free(self, incarnation: str) -> None:
         """See MemorySnapshots."""
-        is_latest = incarnation == self._incarnation  # another may have begun
+        is_latest = incarnation == self._incarnation  # another one may have begun
         if is_latest:
-            self.keeping.report(incarnation)  # its last states may go to the disk
+            self.keeping.report(incarnation)  # its last states may still go to the disk
         super().free(incarnation)
         if is_latest:
             self._boards.end()
@@ -89,7 +89,7 @@ class SpannedMemory(MemorySnapshots):
 
     @property
     def lacks_states(self) -> bool:
-        """A node has come after the others have read what all begin from."""
+        """Whether a node has joined after the others have read the snapshot that all begin from."""
         readers = None if self.spanned is None else self.spanned.readers
         return readers is not None and not readers.issuperset(self._hands.ranks_of_nodes())
 
@@ -104,7 +104,7 @@ class SpannedMemory(MemorySnapshots):
     # ------------------------------------------------------------ from the nodes
 
     def has(self, node_id: str, report: m.RanksKept) -> None:
-        """A node, perhaps this one, tells what it has."""
+        """A node, perhaps this one, reports which states it has."""
         if report.incarnation != self._incarnation:
             return
         self._reports[node_id] = report
@@ -118,14 +118,16 @@ class SpannedMemory(MemorySnapshots):
             self.elsewhere[report.incarnation] = Stored(pinned, clock.now())
 
     def say(self, node_id: str, words: m.GroupWords) -> None:
-        """Words of a node's ranks: for this node's board, and for those of all others."""
+        """Words of a node's ranks have arrived: write them to this node's board, and forward
+        them.
+        """
         found = self._boards.came(words)
         for other in self._hands.ranks_of_nodes() if found is not None else ():
             if found is not None and other not in (node_id, self._hands.own_id):
                 self._hands.order_at(other, found)
 
     def gone(self, node_id: str) -> None:
-        """A node is lost, with all that it had."""
+        """A node is lost, and its states too."""
         self._reports.pop(node_id, None)
         self._copying.gone(node_id)
         if self.spanned is not None:
@@ -147,7 +149,7 @@ class SpannedMemory(MemorySnapshots):
         return Kept(Generation(0, max(one.steps)), max(one.steps), reached)
 
     def decree(self, incarnation: str, number: int, dead: int) -> None:
-        """See MemorySnapshots; all nodes do so."""
+        """See MemorySnapshots. All nodes carry it out."""
         super().decree(incarnation, number, dead)
         self._hands.order(m.GroupDecree(incarnation, number, dead if dead >= 0 else None))
         self._boards.raised(number)
@@ -165,7 +167,7 @@ class SpannedMemory(MemorySnapshots):
         return replace(seen, boundary=step, waits=waits)
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
-        """See MemorySnapshots; all nodes do so."""
+        """See MemorySnapshots. All nodes carry it out."""
         restored = self._copying.restore(boundary, clock.now())
         sources = {rank: self._source(rank, node) for rank, node in restored.items()}
         nodes = sorted({self._hands.name_of(node) for node in restored.values()})
@@ -176,7 +178,7 @@ class SpannedMemory(MemorySnapshots):
                 theirs = tuple(sources[rank] for rank in ranks if rank in sources)
                 order = m.RewindRanks(self.started[incarnation], number, boundary, theirs)
                 self._hands.order_at(node, order)
-        self._due = 0  # a node that has come has not got the word
+        self._due = 0  # a new node has not received the word
         self.keeping.drop_later(incarnation, boundary)
         super().rewind(incarnation, number, boundary)
         self._boards.raised(number)
@@ -190,7 +192,7 @@ class SpannedMemory(MemorySnapshots):
     # ------------------------------------------------------------ in the course of time
 
     def _tick(self, incarnation: str) -> None:
-        """Tell the hands which steps begin with a state, and begin rounds."""
+        """Send the hands the steps that begin with a state, and begin rounds."""
         memory, now = self.of(incarnation), clock.now()
         if memory is None:
             return
@@ -211,7 +213,9 @@ class SpannedMemory(MemorySnapshots):
             self._tell_who_lacks(now)
 
     def _tell_who_lacks(self, now: float) -> None:
-        """Of a node without memory for its states nothing is told here, and nobody copies."""
+        """Report nodes without memory for their states: they do not report, and no round can
+        begin.
+        """
         silent = (x for x in self._copying.places if x not in self._reports)
         self._silent = {node: self._silent.get(node, now) for node in silent}
         lacking = [node for node, since in self._silent.items() if now >= since + LACKS_S]

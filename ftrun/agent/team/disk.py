@@ -1,8 +1,8 @@
 """The lead's part of its group's snapshots on a disk, which all nodes share.
 
 Each node writes and reads its own ranks' parts (storing.py). Not here: which nodes must have
-answered, and what follows (core/replay/parts.py), which step all nodes hold
-(core/replay/copying.py), when a snapshot is due (core/worker/group_snapshots.py).
+answered, and the result (core/replay/parts.py), which step all nodes hold (core/replay/copying.py),
+when a snapshot is due (core/worker/group_snapshots.py).
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ DROP_LIMIT_S = 60.0
 
 
 class Hands(Protocol):
-    """What is asked of the lead (lead.py)."""
+    """The lead's methods that are used here (lead.py)."""
 
     @property
     def own_id(self) -> str:
-        """Of this node."""
+        """The id of this node."""
 
     @property
     def is_complete(self) -> bool:
-        """No node of the group is missing."""
+        """Whether no node of the group is missing."""
 
     def ranks_of_nodes(self) -> dict[str, range]:
         """The ranks of each node, in order."""
 
     def name_of(self, node_id: str) -> str:
-        """For people."""
+        """The node's name, for people."""
 
     def order(self, message: ToHand) -> None:
         """Send to every hand."""
@@ -58,9 +58,10 @@ class Hands(Protocol):
 
 
 class SpannedDisk(GroupDisk):
-    """Of a group on several nodes. ``copying``: gives the rounds of the group's present life.
+    """The snapshots of a group on several nodes.
 
-    ``readers``: the nodes that have read what the group begins from; None: it begins from nothing.
+    ``copying``: returns the rounds of the group's present life. ``readers``: the nodes that have
+    read the snapshot that the group begins from; None: it begins from none.
     """
 
     storing: Storing
@@ -95,7 +96,7 @@ class SpannedDisk(GroupDisk):
     # ------------------------------------------------------------ as GroupDisk
 
     async def fill(self, memory: GroupMemory | None, replica_id: str, incarnation: str) -> int:
-        """See GroupDisk; on all nodes."""
+        """See GroupDisk. All nodes read."""
         self.readers = None
         return await super().fill(memory, replica_id, incarnation)
 
@@ -104,7 +105,7 @@ class SpannedDisk(GroupDisk):
         return replace(self._in_memory(memory), step=self._copying().at_own_nodes())
 
     def _in_memory(self, memory: GroupMemory) -> InMemory:
-        """See GroupDisk: what all nodes hold."""
+        """See GroupDisk: the step that all nodes hold."""
         copying = self._copying()
         step = copying.pinned if self._hands.is_complete else None
         return InMemory(step, copying.is_sound, all(memory.board.all(Word.OVER)))
@@ -113,7 +114,7 @@ class SpannedDisk(GroupDisk):
         """See GroupDisk."""
         copying, limit_s = self._copying(), self.plan.schedule(clock.now()).limit_s
         copying.is_taken = True
-        step = max(step, copying.pinned or step)  # another write may have been waited for
+        step = max(step, copying.pinned or step)  # there may have been a wait for another write
         order = self._order(memory, incarnation) | {"step": step}
         try:
             draft = str((await self.link.ask(BEGIN, order, limit_s))["draft"])
@@ -121,13 +122,13 @@ class SpannedDisk(GroupDisk):
             write = WriteRanks(incarnation, step, draft, limit_s)
             for node in parts.ask(list(self._hands.ranks_of_nodes())):
                 self._order_at(node, write)
-            await asyncio.sleep(0)  # this node holds it too
+            await asyncio.sleep(0)  # after this, this node holds the step too
             copying.is_taken = False
             await asyncio.wait_for(self._all_have(parts), limit_s)
             self._raise(parts)
             return await self.link.ask(MERGE, order, limit_s)
         except (FtrunError, asyncio.TimeoutError) as error:
-            with contextlib.suppress(PeerError):  # its process has ended: the next one removes it
+            with contextlib.suppress(PeerError):  # its process is gone: the next one removes it
                 await self.link.ask(DROP, {}, DROP_LIMIT_S)
             if isinstance(error, FtrunError):
                 raise

@@ -1,9 +1,9 @@
 """The lead's gRPC server for its hands: one stream each, with the token, and TLS if it is given.
 
-A node that may become a lead has its door from its start on: while it leads nobody, hands that come
-are asked to try again.
+A node that may become a lead runs this server from its start. While it leads no group, hands that
+connect are asked to try again.
 
-Not here: streams (protocol/serving.py), what a hand's message does (lead.py).
+Not here: streams (protocol/serving.py), the effect of a hand's message (lead.py).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ftrun.protocol.tls import TlsFiles
 
 
 class Door(StreamServer):
-    """Serves at one address. ``streams``: of the hands that have said hello.
+    """Serves at one address. ``streams``: those of the hands that have sent their hello.
 
-    ``listener``: who leads here; None: nobody does now. ``token``: of the team.
+    ``listener``: the lead on this node; None: it leads no group now. ``token``: of the team.
     """
 
     what = "lead"
@@ -38,19 +38,21 @@ class Door(StreamServer):
     )
 
     ping_s = 0.5
-    """While all train nothing is sent to a hand. Only what is sent shows its kernel's silence."""
+    """While all train nothing is sent to a hand. Without pings its kernel's silence would not be
+    seen.
+    """
 
     def __init__(self, token: str, tls: TlsFiles) -> None:
         self.listener: Host | None = None
         self._count = 0
         self.streams: dict[str, Session] = {}
         self._are_gone = asyncio.Event()
-        # Read once: the files of a certificate of one life are not kept.
+        # Read once: the files of a certificate for one life are not kept.
         credentials = cache(partial(tls.server_credentials, grpc)) if tls else None
         super().__init__(token, self._attach, credentials)
 
     async def start(self, host: str, port: int = 0) -> int:
-        """Listen; returns the port. Port 0: any.
+        """Listen. Returns the port. Port 0: any.
 
         Raises:
             RuntimeError: the port is taken.
@@ -65,7 +67,7 @@ class Door(StreamServer):
         await super().stop()
 
     async def dismiss(self) -> None:
-        """Send what is queued, and end all streams: nobody leads here now."""
+        """Send what is queued, and end all streams: this node leads no group now."""
         self.listener = None
         for stream in self.streams.values():
             stream.close("it was sent away")

@@ -1,8 +1,8 @@
 """A hand: this node's workers of a group that another node's agent leads.
 
-It connects, takes a place, and carries out the lead's orders in their order. Its workers live no
-longer than the stream: when that ends they are killed, and the hand offers itself again. Not here:
-what is decided (the lead's supervisor, core/teams/), the lead's end (lead.py).
+It connects, takes a place, and carries out the lead's orders in the order of their arrival. Its
+workers do not outlive the stream: when that ends they are killed, and the hand offers itself again.
+Not here: the decisions (the lead's supervisor, core/teams/), the lead's end (lead.py).
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from ftrun.protocol.rpc import Connected, Disconnected, LighthouseConnection, Re
 
 REMIND_S = 10.0
 PLACE_SHOWN_S = 5.0
-"""Without a place for so long, a line says that this node waits for one."""
+"""After this time without a place, a line reports that this node waits for one."""
 LEASES_PER_TIMEOUT = 5
 LEAVE_MARGIN_S = 15.0
-"""How much longer than the grace a node that was asked to stop waits for the lead's word."""
+"""How much longer than the grace period a node that was asked to stop waits for the lead's
+answer.
+"""
 HANDSHAKE, CLOSED = "Tls handshake failed", "Socket closed"
-"""gRPC's words."""
+"""Parts of gRPC's error texts."""
 BACK_S = 3.0
-"""How long a lead that is gone may take to come back where no restart is left for it."""
+"""How long the hand waits for a lost lead if the lead has no restart left."""
 
 
 class Hand:
@@ -70,16 +72,16 @@ class Hand:
         self._was_placed = self._is_leaving = False
         self._gives_up_at = clock.now() + rendezvous.connect_timeout_s
         self._shown_at: float | None = None
-        # A lead that a registrar has told of comes up at about the same time.
+        # A lead that a registrar has named starts at about the same time.
         self._speaks_at = clock.now() + (PLACE_SHOWN_S if setup.settings.workers_per_node else 0.0)
         self._why = "it does not answer"
         self._is_connected = False
         self._waits_since: float | None = None
         self.job_has_ended = False
-        """False: this node ends alone."""
+        """Whether the job has ended; otherwise this node ends alone."""
 
     async def run(self) -> EndAgent:
-        """Serve to the end of the job; nothing of it runs here any more then."""
+        """Serve until the job's end. After that none of its processes run here."""
         rules = self._settings.signal_rules()
         catch_signals(rules, self._signalled)
         preempt, file = self._settings.preempt_file, None
@@ -110,16 +112,16 @@ class Hand:
                 self._launch.end()
 
     def stop(self, why: EndAgent) -> None:
-        """End what runs here: the node is to be something else, or to end."""
+        """End what runs here: the node gets another place, or ends."""
         if why.exit_code:
             self._say(f"This node is a hand of {self._address} no more: {why.reason}.")
-        self._connection.drop(why.reason)  # nothing is left to say, and its lead may be gone
+        self._connection.drop(why.reason)  # nothing is left to send, and the lead may be gone
         self._end(why.exit_code, why.reason)
 
     # ------------------------------------------------------------ the stream
 
     async def _obey(self) -> None:
-        """Carry out what comes, one by one: a place that is left takes a moment."""
+        """Carry out orders one by one, because leaving a place takes a moment."""
         while True:
             message = await self._orders.get()
             match message:
@@ -213,7 +215,7 @@ class Hand:
         )
 
     async def _watch(self) -> None:
-        """Ask for leases, and end when nobody can be reached any more."""
+        """Ask for leases, and end when the lead has been out of reach for too long."""
         interval_s = self._settings.heartbeat_timeout_s / LEASES_PER_TIMEOUT
         while True:
             await asyncio.sleep(min(1.0, interval_s))
@@ -235,7 +237,7 @@ class Hand:
             )
 
     def _park(self) -> None:
-        """There is time: have a spawner with all imports and standbys when a place comes."""
+        """There is time: prepare a spawner with all imports and standbys for the next place."""
         settings, machine = self._settings, self._setup.machine
         if self._launch is None:
             empty(self._setup.runtime_dir)
@@ -274,7 +276,7 @@ class Hand:
         )
 
     async def _leave_place(self, *, ends_well: bool = False) -> None:
-        """Returns when nothing of it runs, also if whoever left it before was cancelled."""
+        """Return when none of its processes run, even if an earlier call was cancelled."""
         place, self._place = self._place, None
         if place is not None:
             self._closing = self._loop.create_task(place.close(ends_well=ends_well))
@@ -295,7 +297,7 @@ class Hand:
             self._leave(name, rules.exit_code(number), number, is_notice=is_notice)
 
     def _leave(self, reason: str, code: int, number: int, *, is_notice: bool = True) -> None:
-        """Ask the lead to stop the group; without a place there is nothing to stop."""
+        """Ask the lead to stop the group. Without a place the node simply ends."""
         self._is_leaving = True
         if self._place is None:
             self._end(code, reason)
@@ -316,13 +318,13 @@ class Hand:
 
 
 def empty(runtime_dir: Path) -> None:
-    """Make the directory anew: a spawner removes it when it ends."""
+    """Create the directory again: a spawner removes it when it ends."""
     shutil.rmtree(runtime_dir, ignore_errors=True)
     runtime_dir.mkdir(mode=0o700)
 
 
 def cause(words: str) -> str:
-    """The part of gRPC's words about a try that says something; of TLS with what to do."""
+    """The part of gRPC's text about a failed try that helps; for TLS, with the remedy."""
     last = words.removesuffix(": OK").rpartition(": ")[2]
     if last == CLOSED:
         return f"{last}: perhaps it has TLS, which --tls-ca turns on here"

@@ -1,10 +1,10 @@
-"""The certificate of a node's door: made for this life of the node, and known by its bytes.
+"""The certificate of a node's server for hands: made for one life of the node.
 
-A node's own certificate (``--tls-cert``) is a client's. So its door shows one that it has made
-itself, which travels to its hands through the registrar, whose connections have TLS and the token.
-A hand trusts that certificate and no other; the door lets in whom the job's authority knows.
+A node's own certificate (``--tls-cert``) is a client's. So its server shows one that the node has
+made itself, which its hands receive through the registrar, whose connections have TLS and the
+token. A hand trusts that certificate alone. The server accepts clients of the job's authority.
 
-Imported only where TLS is used. Not here: the authority's files (protocol/tls.py).
+Imported only if TLS is used. Not here: the authority's files (protocol/tls.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ftrun.protocol.tls import TlsFiles
 
 VALID = timedelta(days=3650)
 SKEW = timedelta(days=1)
-"""Clocks of machines differ."""
+"""A margin for the clocks of different machines."""
 
 
 def make_identity(directory: Path, host: str, ca: Path | None) -> tuple[TlsFiles, str]:
-    """The files of a door at ``host``, in a directory of its own; and its certificate as text.
+    """The files of a server at ``host``, in ``directory``; and its certificate as text.
 
-    ``ca``: the authority of those who are let in.
+    ``ca``: the authority of the clients that are accepted.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ftrun node")])
@@ -64,7 +64,7 @@ def make_identity(directory: Path, host: str, ca: Path | None) -> tuple[TlsFiles
 
 
 def trusting(tls: TlsFiles, directory: Path, certificate: str) -> TlsFiles:
-    """A hand's files for one lead's door."""
+    """A hand's files for the server of one lead."""
     path = directory / "lead.pem"
     path.write_text(certificate)
     return TlsFiles(tls.cert, tls.key, path)

@@ -1,11 +1,12 @@
-"""What a node of a group on several nodes has in memory: its ranks' states, and copies of others'.
+"""The states in the memory of a group's node: those of its own ranks, and copies of others'.
 
-The states of its own ranks are its workers'. Here they are held while they are copied, and until
-those of a newer step are on all nodes. Each node lets those with the job's token read what it has::
+Its workers write the states of its own ranks. This module holds them while they are copied, and
+until the states of a newer step are on all nodes. Each node serves its states to holders of the
+job's token::
 
-    GET /generations/<incarnation>/<rank>/<step>    the notes of the rank's set-up, then its state
+     GET /generations/<incarnation>/<rank>/<step>    the notes of the rank's set-up, then its state
 
-Not here: which step, and who copies from whom (core/replay/copying.py), the lead's part
+Not here: which step, and which node copies from which (core/replay/copying.py), the lead's part
 (copies.py), the memory itself (snapshots/group_memory.py).
 """
 
@@ -37,15 +38,18 @@ FIELD = "x-ftrun-generation"
 FETCH_TIMEOUT_S = 600.0
 LOOK_S = 0.02
 AT_ONCE = 4
-"""States that are read at a time, of a node that comes in a lost one's place."""
+"""How many states a node that replaces a lost one reads at a time."""
 NOTES_BYTES_MAX = 128 << 20
 PIECE_BYTES = 4 << 20
 
 
 class Keeping:
-    """Of one incarnation at a time. In the event loop's thread; what takes time has threads.
+    """The states of one incarnation at a time.
 
-    ``tell``: gets what is there. ``notes``: the directory of the workers' notes of their set-up.
+    Runs in the event loop's thread; slow work in threads.
+
+    ``tell``: called with a report of the states. ``notes``: the directory of the workers' notes of
+    their set-up.
     """
 
     def __init__(
@@ -75,7 +79,7 @@ class Keeping:
         self._server.find = self._find
 
     def close(self) -> None:
-        """Serve nothing, and hold nothing."""
+        """Stop serving, and release everything."""
         self._end_links()
         self._background.shutdown(cancel_futures=True)
         self._restoring.shutdown(cancel_futures=True)
@@ -83,11 +87,11 @@ class Keeping:
         self._forget()
 
     def let_go(self) -> None:
-        """Hold nothing of an incarnation that is over."""
+        """Release everything of an incarnation that is over."""
         self._of("")
 
     def report(self, incarnation: str, copied: int | None = None, reason: str = "") -> None:
-        """Tell what is there of an incarnation, if anything."""
+        """Report the states of an incarnation, if there are any."""
         memory = self._of(incarnation)
         if memory is None:
             return
@@ -104,7 +108,7 @@ class Keeping:
     # ------------------------------------------------------------ copies of another node's states
 
     async def keep(self, order: KeepRanks) -> None:
-        """Hold the states of a step, copy others', and tell it."""
+        """Hold the states of a step, copy others', and report the result."""
         memory = self._of(order.incarnation)
         if memory is None:
             return
@@ -121,7 +125,7 @@ class Keeping:
             except (PeerError, UserError, OSError, ValueError) as error:
                 reason = str(error) or type(error).__name__
         if memory is not self._memory or self._rewinds != number:
-            _release(held or ())  # all begin again meanwhile
+            _release(held or ())  # all resume from another step meanwhile
             return
         if held and not reason:
             _release(self._pins.pop(order.step, ()))
@@ -133,7 +137,7 @@ class Keeping:
         self.report(order.incarnation, None if reason else order.step, reason)
 
     def _is_to_come(self, memory: GroupMemory, step: int) -> bool:
-        if self._of(self._incarnation) is not memory:  # it may have ended, and its memory with it
+        if self._of(self._incarnation) is not memory:  # it may have ended, and its memory too
             return False
         known = [_steps(memory.area(rank)) for rank in memory.here]
         return any(step not in x for x in known) and all(
@@ -145,7 +149,7 @@ class Keeping:
             rank = source.group_rank
             if rank not in self._copies:
                 file = SharedMemory()
-                file.reserve(2 * memory.nbytes)  # of addresses, as that of an own rank
+                file.reserve(2 * memory.nbytes)  # of addresses, as for an own rank
                 area = Area(file, memory.nbytes)
                 area.clear()
                 self._copies[rank] = area, b""
@@ -156,7 +160,7 @@ class Keeping:
     # ------------------------------------------------------------ all begin again
 
     async def rewind(self, incarnation: str, step: int, sources: Sequence[RankSource]) -> None:
-        """Get the states that this node lacks, and drop all that is later than ``step``.
+        """Fetch the states that this node lacks, and drop all that is later than ``step``.
 
         Raises:
             PeerError, UserError, OSError: a state cannot be read, or is not what was sent.
@@ -177,14 +181,14 @@ class Keeping:
         await asyncio.gather(drop, *work)
 
     def drop_later(self, incarnation: str, step: int) -> None:
-        """As ``rewind``, of a node that has all it needs."""
+        """Like ``rewind``, for a node that lacks no state."""
         if self._of(incarnation) is not None:
             self._rewinds += 1
             self._end_links()
             self._background.submit(self._drop_later, step).result()
 
     def pin(self, incarnation: str, step: int) -> None:
-        """Hold the states of the step from which all go on."""
+        """Hold the states of the step at which all resume."""
         memory = self._of(incarnation)
         held = None if memory is None or step in self._pins else memory.hold(step)
         if held is not None:
@@ -202,7 +206,7 @@ class Keeping:
     # ------------------------------------------------------------ reading, and being read
 
     def _fetch(self, incarnation: str, source: RankSource, step: int, area: Area) -> bytes:
-        """Have a state of another node in ``area``; returns the notes of its rank."""
+        """Fetch a state from another node into ``area``. Returns the notes of its rank."""
         deadline = clock.now() + FETCH_TIMEOUT_S
         link = ProvenLink(source.address, self._key, deadline, source.certificate or None)
         self._links.add(link)
@@ -223,7 +227,7 @@ class Keeping:
             link.close()
 
     def _find(self, incarnation: str, rank: int, step: int) -> tuple[Held, bytes] | None:
-        """In the server's threads."""
+        """Find a state to serve. Runs in the server's threads."""
         memory = self._memory
         if memory is None or incarnation != self._incarnation:
             return None
@@ -238,7 +242,7 @@ class Keeping:
         return None if held is None else (held, notes)
 
     def _of(self, incarnation: str) -> GroupMemory | None:
-        """The memory of an incarnation. That of another one is let go, once it is over."""
+        """The memory of an incarnation. Another incarnation's is released, once that is over."""
         if self._fleet.memory.of(self._incarnation) is not self._memory:
             self._forget()
         memory = self._fleet.memory.of(incarnation)
@@ -260,7 +264,10 @@ class Keeping:
 
 
 class _Server(ProvenServer):
-    """``find``: what there is of a rank at a step, which it releases then; and the rank's notes."""
+    """Serves states to other nodes.
+
+    ``find``: returns a rank's state at a step, which the server releases, and the rank's notes.
+    """
 
     find: Callable[[str, int, int], tuple[Held, bytes] | None] = lambda *_: None
 

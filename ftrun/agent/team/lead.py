@@ -1,7 +1,8 @@
-"""The lead's end of its hands: who is in the team, and what goes to and comes from each.
+"""The lead's side of its hands: the members of the team, and the messages to and from each.
 
-It outlives an Agent: when the team changes its size, the next one has other settings. Not here: the
-decisions about nodes (core/teams/gathering.py), the streams (door.py), the hand (hand.py).
+It outlives an Agent: when the size of the team changes, the next Agent has other settings. Not
+here: the decisions about nodes (core/teams/gathering.py), the streams (door.py), the hand
+(hand.py).
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Lead(Host):
     """The hands of this node.
 
     ``is_complete``: workers may be started. ``gave_up``: see ``first``. ``leaver``: the hand whose
-    node was asked to stop, if one was. ``lost`` is called with the place of a hand that is lost.
-    ``port``: by which its nodes and workers come, if by one. ``ranks``: the hands' workers.
-    ``stored`` gets what became of a hand's parts of a snapshot, also when no Agent is left.
-    ``snapshots``: the directory that all nodes must share, if one.
+    node was asked to stop, if one was. ``lost``: called with the place of a lost hand. ``port``:
+    the one port for its nodes and workers, if there is one. ``ranks``: the hands' workers.
+    ``stored``: called with the result of a hand's part of a snapshot, even if there is no Agent any
+    more. ``snapshots``: the directory that all nodes must share, if there is one.
     """
 
     def __init__(
@@ -92,19 +93,19 @@ class Lead(Host):
     # ------------------------------------------------------------ its life
 
     async def first(self) -> None:
-        """Wait for the first team; ``gave_up`` has the reason if there was none in time."""
+        """Wait for the first team. ``gave_up`` has the reason if there was none in time."""
         await self._settled
 
     def interrupt(self, reason: str) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting for nodes."""
         self.gave_up = reason
         if not self._settled.done():
             self._settled.set_result(None)
 
     async def close(self, ending: e.EndAgent | None) -> None:
-        """The job has ended: tell the hands, whose exit code it is too.
+        """The job has ended: inform the hands, which get the same exit code.
 
-        None: only this team has, and the hands but the one that leaves are free.
+        None: only this team has ended, and the hands except the one that leaves are free.
         """
         self._timer.close()
         self._agent, self._is_over = None, True
@@ -117,7 +118,7 @@ class Lead(Host):
         await self._door.dismiss()
 
     def settings(self, settings: RunSettings) -> RunSettings:
-        """The settings of the next Agent, for the team that there is now."""
+        """The settings of the next Agent, for the present team."""
         self._job_id = settings.job_id
         world = first_rank(self._team, len(self._team))
         number = self._team.index(self._own)
@@ -135,7 +136,7 @@ class Lead(Host):
         self._send_places()
 
     def detach(self) -> None:
-        """It has ended."""
+        """The Agent has ended."""
         self._agent = None
 
     # ------------------------------------------------------------ for the spanning parts
@@ -146,13 +147,13 @@ class Lead(Host):
             self._send(node_id, message)
 
     def order_for(self, key: WorkerKey, message: m.ToHand) -> bool:
-        """Send to the hand that runs this worker; False: none does."""
+        """Send to the hand that runs this worker. Returns False if none does."""
         return self._send(self.ranks.node_of(key), message)
 
     def start(self, order: m.StartRanks) -> int:
-        """Have the hands start their workers of an incarnation, whose store has ``order.port``.
+        """Let the hands start their workers of an incarnation, whose store has ``order.port``.
 
-        Returns the port at which workers find it.
+        Returns the port at which workers find the store.
         """
         if self._port is not None:
             self._port.store = self._own.host, order.port
@@ -162,7 +163,7 @@ class Lead(Host):
         return order.port
 
     async def stacks(self, keys: Sequence[WorkerKey]) -> dict[WorkerKey, str]:
-        """The stacks of workers of other nodes; "" for those whose node does not answer."""
+        """The stacks of workers of other nodes; "" if their node does not answer."""
         if not keys:
             return {}
         self._requests += 1
@@ -174,7 +175,7 @@ class Lead(Host):
         return {key: one.result() if one.done() else "" for key, one in waiting.items()}
 
     def replace(self, key: WorkerKey, restarts: int) -> None:
-        """Have a worker of another node started again."""
+        """Let a worker of another node be started again."""
         node_id = self.ranks.restart(key, restarts, self._team)
         order = m.ReplaceRank(key.replica_id, key.incarnation, restarts, key.group_rank)
         if not self._send(node_id, order):
@@ -183,12 +184,12 @@ class Lead(Host):
 
     @property
     def token(self) -> str:
-        """Of the team: that of this node's own lighthouse is another one."""
+        """The team's token; the one of this node's own lighthouse differs."""
         return self._door.token
 
     @property
     def own_id(self) -> str:
-        """Of this node."""
+        """The id of this node."""
         return self._own.node_id
 
     def ranks_of_nodes(self) -> dict[str, range]:
@@ -196,7 +197,7 @@ class Lead(Host):
         return {node.node_id: ranks_of(self._team, n) for n, node in enumerate(self._team)}
 
     def name_of(self, node_id: str) -> str:
-        """For people."""
+        """The node's name, for people."""
         return next((node.words() for node in self._team if node.node_id == node_id), node_id)
 
     def order_at(self, node_id: str, message: m.ToHand) -> None:
@@ -246,11 +247,11 @@ class Lead(Host):
         self._handle(team.NodesHeard({node_id: one.heard_at for node_id, one in streams}))
 
     def hosts_silent(self, hosts: Sequence[str]) -> None:
-        """The kernel's word that these, and no others, acknowledge nothing."""
+        """By the kernel's counts these hosts, and no others, acknowledge nothing."""
         self._handle(team.HostsSilent(tuple(hosts)))
 
     def received(self, session: Session, *messages: m.FromHand) -> None:
-        """A hand's messages; those of a node without a place mean nothing."""
+        """A hand's messages. Those of a node without a place are ignored."""
         for message in messages:
             self._said(session, message)
 
@@ -339,7 +340,7 @@ class Lead(Host):
         self._set_timer()
 
     def _lose(self, lost: team.LoseNode) -> None:
-        """Its workers have ended, for all that is known here."""
+        """Treat the workers of a lost node as ended."""
         node, number, reason = lost.node, lost.number, lost.reason
         self.is_complete = self.is_complete and number is None
         self._places.pop(node.node_id, None)
@@ -356,9 +357,9 @@ class Lead(Host):
         why = f"is lost with its node {name}: {reason}"
         for key in self.ranks.of_node(node_id):
             kept, rank = self._kept(key), key.group_rank
-            is_unknown = kept is not None and kept.place is Fall.NO_GENERATION  # it has just come
+            is_unknown = kept is not None and kept.place is Fall.NO_GENERATION  # it has just joined
             if kept is not None and (is_unknown or isinstance(kept.place, Generation)):
-                kept = replace(kept, place=Fall.NODES)  # its states may be elsewhere
+                kept = replace(kept, place=Fall.NODES)  # other nodes may have its states
             end = e.WorkerExited(key.incarnation, rank, 0, KILLED, why, kept=kept)
             self._ended(key, replace(end, ago_s=ago_s))
 
@@ -384,7 +385,7 @@ class Lead(Host):
             self._agent.handle(m.EndJob(ExitCode.NO_QUORUM, reason))
 
     def _send_places(self) -> None:
-        """Tell each hand its place, unless it has it."""
+        """Send each hand its place, unless it has it already."""
         for node_id, place in places(self._team, self._own, self._job_id).items():
             if self._places.get(node_id) != place:
                 self._places[node_id] = place
@@ -413,7 +414,7 @@ class Lead(Host):
 
 
 def say(text: str, node: str = "") -> None:
-    """A line of ftrun's own, where there is no Agent with a terminal."""
+    """Print a line of ftrun, if there is no Agent with a terminal."""
     import sys
 
     print(f"ftrun {node}: {text}" if node else f"ftrun: {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Who leads a group on several nodes, and a node's part of it from start to end.
+"""The election of a group's lead, and a node's part in the group from start to end.
 
-The node that can serve the meeting place leads: that is how the nodes find each other without
-knowing more than ``--rdzv-endpoint``. Not here: an agent by itself (agent/main.py).
+The node that can serve the meeting place leads. So the nodes find each other and need only
+``--rdzv-endpoint``. Not here: an agent by itself (agent/main.py).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 ANY, LOOPBACK = "0.0.0.0", "127.0.0.1"
 Elect = Callable[[str, str, float], AbstractAsyncContextManager[str]]
-"""By a register, an address of this node and a limit: the address of the node that serves."""
+"""From a register, an address of this node and a limit: the address of the node that serves."""
 MakeAgent: TypeAlias = "Callable[[AgentSetup, Lead], Agent]"
 
 
 def open_token(rendezvous: Rendezvous) -> str:
-    """The token of a team without a secret: it keeps other jobs out, and nobody else."""
+    """The token of a team without a secret: it keeps other jobs out, but is no protection."""
     return hashlib.sha256(f"ftrun team {rendezvous.run_id}".encode()).hexdigest()
 
 
@@ -71,7 +71,7 @@ async def run_in_team(setup: AgentSetup, make: MakeAgent, elect: Elect | None = 
 async def _meeting(
     rendezvous: Rendezvous, machine: Machine, elect: Elect | None, stack: AsyncExitStack
 ) -> tuple[Rendezvous, str | None]:
-    """Where the nodes meet, and at which address this one serves that; None: another one does."""
+    """The meeting place, and the address at which this node serves it; None: another node does."""
     if not rendezvous.register:
         host = address_here(rendezvous)
         is_lead = host is not None and not (rendezvous.is_static and rendezvous.rank)
@@ -88,14 +88,14 @@ async def _meeting(
 async def _lead_at(
     setup: AgentSetup, rendezvous: Rendezvous, make: MakeAgent, host: str, door: Door
 ) -> EndAgent:
-    """Serve the meeting at this address, and lead whom it brings."""
+    """Serve the meeting place at this address, and lead the nodes that join."""
     settings, own = setup.settings, setup.settings.workers_per_replica
     node = Node("lead", socket.gethostname(), setup.machine.host, own, rendezvous.rank)
     port = TeamPort()
     # A restart of all costs more than a wait, so a silence may last as long as a dead stream's.
     shared = None if why_no_memory_snapshots(settings) else settings.snapshot_path
     lead = Lead(rendezvous, node, door, 2 * settings.heartbeat_timeout_s, port, shared)
-    # A name that means this machine alone here is another of its addresses elsewhere.
+    # A name that is a loopback name here may be another address of this machine elsewhere.
     is_own_name = is_loopback_name(rendezvous.host) and rendezvous.host != "localhost"
     try:
         await _listen(door, port, ANY if is_own_name else host, node.host, rendezvous.port)
@@ -106,7 +106,7 @@ async def _lead_at(
 
 
 async def _listen(door: Door, port: TeamPort, host: str, own: str, number: int) -> None:
-    """Let the other nodes come.
+    """Accept the other nodes.
 
     ``MASTER_ADDR`` may be another address of this node (--interface): ``own``.
 
@@ -144,7 +144,7 @@ async def _lead(setup: AgentSetup, rendezvous: Rendezvous, lead: Lead, make: Mak
 
 
 async def first_team(settings: RunSettings, lead: Lead) -> EndAgent | None:
-    """Wait for the nodes; a reason to end where too few come, or at a signal."""
+    """Wait for the nodes. Returns a reason to end if too few join, or at a signal."""
     rules, numbers = settings.signal_rules(), []
 
     def signalled(number: int) -> None:

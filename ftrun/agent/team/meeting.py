@@ -1,6 +1,7 @@
-"""Where the nodes of a group meet, as this node sees it: its own address there, the port.
+"""The meeting place of a group's nodes, as this node sees it: its own address there, the port.
 
-It is asked before anything is loaded. Not here: who leads (main.py), the port itself (port.py).
+It is needed before anything is loaded. Not here: which node leads (main.py), the port itself
+(port.py).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def with_own_address(settings: RunSettings) -> RunSettings:
     """The settings with the address at which the other nodes reach this one.
 
     Raises:
-        UserError: the meeting place's name is not known, or node 0 is to serve it and is not there.
+        UserError: the meeting place's name is not known, or node 0 must serve it and does not have
+        the address.
     """
     rendezvous = settings.rendezvous
     assert rendezvous is not None
@@ -50,7 +52,8 @@ def with_own_address(settings: RunSettings) -> RunSettings:
 def address_here(rendezvous: Rendezvous) -> str | None:
     """The numeric address of the meeting place, if it is this node's.
 
-    Debian's /etc/hosts gives a machine's own name a loopback address, at which nobody else gets.
+    Debian's /etc/hosts gives a machine's own name a loopback address, which other machines cannot
+    reach.
 
     Raises:
         UserError: the name is not known.
@@ -81,7 +84,7 @@ def free_port(host: str) -> int:
 
 
 def is_free(host: str, rendezvous: Rendezvous) -> bool:
-    """Whether this node can serve the place. Else another agent of this machine does.
+    """Whether this node can serve the place. If not, another agent of this machine does.
 
     Raises:
         UserError: node 0 has to serve it, and cannot.

@@ -1,9 +1,9 @@
 """A node of a job whose replica groups are larger than a node: its part from start to end.
 
-It offers itself to the lighthouse's registrar, and is told what to be: the lead of a group, a hand
-of another node, or neither, until it is told otherwise. What it is then ends, and what comes next
-begins. While it waits, its spawner has all imports and standbys; one that has a place has another
-spawner parked, so that the next place costs no import either.
+It offers itself to the lighthouse's registrar, which assigns its role: the lead of a group, a hand
+of another node, or neither. When the role changes, the former one ends and the next one begins.
+While the node waits, it keeps a spawner with all imports and standbys. While it has a place, it
+keeps another spawner ready, so that the next place costs no import either.
 
 Not here: which nodes make a group (core/teams/placement.py), torchrun's command (main.py), what a
 lead and a hand do (lead.py, hand.py).
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 REMIND_S = 10.0
 PARK_AFTER_S = 15.0
-"""While a group starts, nothing else should take the processor."""
+"""While a group starts, nothing else should use the processor."""
 
 
 class Member:
-    """See the module's text. ``make``: the Agent of a group that this node leads.
+    """See the module's text. ``make``: creates the Agent of a group that this node leads.
 
-    ``announce``: publishes where the lighthouse answers people, on every node of the job.
+    ``announce``: publishes the lighthouse's address for people, on every node of the job.
     """
 
     def __init__(self, setup: AgentSetup, make: MakeAgent, announce: Callable[[str], None]) -> None:
@@ -64,7 +64,7 @@ class Member:
         assert settings.workers_per_node is not None
         assert settings.lighthouse is not None
         self._settings = settings
-        # What its parts count are the workers that it has itself, until they know the group's.
+        # Until its parts know the group's workers, they count those of this node.
         self._own = replace(settings, workers_per_replica=settings.workers_per_node)
         self._setup = setup
         self._launch: SpawnerLaunch | None = setup.launch
@@ -72,7 +72,7 @@ class Member:
         self._announce = announce
         self._lighthouse = ""
         self._next_dir: Path | None = setup.runtime_dir
-        self._is_shared = AGENT_ID_NAME in os.environ  # srun has one output
+        self._is_shared = AGENT_ID_NAME in os.environ  # srun has a single output
         self._node_id = f"{socket.gethostname()[:40]}-{secrets.token_hex(8)}"
         self._door = Door(setup.token, settings.tls)
         self._address = self._certificate = ""
@@ -89,7 +89,7 @@ class Member:
         )  # fmt: skip
 
     async def run(self) -> EndAgent:
-        """Serve to the end of the job, or of this node; nothing of it runs here any more then."""
+        """Serve until the end of the job or this node. None of its processes run after that."""
         if self._settings.tls:
             self._trusted = Path(tempfile.mkdtemp(prefix="ftrun-lead-"))
         await self._open_door()
@@ -121,7 +121,7 @@ class Member:
                 shutil.rmtree(self._next_dir, ignore_errors=True)
 
     async def _open_door(self) -> None:
-        """Let hands come, once there are any."""
+        """Accept hands, once there are any."""
         host = self._setup.machine.host
         with tempfile.TemporaryDirectory(prefix="ftrun-door-") as directory:
             if self._settings.tls:
@@ -183,7 +183,7 @@ class Member:
         )
 
     def _lost_touch(self, event: Disconnected) -> None:
-        """A group goes on without the lighthouse; a node that waits says so, and gives up."""
+        """A group continues without the lighthouse. A waiting node reports it, then gives up."""
         settings, now = self._settings, clock.now()
         if self._ending is not None:
             return
@@ -216,14 +216,14 @@ class Member:
         say(text, socket.gethostname() if self._is_shared else "")
 
     def _end(self, ending: EndAgent) -> None:
-        """The first cause counts."""
+        """Note the end. The first cause counts."""
         self._ending = self._ending or ending
         self._changed.set()
 
     # ------------------------------------------------------------ what it is
 
     async def _wait(self) -> None:
-        """Be ready for a place."""
+        """Wait, ready for a place."""
         rules = self._settings.signal_rules()
 
         def signalled(number: int) -> None:
@@ -235,22 +235,22 @@ class Member:
         await self._changed.wait()
 
     def _end_idle(self, reason: str) -> None:
-        """A notice of preemption; a lead and a hand see the file by themselves."""
+        """A notice of preemption. A lead and a hand watch the file themselves."""
         if self._wanted is None:
             self._end(EndAgent(ExitCode.PREEMPTED, reason))
 
     async def _be(self, place: m.TeamPlace) -> None:
-        """Lead a group, or be a hand, until that ends or something else is wanted."""
+        """Lead a group, or be a hand, until that ends or the registrar assigns another role."""
         launch = self._prepare()
         self._launch = None
         settings = self._own
-        # A spawner that ends takes its directory away, perhaps when the next one has begun.
+        # A spawner that ends removes its directory, perhaps when the next one has begun.
         own_dir, self._next_dir = self._next_dir, None
         if own_dir is None:
             own_dir = self._make_dir()
         setup = replace(self._setup, settings=settings, launch=launch, runtime_dir=own_dir)
         if place.place == 0:
-            # The first one is replica 0.
+            # The first group is replica 0.
             settings = replace(settings, node_rank=place.team, groups_placed=place.placed)
             lead = Lead(
                 self._rendezvous(place), self._node(), self._door, settings.heartbeat_timeout_s
@@ -300,7 +300,7 @@ class Member:
             await asyncio.gather(changed, return_exceptions=True)
 
     def _lost(self, place: int, reason: str) -> None:
-        """Tell the registrar, which may not see it yet, so that the others are free."""
+        """Inform the registrar, which may not see it yet, so that the other nodes are free."""
         wanted = self._wanted
         if wanted is not None and place < len(wanted.members):
             self._connection.send(m.MemberGone(wanted.members[place], reason))
@@ -311,15 +311,15 @@ class Member:
         return f"it is to be in another one (led at {self._wanted.host})"
 
     def _prepare(self, beside: SpawnerLaunch | None = None) -> SpawnerLaunch:
-        """A spawner that has not begun; it imports torch by itself."""
+        """A spawner that has not begun; it imports torch without further orders."""
         if self._launch is None:
             self._launch = SpawnerLaunch(beside)
         return self._launch
 
     def _park(self, beside: SpawnerLaunch | None = None) -> None:
-        """Have a spawner with all imports and standbys, so that the next place costs none.
+        """Prepare a spawner with all imports and standbys, so that the next place costs no import.
 
-        ``beside``: the one of the place that this node has.
+        ``beside``: the spawner of the present place.
         """
         launch, settings = self._prepare(beside), self._own
         self._next_dir = self._next_dir or self._make_dir()
@@ -347,7 +347,7 @@ class Member:
 
 
 class Leading:
-    """This node leads a group of nodes, until it ends or is to end."""
+    """This node leads a group of nodes, until the group or the role ends."""
 
     def __init__(self, lead: Lead) -> None:
         self._lead = lead
@@ -355,7 +355,7 @@ class Leading:
         self._is_to_end = False
 
     async def run(self, setup: AgentSetup, make: MakeAgent) -> EndAgent | None:
-        """Returns how the job, or this node, has ended; None: only the group has."""
+        """Return how the job, or this node, has ended; None: only the group has."""
         lead, ending = self._lead, None
         try:
             ending = await first_team(setup.settings, lead)
@@ -364,7 +364,7 @@ class Leading:
                 ending = await self._train(make(own, lead))
             return ending
         finally:
-            # A node that ends alone takes no other with it.
+            # A node that ends alone does not end the others.
             is_jobs = ending is not None and ending.exit_code not in OF_ONE_NODE
             await lead.close(ending if is_jobs else None)
 
@@ -381,7 +381,7 @@ class Leading:
         return None if ending.again is not None or goes_on else ending
 
     def stop(self, why: EndAgent) -> None:
-        """The group is no more: end what runs, and leave the job to others."""
+        """The group is dissolved: end what runs, and leave the job to others."""
         self._is_to_end = True
         if self._agent is not None:
             text = f"This node leads no replica group now: {why.reason}."
@@ -391,7 +391,7 @@ class Leading:
 
 
 def _is_like(wanted: m.TeamPlace | None, place: m.TeamPlace) -> bool:
-    """Whether what is wanted is what runs, perhaps with another node in a lost one's place."""
+    """Whether the wanted role is the present one, perhaps with a lost node replaced by another."""
     if wanted is None:
         return False
     now = (wanted.team, wanted.place, wanted.address)

@@ -1,4 +1,4 @@
-"""What runs on a hand's node while it has one place: its workers, their socket, their logs.
+"""A hand's processes while it has one place: its workers, their socket, their logs.
 
 Not here: how it gets the place and loses it (hand.py).
 """
@@ -79,7 +79,7 @@ class Place:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Make the workers' socket and have the spawner ready."""
+        """Create the workers' socket and prepare the spawner."""
         await self._server.start()
         self.fleet.start()
         start_keeping(self._settings, self._output)
@@ -104,7 +104,7 @@ class Place:
         await loop.run_in_executor(None, self._output.close)
 
     def carry_out(self, order: Any) -> None:
-        """An order of the lead."""
+        """Carry out an order of the lead."""
         match order:
             case m.StartRanks():
                 self._start(order)
@@ -135,7 +135,7 @@ class Place:
             case m.SweepRanks(incarnation):
                 self._starts.pop(incarnation, None)
                 self.fleet.sweep_replica(incarnation)
-                self.fleet.memory.free(incarnation)  # it may have been filled, and never started
+                self.fleet.memory.free(incarnation)  # it may have been filled, but never started
             case m.ToRanks():
                 self._relay(order)
             case m.LeaseLeft(asked_at, left_s):
@@ -148,7 +148,7 @@ class Place:
     def _start(self, order: m.StartRanks, *, is_empty: bool = False) -> None:
         start = e.StartReplica(order.replica_id, order.incarnation, order.restarts)
         ranks = self._settings.ranks_here
-        if not is_empty:  # by group rank, as the fleet has them
+        if not is_empty:  # by group rank, as in the fleet
             start = replace(start, standbys=("",) * ranks.start + self._take(len(ranks)))
         self._starts[order.incarnation] = start
         self.fleet.lighthouse = order.lighthouse
@@ -172,7 +172,7 @@ class Place:
     # ------------------------------------------------------------ memory snapshots
 
     def _report(self) -> None:
-        """Tell the lead now and then what there is."""
+        """Report the states in memory to the lead from time to time."""
         if self._keeping is None or self._is_closed:
             return
         asyncio.get_running_loop().call_later(REPORT_EVERY_S, self._report)
@@ -180,13 +180,13 @@ class Place:
             self._keeping.report(incarnation)
 
     async def _rewind(self, order: m.RewindRanks) -> None:
-        """Have the states of a step, and no later one; then the workers may be started again."""
+        """Get the states of a step, and drop later ones. Then the workers may be started again."""
         start, step = order.start, order.step
         incarnation, keeping = start.incarnation, self._keeping
         if keeping is None:
             return
         try:
-            if incarnation not in self._starts:  # this node has come for a lost one
+            if incarnation not in self._starts:  # this node replaces a lost one
                 self._start(start, is_empty=True)
                 while not self.fleet.is_open(incarnation):
                     await asyncio.sleep(LOOK_S)
@@ -211,7 +211,7 @@ class Place:
             self.fleet.replace_worker(key, one.restarts, "".join(self._take(1)))
 
     def _takes_back(self, order: m.SignalRanks) -> None:
-        """Those whose states are not there yet are never started."""
+        """Cancel workers whose states are not there yet: they are never started."""
         if self._rewinding is not None and order.group_rank is None:
             self._rewinding.cancel()
             self._rewinding = None
@@ -237,7 +237,7 @@ class Place:
                 self._tell(m.RankUsed(key, process.pid, process.cpu_s))
 
     def _renew(self, until_s: float) -> None:
-        """A lease never ends earlier than one that was given before."""
+        """Renew the lease. It never ends earlier than one that was sent before."""
         if self._lease is None or until_s > self._lease.until_s:
             self._lease = m.Lease(until_s)
             self._server.broadcast(self._lease)
@@ -279,8 +279,8 @@ class Place:
     def _ended(self, end: e.WorkerExited, *, is_dying: bool) -> None:
         output, start = "", self._starts.get(end.incarnation)
         if self._keeping is not None:
-            self._keeping.report(end.incarnation)  # the lead has it before the end
-        # The peers wait for the first word of a death; its last lines follow with its end.
+            self._keeping.report(end.incarnation)  # the lead must have it before the end
+        # The peers wait for the first report of a death; its last lines follow with its end.
         if end.status != 0 and start is not None and not is_dying:
             with contextlib.suppress(OSError):
                 self._output.flush()
@@ -295,7 +295,7 @@ class Place:
         )  # fmt: skip
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
-        """True if ``key`` is a worker that runs now, with this pid."""
+        """Whether ``key`` is a worker that runs now, with this pid."""
         return self.fleet.knows(key, pid)
 
     def worker_attached(self, key: WorkerKey) -> None:
@@ -308,7 +308,7 @@ class Place:
         self._tell(m.RankDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """Pass a worker's message on."""
+        """Relay a worker's message to the lead."""
         if isinstance(message, m.FailureReport | m.NoManager | m.AnotherForm | m.Beat):
             self._tell(m.RankMessage(key, message))
         else:

@@ -1,8 +1,8 @@
-"""The one port of a team: where its nodes meet, and where its workers find the group's store.
+"""The one port of a team: for its nodes to meet, and for its workers to reach the group's store.
 
-torchrun's MASTER_PORT is the port of its command line, and often the only one that a firewall lets
-through. A connection's first byte says whose it is. Not here: what hands say (door.py), the store
-(agent/tcp_stores.py).
+torchrun's MASTER_PORT is the port of its command line, and often the only one that a firewall
+permits. A connection's first byte tells which of the two it is for. Not here: messages of hands
+(door.py), the store (agent/tcp_stores.py).
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ import contextlib
 import socket
 
 OF_HANDS = frozenset((b"P", b"\x16"))
-"""The first byte of HTTP/2, and that of TLS; a store's client begins with another one."""
+"""The first byte of HTTP/2, and of TLS; a store's client begins with another one."""
 FIRST_BYTE_TIMEOUT_S = 30.0
 CONNECTIONS_MAX = 65536
 CHUNK_BYTES = 1 << 16
 HAND_TIMEOUT_MS = 5_000
-"""A hand whose node acknowledges nothing for so long is lost, as a stream of gRPC's would be. With
-the ping that gRPC sends after 5 s at most, a node without power is known within 10 s."""
+"""A hand whose node acknowledges nothing for this time is lost, as a stream of gRPC would be.
+
+With the ping that gRPC sends after 5 s at most, the loss of a node without power is known within 10
+s.
+"""
 
 
 class TeamPort:
-    """Passes each connection on to one of two servers. ``door``, ``store``: their addresses.
+    """Forwards each connection to one of two servers. ``door``, ``store``: their addresses.
 
-    ``store`` is that of the present start of the group; None: there is none yet.
+    ``store``: of the present start of the group; None: there is none yet.
     """
 
     def __init__(self) -> None:
@@ -42,7 +45,7 @@ class TeamPort:
         self._server = await asyncio.start_server(self._accepted, hosts, port)
 
     async def close(self) -> None:
-        """Listen no more, and end all connections."""
+        """Stop listening, and end all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._connections:
@@ -73,7 +76,7 @@ class TeamPort:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy to the end of one direction. The other one goes on, as without us."""
+    """Copy until one direction ends. The other direction continues, as in a direct connection."""
     while data := await reader.read(CHUNK_BYTES):
         writer.write(data)
         await writer.drain()

@@ -1,4 +1,4 @@
-"""The lead's fleet and workers' socket: what is not for this node goes to its hands.
+"""The lead's fleet and workers' socket: orders and messages for other nodes go to its hands.
 
 Not here: the hands (lead.py), this node's own workers (agent/fleet.py, agent/workers.py).
 """
@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 
 class SpanningFleet(Fleet):
-    """This node's workers by itself, the others by its hands. ``lead``: has the hands."""
+    """Runs this node's workers itself, and the others through its hands.
+
+    ``lead``: has the hands.
+    """
 
     lead: Lead
 
     def led_by(self, lead: Lead) -> None:
-        """Part with its hands from now on."""
+        """Use the hands of this lead from now on."""
         self.lead = lead
         self.meet = self._start_elsewhere
         self._copies: SpannedMemory | None = None
@@ -48,7 +51,7 @@ class SpanningFleet(Fleet):
                 copies.spanned.storing = Storing(self, self._settings, notes, own)
 
     def ranks_kept(self, node_id: str, report: m.RanksKept | m.GroupWords) -> None:
-        """What the memory of another node has, or the words of its ranks."""
+        """Another node has reported the states in its memory, or the words of its ranks."""
         if self._copies is not None and isinstance(report, m.RanksKept):
             self._copies.has(node_id, report)
         elif self._copies is not None and isinstance(report, m.GroupWords):
@@ -68,11 +71,11 @@ class SpanningFleet(Fleet):
         self.lead.replace(key, restarts)
 
     def begin_waiting(self) -> None:
-        """The team is complete: start what waits for that."""
+        """The team is complete: start the incarnations that wait for it."""
         self._start_waiting()
 
     def ended_elsewhere(self, end: WorkerExited) -> None:
-        """A worker of another node has ended. The group's store is for the last of all."""
+        """A worker of another node has ended. The group's store is kept until the last one has."""
         group = self._groups.get(end.incarnation)
         if group is None:
             return
@@ -82,7 +85,7 @@ class SpanningFleet(Fleet):
         self._emit(end)
 
     def signal_replica(self, incarnation: str, number: int) -> None:
-        """Signal the process groups of its workers, on all nodes."""
+        """Send a signal to the process groups of its workers, on all nodes."""
         is_started = incarnation in self._groups
         super().signal_replica(incarnation, number)
         if is_started:
@@ -96,7 +99,7 @@ class SpanningFleet(Fleet):
             self.lead.order(m.SignalRanks("", incarnation, number, asks=True))
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
-        """Signal one worker process, here or elsewhere."""
+        """Send a signal to one worker process, here or elsewhere."""
         if key.group_rank in self._settings.ranks_here:
             return super().signal_worker(key, number)
         order = m.SignalRanks(key.replica_id, key.incarnation, number, key.group_rank)
@@ -138,12 +141,12 @@ class SpanningFleet(Fleet):
 
 
 class SpanningServer(WorkerServer):
-    """Messages to workers go to the hands too. A hand asks for leases by its own clock."""
+    """Sends messages to workers to the hands too. A hand asks for leases by its own clock."""
 
     lead: Lead
 
     def send(self, replica_id: str, incarnation: str, message: Any) -> int:
-        """Send to every connected worker of an incarnation; returns to how many here."""
+        """Send to every connected worker of an incarnation. Returns the number of these here."""
         self._pass_on(m.ToRanks(replica_id, incarnation, None, message))
         return super().send(replica_id, incarnation, message)
 

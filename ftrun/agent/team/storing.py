@@ -1,7 +1,7 @@
 """A node's part of snapshots on a disk: it writes and reads the states of its own ranks.
 
-Its process that writes does it (snapshots/groups.py). Not here: which step or snapshot (disk.py),
-what is in memory (keeping.py).
+The node's writing process does the work (snapshots/groups.py). Not here: which step or snapshot
+(disk.py), what is in memory (keeping.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARK = ".node-"
 
 
 class Storing:
-    """In the event loop's thread. ``tell``: gets what has become of each order."""
+    """Runs in the event loop's thread. ``tell``: called with the result of each order."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Storing:
         self.link = WriterLink(runtime_dir)
 
     async def write(self, order: WriteRanks) -> None:
-        """Write the states of a step, which are held from now on."""
+        """Write the states of a step, and hold them meanwhile."""
         s, reason = self._settings, ""
         memory = self._fleet.memory.last_of(order.incarnation)
         held = None if memory is None else memory.hold(order.step)
@@ -67,7 +67,7 @@ class Storing:
         self._tell(RanksStored(order.name, reason))
 
     async def fill(self, order: FillRanks) -> None:
-        """Have the states of a snapshot in memory."""
+        """Load the states of a snapshot into memory."""
         known, s, reason = self._fleet.memory, self._settings, ""
         known.make(order.replica_id, order.incarnation)
         memory, is_damaged = known.of(order.incarnation), False
@@ -94,14 +94,14 @@ class Storing:
         self._tell(RanksStored(order.name, reason, is_damaged))
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel what is under way."""
         self.link.close()
 
 
 def make_mark(where: Path) -> str:
-    """A file by which the lead sees that it shares this directory; its name.
+    """Create a file by which the lead checks that it shares this directory. Returns its name.
 
-    If it cannot be made the lead does not see it, and says so.
+    If it cannot be created, the lead does not see it, and reports that.
     """
     name = f"{MARK}{secrets.token_hex(8)}"
     with contextlib.suppress(OSError):
@@ -110,7 +110,7 @@ def make_mark(where: Path) -> str:
 
 
 def take_mark(where: Path, name: str) -> bool:
-    """The lead: whether the mark is here. It goes then."""
+    """For the lead: whether the mark is here. The mark is removed."""
     if not name.startswith(MARK) or "/" in name:
         return False
     try:

@@ -1,13 +1,13 @@
 """The end of this agent: by the job's end, a drain, a second request, or a lost spawner.
 
 The first cause counts, because later ones are its consequences. Only a run that is to begin again
-does not do so after a request to stop. From the first cause on nothing is started, and the agent
-ends when nothing runs any more. Without a cause it ends some seconds after its last slot has, but
-not while it is connected to a lighthouse that other agents share. After a drain it may stay on
-until the job ends (``exits_with_job``), because an engine takes an exit code that is not 0 for the
-whole job's.
+is stopped by a later request to stop. After the first cause nothing is started, and the agent ends
+when nothing runs any more. Without a cause it ends some seconds after its last slot has ended, but
+not while it is connected to a lighthouse that other agents share. After a drain it may stay until
+the job ends (``exits_with_job``), because an engine takes an exit code other than 0 as the result
+of the whole job.
 
-Not here: how one slot is stopped (stopping.py), what a slot's end means before (supervisor.py).
+Not here: how one slot is stopped (stopping.py), the consequences of a slot's end (supervisor.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ftrun.core.messages import AgentLeaving, Goodbye
 
 ALL_FINISHED = "all replicas have finished"
 ECHO_S = 0.2
-"""A signal that comes again so soon is the same one, sent by two: a terminal and a wrapper."""
+"""A signal that is repeated within this time is the same one, sent by a terminal and a wrapper."""
 RECORDS_WAIT_S = 2.0
 
 
@@ -36,8 +36,8 @@ RECORDS_WAIT_S = 2.0
 class Ending(Part):
     """Whether and why this agent ends.
 
-    ``outcome``: of the slots that end by it. ``end_at``: when the agent ends without a cause; None:
-    not set. ``is_over``: ``EndAgent`` is given.
+    ``outcome``: the outcome of the slots that end with it. ``end_at``: when the agent ends without
+    a cause; None: not set. ``is_over``: ``EndAgent`` was returned.
     """
 
     _stopping: Stopping
@@ -56,7 +56,10 @@ class Ending(Part):
         return self._result is not None
 
     def end_job(self, exit_code: int, reason: str, kind: str = "") -> None:
-        """Ask all that runs to stop: no agreement on a boundary will come."""
+        """The job has ended: ask all that runs to stop.
+
+        There will be no agreement on a boundary.
+        """
         if self._waits_for_job and self._result is not None:
             self._waits_for_job = False
             if kind != ALL_LEFT:
@@ -70,7 +73,7 @@ class Ending(Part):
                 self._stopping.leave_now(slot)
 
     def signalled(self, number: int) -> None:
-        """A signal has come to the agent: leave, stop at once, or go on (signals.py)."""
+        """The agent has received a signal: leave, stop at once, or continue (signals.py)."""
         rules, name = self._settings.signals, signal_name(number)
         match reaction := rules.reaction(number):
             case Reaction.SHOW_STACKS:
@@ -79,7 +82,7 @@ class Ending(Part):
             case Reaction.PASS_ON:
                 self._out.add(PassSignal(number))
             case Reaction.STOP | Reaction.LEAVE if self._result and self._result.again:
-                # All workers are killed already, and what is to end does not begin again.
+                # All workers are killed already, and a run that is to end does not begin again.
                 self._out.add(words.does_not_begin(name))
                 self._result = EndAgent(rules.exit_code(number), name)
             case Reaction.STOP:
@@ -91,7 +94,7 @@ class Ending(Part):
                 assert_never(reaction)
 
     def _leave(self, number: int, name: str) -> None:
-        """The first request asks, a second one stops at once; an echo of the first is neither."""
+        """The first request asks, a second one stops at once. An echo of the first is ignored."""
         rules, now = self._settings.signals, self._out.now
         latest, self._latest = self._latest, (number, now)
         if not self.has_begun:
@@ -113,8 +116,8 @@ class Ending(Part):
         """Ask every script to stop; those with a Manager leave at a boundary that all agree on.
 
         Without a lighthouse no agreement is possible, and each leaves at its own next boundary.
-        Without a quorum it depends on whether other nodes may go on with the state that is here:
-        where there are none, the group leaves at once.
+        Without a quorum it depends on whether other nodes may need the state that is here: if there
+        are none, the group leaves at once.
         """
         if self.has_begun:
             return
@@ -131,7 +134,7 @@ class Ending(Part):
     def manager_came(self, slot: SlotState) -> None:
         """A script that was asked to stop just before its first step begins it now.
 
-        It waits for a quorum that no lighthouse forms any more.
+        It waits for a quorum, and no lighthouse forms one any more.
         """
         if not self.has_begun or slot.phase is not SlotPhase.STOPPING:
             return
@@ -141,7 +144,7 @@ class Ending(Part):
             self._stopping.leave_now(slot)
 
     def _leave_without_agreement(self, slot: SlotState) -> None:
-        """Have it leave at once where no lighthouse will agree on a boundary with it."""
+        """Let the slot's replica leave at once if no lighthouse will agree on a boundary."""
         if not self._lease.is_connected or self._settings.alone:
             self._stopping.leave_now(slot, in_quorum=not self._lease.is_connected)
 
@@ -157,7 +160,7 @@ class Ending(Part):
                 self._stopping.kill(slot)
 
     def begin_again(self, form: Form, reason: str) -> None:
-        """Kill every group: the run begins again in another form, with nothing of this one."""
+        """Kill every group: the run begins again in another form, and keeps nothing of this one."""
         self._begin(0, reason, Outcome.STOPPED, again=form)
         for slot in self._slots:
             if slot.alive:
@@ -166,7 +169,7 @@ class Ending(Part):
                 self._stopping.kill(slot)
 
     def resize(self, text: str) -> None:
-        """The group's nodes are others: ask all that runs to stop, and begin again, uncounted."""
+        """The group's nodes have changed: ask all that runs to stop, and begin again, uncounted."""
         if self.has_begun:
             return
         self._out.add(words.resized(text))
@@ -186,12 +189,12 @@ class Ending(Part):
                 slot.end(Outcome.FAILED, self._out.now)
 
     def lighthouse_came(self) -> None:
-        """A lighthouse may have work for us still; the wait for its records is not prolonged."""
+        """A lighthouse may still need this agent. The wait for its records is not prolonged."""
         if not self.has_begun:
             self.end_at = None
 
     def conclude(self) -> None:
-        """End when nothing runs: once there is a cause, or after a while without one."""
+        """End when nothing runs: at once if there is a cause, else after ``end_grace_s``."""
         if self.is_over:
             return
         if not self._slots.all_ended():
@@ -199,7 +202,7 @@ class Ending(Part):
             return
         if self._result is None:
             if not self._slots or (self._lease.is_connected and not self._settings.alone):
-                self.end_at = None  # not by itself: slots may have been taken away since
+                self.end_at = None  # not by itself: the slots may have gone to others
                 return
             if self.end_at is None:
                 self.end_at = self._out.now + self._settings.end_grace_s
@@ -220,7 +223,7 @@ class Ending(Part):
         return EndAgent(0, ALL_FINISHED)
 
     def _stays(self) -> bool:
-        """True while the job goes on without this node, whose exit code is to be the job's.
+        """Whether the job continues without this node, whose exit code must be the job's.
 
         A lighthouse that has gone may be back within the isolation limit.
         """
@@ -233,9 +236,9 @@ class Ending(Part):
         return self.end_at is None or self._out.now < self.end_at
 
     def _waits_for_records(self) -> bool:
-        """True while the lighthouse is about to send the record of the failure that ends the job.
+        """Whether the lighthouse is about to send the record of the failure that ends the job.
 
-        It is in the report and in the log directory, so it is worth a moment.
+        The record is for the report and the log directory, so the agent waits for it for a moment.
         """
         if not (self._records_wanted and self._lease.is_connected and len(self._unconfirmed)):
             return False
@@ -251,7 +254,7 @@ class Ending(Part):
         kind: str = "",
         again: Form | None = None,
     ) -> None:
-        """Only the first cause counts: those that follow are its consequences."""
+        """Only the first cause counts, because later ones are its consequences."""
         if self._result is None:
             self._result = EndAgent(exit_code, reason, kind, again)
             self.outcome = outcome

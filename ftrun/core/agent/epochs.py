@@ -1,7 +1,7 @@
 """Which lighthouse an agent follows: never one of an earlier epoch than it has followed before.
 
-A lighthouse that was stopped for a while, or cut off, may not know that another has taken over.
-Not here: how a lighthouse learns that (core/register/).
+A lighthouse that was paused or cut off may not know that another has taken over. Not here: how a
+lighthouse finds that out (core/register/).
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 @dataclass
 class EpochGuard:
-    """``highest``: the highest epoch of a Welcome that was accepted; 0: none was."""
+    """The epochs that an agent accepts.
+
+    ``highest``: the highest epoch of a Welcome that was accepted; 0: none was.
+    """
 
     highest: int = 0
 

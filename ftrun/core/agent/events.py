@@ -1,7 +1,7 @@
 """The supervisor's events and its instructions.
 
-Events are in the past tense, instructions in the imperative. What the lighthouse and workers send
-are events as they are (core/messages/). Not here: decisions (supervisor.py).
+Events are in the past tense, instructions in the imperative. Messages of the lighthouse and of
+workers are events too (core/messages/). Not here: decisions (supervisor.py).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SIGKILL = int(signal.SIGKILL)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the agent's memory has of a worker that dies (snapshots/area.py).
+    """What the agent's memory holds of a worker that dies (snapshots/area.py).
 
     ``place``: where a replacement would begin, or why none can. ``step``: of the newest generation,
-    as the script counts; -1: there is none. ``reached``: how many it has taken. ``set_up_s``: so
-    long its main thread has worked to its first generation. ``why``: what a worker has told of the
-    reason. ``written``: the reason that a process of the group has written.
+    in the script's count; -1: there is none. ``reached``: the number of its steps. ``set_up_s``:
+    how long its main thread has worked to its first generation. ``why``: a detail of the reason, as
+    a worker has reported it. ``written``: the reason that a process of the group has written.
     """
 
     place: Generation | Fall
@@ -43,11 +43,12 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started.
+    """A worker's process has ended, or could not be started.
 
-    ``memory``: how it is known that the kernel ended it for want of memory; "": it is not known.
-    ``recorded``: an exception that it has left in its error file. ``kept``: of its state in memory;
-    None: there are no memory snapshots. ``ago_s``: before it was known (a silent node).
+    ``status``: the exit code, or minus the signal. ``pid`` 0: it could not be started. ``memory``:
+    the evidence that the kernel killed it because memory ran out; "": there is none. ``recorded``:
+    an exception in its error file. ``kept``: what memory holds of it; None: there are no memory
+    snapshots. ``ago_s``: the time since its end, if that was learnt late (a silent node).
     """
 
     incarnation: str
@@ -63,9 +64,9 @@ class WorkerExited:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDying:
-    """A worker has died; the kernel takes its memory down before it is gone (``WorkerExited``).
+    """A worker has died; the kernel frees its memory before the process is gone (``WorkerExited``).
 
-    ``end``: as it will be reported then. Its status is never 0.
+    ``end``: the end as it will be reported then. Its status is never 0.
     """
 
     end: WorkerExited
@@ -73,7 +74,7 @@ class WorkerDying:
 
 @dataclass(frozen=True, slots=True)
 class OtherWorldMade:
-    """A process that is no worker has made a world of torch's at the job's address.
+    """A process that is no worker has created torch's default process group at the job's address.
 
     ``is_open``: the run may begin again in another form.
     """
@@ -85,8 +86,8 @@ class OtherWorldMade:
 class ScriptTimerSet:
     """A worker's script has set a timer of torch's.
 
-    ``pid``: the process of the worker that did. ``left_s``: until it runs out. ``number``: the
-    signal that is wanted then; 0 or less: none.
+    ``pid``: the worker's process. ``left_s``: until it expires. ``number``: the signal to send
+    then; 0 or less: none.
     """
 
     key: WorkerKey
@@ -107,10 +108,10 @@ class ScriptTimerReleased:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSent:
-    """A worker's message: one that the lighthouse gets too, or one for its agent alone.
+    """A worker's message, for the lighthouse too or for its agent alone.
 
-    ``held``: with AnotherForm, whose whole state is held outside the workers, and of which step: a
-    replica's in memory, or "" for a snapshot on a disk.
+    ``held``, with AnotherForm: the whole states outside the workers, each as (replica, step). They
+    are in memory; the replica "" stands for a snapshot on a disk.
     """
 
     key: WorkerKey
@@ -120,14 +121,17 @@ class WorkerSent:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDisconnected:
-    """A worker has closed its connection: it cannot answer, and need not."""
+    """A worker has closed its connection: it cannot answer, and need not answer."""
 
     key: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsed:
-    """``cpu_s``: processor time of a worker's process at the time of ``AskWorker``."""
+    """The answer to ``AskWorker``.
+
+    ``cpu_s``: the processor time of the worker's process by then.
+    """
 
     key: WorkerKey
     pid: int
@@ -146,11 +150,11 @@ class StacksTaken:
 class BoardSeen:
     """The answer to ``LookAtBoard``: the words of all ranks (core/replay/mending.py: look).
 
-    ``boundary``: of what is in memory (core/replay/settling.py: common). ``waits``: a node of the
-    group is missing, and they can go on from there once one has come in its place. ``why``: see
-    Kept. ``steps``: by rank, so many it has taken; ``calls``: what it has said last of the call
-    that it waits in (core/replay/afterwards.py). ``lost``: by rank, so many
-    that were not committed.
+    ``boundary``: the newest boundary that all ranks have in memory (core/replay/settling.py:
+    common). ``waits``: a node of the group is missing, and the group can resume from there once
+    another node has taken its place. ``why``: see Kept. ``steps``: by rank, its number of steps;
+    ``calls``: by rank, its last report of the call that it waits in (core/replay/afterwards.py).
+    ``lost``: by rank, its number of steps that were not committed.
     """
 
     incarnation: str
@@ -168,13 +172,18 @@ class BoardSeen:
 
 @dataclass(frozen=True, slots=True)
 class ManagerFound:
-    """The script makes a Manager, and nobody says that it can repeat a step from its state: from
-    now on there are no memory snapshots."""
+    """The script makes a Manager, and does not declare that it can repeat a step from its state.
+
+    From now on there are no memory snapshots.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class HealthChecked:
-    """``--health-check`` has ended before a restart. ``failure``: why not well; "": it is well."""
+    """``--health-check`` has ended before a restart.
+
+    ``failure``: why it failed; "": the node is well.
+    """
 
     incarnation: str
     failure: str
@@ -191,8 +200,8 @@ class SignalReceived:
 class DrainAsked:
     """Leave at a boundary, then end with ``exit_code``.
 
-    ``number``: the signal that scripts are asked with. ``is_notice``: the node will be taken away,
-    so that a later request to stop is the first one.
+    ``number``: the signal with which scripts are asked. ``is_notice``: the node will be taken away;
+    a later request to stop counts as the first one.
     """
 
     reason: str
@@ -213,14 +222,14 @@ class SpawnerReady:
 
 @dataclass(frozen=True, slots=True)
 class SpawnerWarmed:
-    """The spawner has imported its last module: a standby forked from now on has all of them."""
+    """The spawner has imported its last module. Standbys forked from now on have all modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyExited:
     """A standby has ended before it was used, or could not be started.
 
-    ``status``: as in ``WorkerExited``.
+    ``status``: see ``WorkerExited``.
     """
 
     name: str
@@ -237,10 +246,10 @@ class SpawnerLost:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseSent:
-    """The lighthouse has sent a message; ``asked_at``: when the request it answers was sent.
+    """The lighthouse has sent a message. ``asked_at``: when the request was sent that it answers.
 
-    ``at``: its address, and ``epoch``: its own, where several lighthouses can be it. ``agreed``: as
-    in HeartbeatAck, which this was.
+    ``at``: the lighthouse's address, and ``epoch``: its epoch, if there are several lighthouses.
+    ``agreed``: from the HeartbeatAck, if the message is one.
     """
 
     asked_at: float | None = None
@@ -253,7 +262,7 @@ class LighthouseSent:
 class LighthouseGone:
     """The stream, or an attempt to open one, has failed.
 
-    ``is_moved``: it was ended here, because another lighthouse leads and answers.
+    ``is_moved``: this agent closed it, because another lighthouse leads and answers.
     """
 
     reason: str
@@ -312,9 +321,9 @@ Event: TypeAlias = (
 class StartReplica(OfIncarnation):
     """Start all workers of a new incarnation. The first of them are these standbys.
 
-    ``peers_train``: a replica of this node trains, which the new one is to join. ``sound_until``:
-    if no replica holds the job's state any more, it may begin from what those before it have left
-    in memory, of this step or an earlier one; -1: of none.
+    ``peers_train``: a replica of this node trains, which the new one must join. ``sound_until``: if
+    no replica holds the job's state any more, it may resume from the memory of earlier
+    incarnations, at this step or an earlier one; -1: at none.
     """
 
     restarts: int
@@ -325,7 +334,7 @@ class StartReplica(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class ReplaceWorker:
-    """Start this one worker of a running incarnation again; ``standby``: "" for a fork."""
+    """Start one worker of a running incarnation again. ``standby``: "" for a fork."""
 
     key: WorkerKey
     restarts: int
@@ -336,7 +345,7 @@ class ReplaceWorker:
 class MakeDecree(OfIncarnation):
     """Raise the number on the board of this incarnation, and wake all of its workers.
 
-    ``group_rank``: the worker that has died, so what it has told of its script is void; -1: none.
+    ``group_rank``: the worker that has died, whose earlier reports are void; -1: none.
     """
 
     number: int
@@ -344,12 +353,12 @@ class MakeDecree(OfIncarnation):
 
 
 class HoldGroup(OfIncarnation):
-    """Keep the store and the memory of this incarnation, also without a process, until a sweep."""
+    """Keep the store and the memory of this incarnation, even without a process, until a sweep."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewindMemory(OfIncarnation):
-    """Drop what is in memory of later than ``boundary``, and raise the number on the board."""
+    """Drop states of steps later than ``boundary``, and raise the number on the board."""
 
     number: int
     boundary: int
@@ -357,7 +366,7 @@ class RewindMemory(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class ShareMemory:
-    """All replicas begin again together, from what this one has in memory of a step."""
+    """All replicas resume together, from this replica's memory of a step."""
 
     replica_id: str
     step: int
@@ -376,14 +385,14 @@ class StartStandby:
 
 @dataclass(frozen=True, slots=True)
 class SignalReplica(OfIncarnation):
-    """Signal the process groups of an incarnation's workers."""
+    """Send a signal to the process groups of an incarnation's workers."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SignalWorker:
-    """Signal one worker, and not its children."""
+    """Send a signal to one worker, not to its children."""
 
     key: WorkerKey
     number: int
@@ -391,9 +400,9 @@ class SignalWorker:
 
 @dataclass(frozen=True, slots=True)
 class AskToStop(OfIncarnation):
-    """Ask the scripts of an incarnation to stop; a second time: to leave where they stand.
+    """Ask the scripts of an incarnation to stop. The second time: to leave at once.
 
-    ``number``: the signal that a script with a handler of its own gets.
+    ``number``: the signal for scripts that have a handler of their own.
     """
 
     number: int = SIGTERM
@@ -401,23 +410,23 @@ class AskToStop(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class PassSignal:
-    """Send a signal to every worker of this agent that does not die of it."""
+    """Send a signal to every worker of this agent that survives it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class ShowStacks:
-    """Show the Python stacks of every worker of this agent, and put them into its log."""
+    """Show the Python stacks of every worker of this agent, and write them to its log."""
 
 
 class SweepReplica(OfIncarnation):
-    """End the processes that the workers of an incarnation that has not finished left behind."""
+    """End the processes that the workers of an unfinished incarnation have left behind."""
 
 
 @dataclass(frozen=True, slots=True)
 class DropMemory:
-    """This replica is not started here any more: nobody goes on from what it has in memory."""
+    """This replica is not started here any more: its memory is not needed."""
 
     replica_id: str
 
@@ -460,14 +469,14 @@ class CheckHealth(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class SendEvidence:
-    """Add the last lines of output, and send this to the lighthouse."""
+    """Add the last lines of output, and send the evidence to the lighthouse."""
 
     evidence: m.FailureEvidence
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """One life of one worker, with a log of its own."""
+    """One life of one worker; each life has its own log."""
 
     replica_id: str
     group_rank: int
@@ -476,7 +485,7 @@ class WorkerLife:
 
 @dataclass(frozen=True, slots=True)
 class ShowNotice:
-    """One line for people; ``log``: the worker whose log has more."""
+    """One line for people. ``log``: the worker whose log has more."""
 
     kind: str
     replica_ids: tuple[str, ...]
@@ -486,7 +495,7 @@ class ShowNotice:
 
 @dataclass(frozen=True, slots=True)
 class EndAgent:
-    """Nothing runs any more: exit. ``kind``: as in messages.JobFailed.
+    """Nothing runs any more: exit. ``kind``: see messages.JobFailed.
 
     ``again``: the form in which the run begins again; None: it has ended.
     """

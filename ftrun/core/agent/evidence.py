@@ -1,8 +1,8 @@
-"""Evidence of one incarnation's failure: which worker ended first, which ones followed.
+"""Evidence of one incarnation's failure: which worker failed first, and which ones followed.
 
 All workers that end badly before they are stopped are noted with their times. Once the last process
-has ended, the first cause is chosen: the earliest, but an error that names a lost peer comes after
-every other kind, because it may be seen before the end of that peer is.
+has ended, the first cause is chosen: the earliest failure. An error that names a lost peer comes
+after every other kind, because it may be seen before the end of that peer.
 
 Workers that were stopped because of the failure are not in it. Not here: the order among several
 replicas (core/books/incidents.py); memory, output and stacks of a process (agent/).
@@ -18,16 +18,16 @@ from ftrun.core.agent.failures import Failure
 from ftrun.core.messages import FailedWorker, FailureEvidence
 
 WORKERS_MAX = 8
-"""Workers of which one incarnation's evidence tells: the first cause and seven more."""
+"""The limit of workers in one incarnation's evidence: the first cause and seven more."""
 UNCONFIRMED_MAX = 16
 
 
 @dataclass(slots=True)
 class Ends:
-    """The bad ends of one incarnation's workers: the first one of each, with its time.
+    """The bad ends of one incarnation's workers: each worker's, with the time of its first failure.
 
-    ``stacks``: by group_rank, of workers that were given up as hanging. ``of_node``: checks of the
-    node's health that failed before the restart.
+    ``stacks``: by group_rank, of workers that were given up as hanging. ``of_node``: health checks
+    of the node that failed before the restart.
     """
 
     failures: dict[int, tuple[float, Failure]] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class Ends:
     of_node: deque[tuple[float, Failure]] = field(default_factory=lambda: deque(maxlen=4))
 
     def note(self, at: float, failure: Failure) -> None:
-        """A worker has ended badly, or has raised, at ``at``; a later fact has more to it."""
+        """A worker has ended badly, or has raised, at ``at``. A later fact has more detail."""
         first = self.failures.get(failure.group_rank)
         self.failures[failure.group_rank] = (at if first is None else first[0], failure)
 
@@ -71,7 +71,7 @@ def failed_worker(at: float, failure: Failure, now: float, stacks: str = "") -> 
 
 
 def failed_workers(ends: Ends, now: float) -> tuple[FailedWorker, ...]:
-    """The message's workers: those that failed, and others whose stacks show where they stood."""
+    """The workers in the message: those that failed. Stacks are added where they were taken."""
     return tuple(
         failed_worker(at, failure, now, ends.stacks.get(failure.group_rank, ""))
         for at, failure in ends.in_order()[:WORKERS_MAX]
@@ -79,10 +79,10 @@ def failed_workers(ends: Ends, now: float) -> tuple[FailedWorker, ...]:
 
 
 class Unconfirmed:
-    """Evidence of which the lighthouse has sent no final record yet: a new lighthouse gets it.
+    """Evidence without a final record of the lighthouse: it is sent again to a new lighthouse.
 
     The oldest is dropped if there are ``UNCONFIRMED_MAX``. ``last_number``: the highest number of a
-    record that has come.
+    record that has arrived.
     """
 
     def __init__(self) -> None:
@@ -93,13 +93,16 @@ class Unconfirmed:
         return len(self._sent)
 
     def sent(self, evidence: FailureEvidence, now: float) -> None:
-        """This was sent, or would have been if there were a stream."""
+        """This evidence was sent, or would have been sent if there were a stream."""
         self._sent.append((now, evidence))
 
     def recorded(self, incarnations: tuple[str, ...], number: int, *, is_open: bool) -> None:
-        """The lighthouse has sent a record about these. The number of an open one is kept.
+        """The lighthouse has sent a record about these incarnations.
 
-        A lighthouse that has lost its files learns from it that the failure has been reported.
+        The number of an open one is kept.
+
+        A lighthouse that has lost its files learns from the number that the failure was reported
+        before.
         """
         self.last_number = max(self.last_number, number)
         kept: list[tuple[float, FailureEvidence]] = []
@@ -111,7 +114,7 @@ class Unconfirmed:
         self._sent = deque(kept, maxlen=UNCONFIRMED_MAX)
 
     def again(self, now: float) -> tuple[FailureEvidence, ...]:
-        """The failures that this agent's new lighthouse may not know, with their present age."""
+        """The failures that the agent's new lighthouse may not know, with their present age."""
         return tuple([_aged(evidence, now - at) for at, evidence in self._sent])
 
 

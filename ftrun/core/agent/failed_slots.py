@@ -1,4 +1,4 @@
-"""A slot's failures: its loss is reported; then comes a restart, or the job's end.
+"""A slot's failures: the loss is reported; then comes a restart, or the job's end.
 
 The loss is reported at once, because peers wait. The verdict and the evidence follow when all of
 the group's workers have ended, because the first cause is known only then. Not here: the budget and
@@ -26,13 +26,13 @@ from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGiven
 
 @dataclass(eq=False, repr=False)
 class FailedSlots(Part):
-    """Judges failures; it keeps no state of its own."""
+    """Judges failures; it keeps no state."""
 
     _stopping: Stopping
     _ending: Ending
 
     def report(self, slot: SlotState, failure: Failure) -> None:
-        """Report the loss to the lighthouse, once; it compares the failures of all replicas."""
+        """Report the loss once. The lighthouse compares the failures of all replicas."""
         start_failure = None if self._as_torchrun else _start_failure(slot, failure)
         raised = None if self._as_torchrun else _raised(slot, failure)
         known = slot.replaced.get(failure.group_rank)
@@ -46,9 +46,9 @@ class FailedSlots(Part):
         )
 
     def judge(self, slot: SlotState) -> None:
-        """All workers of a failed group have ended: choose the first cause, and what follows (P5).
+        """All workers of a failed group have ended: choose the first cause and the verdict (P5).
 
-        A job that ends already restarts nothing.
+        If the job is ending already, nothing is restarted.
         """
         slot.is_failing = False
         failure = slot.ends.first()
@@ -68,7 +68,9 @@ class FailedSlots(Part):
         self._carry_out(slot, failure, verdict, at_start)
 
     def unhealthy(self, slot: SlotState, failure: Failure) -> None:
-        """The node is not well, so a group that waits for its restart waits longer, or no more."""
+        """The node's health check has failed: a group that waits for its restart waits longer, or
+        is given up.
+        """
         slot.ends.of_node.append((self._out.now, failure))
         slot.failures.append(failure)
         slot.restart_in_s = None
@@ -111,9 +113,9 @@ class FailedSlots(Part):
         steps: int,
         stood_s: float,
     ) -> None:
-        """One worker was replaced inside its group: an incident of its own, which is over.
+        """One worker was replaced inside its group: this is an incident, which is over.
 
-        It is told once more if its group did not go on, and all have begun again.
+        It is reported again if its group did not continue and all workers were replaced.
         """
         failure = known.failure
         own = {failure.group_rank: all_ends.failures[failure.group_rank]}
@@ -134,28 +136,29 @@ class FailedSlots(Part):
         self._out.add(SendEvidence(evidence))
 
     def ended(self, slot: SlotState) -> None:
-        """The job ends, and no restart follows."""
+        """The job ends, so no restart follows."""
         self._send_evidence(slot, kinds.ENDED, "the job was ending")
 
     def show(self, failure: Failure, then: str = "") -> None:
-        """Show people the failure; ``then``: what follows."""
+        """Show people the failure; ``then``: the text about the consequences."""
         self._out.add(words.lost(failure, self._settings.workers_per_replica, then))
 
     @property
     def _as_torchrun(self) -> bool:
-        """Torchrun restarts a script that fails at its start, so no comparison ends the job."""
+        """True if the job must not end: torchrun restarts a script that fails at its start."""
         return self._settings.restarts.as_torchrun
 
     @property
     def _may_go_on(self) -> bool:
-        """True if there may be other replicas or nodes, and a lighthouse that knows of them."""
+        """Whether there may be other replicas or nodes, and a lighthouse that knows them."""
         is_only = self._settings.alone and self._settings.replicas == 1
         return self._lease.is_connected and not (is_only or self._as_torchrun)
 
     def _give_up(self, slot: SlotState, cause: Failure, verdict: str, reason: str) -> None:
-        """Let the lighthouse decide whether the job goes on without the replica, or end the job.
+        """Let the lighthouse decide whether the job continues without the replica, or end the job.
 
-        ``cause``: the failure whose exit code the job gets, unless ftrun has one.
+        ``cause``: the failure whose exit code the job gets, unless ftrun has a code for the
+        verdict.
         """
         exit_code, kind = self._exit(verdict, cause)
         self.show(slot.failures[-1], f"{slot.fall}It is not restarted.")
@@ -179,7 +182,7 @@ class FailedSlots(Part):
         self._ending.end_job(exit_code, reason, kind)
 
     def _exit(self, verdict: str, cause: Failure) -> tuple[int, str]:
-        """The exit code and its kind. An exception's own code, 1, would explain nothing."""
+        """The exit code and its kind."""
         if verdict == kinds.WILL_NOT_HELP:
             return int(ExitCode.WILL_NOT_HELP), ""
         if verdict == kinds.CRASH_LOOP and cause.report is not None:
@@ -223,7 +226,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
 
 
 def _start_failure(slot: SlotState, failure: Failure) -> StartFailure | None:
-    """The failure as compared between replicas; None if the slot trained, or died by chance."""
+    """The failure in the form that replicas compare; None if the slot trained or died by chance."""
     signature = failure.signature()
     if signature is None or not slot.is_at_start:
         return None
@@ -231,7 +234,7 @@ def _start_failure(slot: SlotState, failure: Failure) -> StartFailure | None:
 
 
 def _raised(slot: SlotState, failure: Failure) -> Raised | None:
-    """The script's own exception as compared between replicas that have trained together."""
+    """The script's own exception in the form that replicas which trained together compare."""
     step, at = failure.step, failure.raised_at
     is_own = failure.kind == kinds.EXCEPTION and not failure.heals and not slot.is_at_start
     if not is_own or step is None or at is None or at.is_of_ftrun:

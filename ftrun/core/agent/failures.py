@@ -33,7 +33,7 @@ PEER_WORDS = (
     "Socket closed",
     "failed to recv, got 0 bytes",
 )
-"""What Gloo, NCCL and the stores say when the process at the other end is gone."""
+"""Texts of Gloo, NCCL and the stores when the process at the other end is gone."""
 
 
 _PACKAGE = __file__.rpartition("core")[0]
@@ -49,7 +49,7 @@ class RaisedAt:
 
     @property
     def is_of_ftrun(self) -> bool:
-        """Whether ftrun has raised it, not the script or a library of its own."""
+        """Whether ftrun has raised it, not the script or one of its libraries."""
         return self.path.startswith(_PACKAGE)
 
     def __str__(self) -> str:
@@ -61,9 +61,9 @@ class Failure:
     """A worker that did not end well.
 
     ``status``: the exit code, or minus the signal. ``report``: its uncaught exception, if there was
-    one. ``reason``: why it was given up, or could not be started. ``memory``: the evidence that
-    the kernel ended it because memory ran out; "": none. ``hangs``: it was given up because it did
-    not go on. ``is_of_node``: --health-check found the node not well. ``on_request``: people killed
+    one. ``reason``: why it was given up, or could not be started. ``memory``: the evidence that the
+    kernel killed it because memory ran out; "": none. ``hangs``: it was given up because it made no
+    progress. ``is_of_node``: --health-check has failed on the node. ``on_request``: people killed
     it. ``unjoined``: its script has ended with exit code 0 before it had joined its peers.
     """
 
@@ -102,12 +102,14 @@ class Failure:
 
     @property
     def is_of_script(self) -> bool:
-        """Whether the script itself has failed: in the same step it would probably fail again."""
+        """Whether the script itself has failed, and would probably fail again in the same step."""
         return self.kind in (kinds.EXCEPTION, kinds.EXIT)
 
     @property
     def step(self) -> int | None:
-        """The step at which it raised, by its own report; None: not known, or before the first."""
+        """The step at which it raised, by its own report; None: not known, or before the first
+        step.
+        """
         return self.report.step if self.report is not None else None
 
     @property
@@ -150,7 +152,7 @@ class Failure:
     def signature(self) -> str | None:
         """Equal for failures with the same cause in the script; None for a cause outside of it.
 
-        The frames and the exception's type, because a message has addresses, pids and times in it.
+        It has the frames and the exception's type. A message has addresses, pids and times in it.
         """
         if self.report is not None:
             frames = [
@@ -166,10 +168,11 @@ class Failure:
         return f"exit code {self.status}{UNJOINED * self.unjoined}"
 
     def will_recur(self, *, at_start: bool) -> bool:
-        """True if the same failure at the same position would come again at every try.
+        """Whether the same failure would come again at every try from the same position.
 
-        An exception of the script's own code would, and any exit code before the script's first
-        step, such as that of a wrong usage. A signal or a lost peer may be chance.
+        That is true of an exception of the script's own code, and of any exit code before the
+        script's first step, such as the one of a usage error. A signal or a lost peer may be
+        chance.
         """
         if self.kind == kinds.EXCEPTION:
             return True
@@ -177,7 +180,7 @@ class Failure:
 
 
 def is_of_peer(error_type: str, message: str) -> bool:
-    """Whether an error tells that the process at the other end of a connection is gone."""
+    """Whether an error means that the process at the other end of a connection is gone."""
     return error_type in PEER_ERRORS or any(words in message for words in PEER_WORDS)
 
 

@@ -1,6 +1,7 @@
-"""What workers send their agent: progress, failures, and what form the run is to have.
+"""The messages of workers to their agent: progress, failures, and the form that the run should
+have.
 
-Not here: what follows from a failure (failed_slots.py, restarts.py), silent workers
+Not here: the consequences of a failure (failed_slots.py, restarts.py), silent workers
 (hang_watch.py).
 """
 
@@ -25,20 +26,20 @@ from ftrun.core.forms import UNFIT, Form, parse
 from ftrun.core.ids import WorkerKey
 
 UNREADY = int(ExitCode.USAGE)
-"""The exit code of a job of which no worker could ever train."""
+"""The exit code of a job in which no worker could ever train."""
 
 
 @dataclass(eq=False, repr=False)
 class FromWorkers(Part):
-    """Takes the messages of workers.
+    """Handles the messages of workers.
 
-    ``_is_in_quorum``: what follows when an incarnation is in one. ``_gives_up``: has one started
-    again, for a reason.
+    ``_is_in_quorum``: called when an incarnation is in a quorum. ``_gives_up``: restarts an
+    incarnation, for a reason.
 
     Attributes:
-        is_without_manager: the replica groups are several trainings.
-        fails_as_one: the script trains as one world in processes that no Manager is in, so a
-            failure is one of all.
+        is_without_manager: the replica groups train separately.
+        fails_as_one: the script trains as one world in processes without a Manager, so a failure of
+            one is a failure of all.
     """
 
     _failures: FailedSlots
@@ -48,7 +49,7 @@ class FromWorkers(Part):
     _gives_up: Callable[[str, str], None]
     is_without_manager: bool = False
     fails_as_one: bool = False
-    _has_gone_on: bool = True  # since all replicas have begun again together
+    _has_gone_on: bool = True  # since all replicas last resumed together
 
     def received(
         self,
@@ -56,7 +57,7 @@ class FromWorkers(Part):
         message: m.FromWorker | m.ToItsAgent,
         held: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """A worker has sent this; see WorkerSent."""
+        """A worker has sent this message; see WorkerSent."""
         match message:
             case m.FailureReport():
                 self._failure_reported(key, message)
@@ -76,13 +77,13 @@ class FromWorkers(Part):
             slot.hang_watch.disconnected(key.group_rank)
 
     def other_world_made(self, is_open: bool) -> None:
-        """The script trains in processes that no Manager is in, as one world."""
+        """The script trains in processes that have no Manager, as one world."""
         if self._settings.replicas > 1 and not self._ending.has_begun:
             self.fails_as_one = is_open and self._settings.alone
             self._out.add(words.elsewhere(self.fails_as_one))
 
     def begin_again(self, slot: SlotState, form: Form, reason: str, why: str = "") -> None:
-        """The run begins again in another form; ``why`` from its first step."""
+        """Begin the run again in another form. ``why``: the reason to begin at its first step."""
         workers = self._settings.replicas * self._settings.workers_per_replica
         has_committed = any(one.has_committed for one in self._slots)
         why = f", from step 0 (or the script's own checkpoint){why}" if has_committed else ""
@@ -100,33 +101,33 @@ class FromWorkers(Part):
         slot.ends.note(self._out.now, raised)
         if slot.phase is not SlotPhase.RUNNING:
             return
-        # A script that has raised may still hang at exit, on a thread or a child of its own.
+        # A script that has raised may still hang at exit, on a thread or a child process.
         if slot.kill_at is None:
             slot.kill_at = self._out.now + self._settings.grace_s
         is_group = self._settings.workers_per_replica > 1
         if slot.mending is not None and (self._settings.replicas == 1 or not raised.is_of_script):
             return  # it alone may be replaced
         if slot.is_at_start and is_group:
-            return  # no peer trains with it yet, and its cause may be another worker's death
-        # Its peers need not wait while the interpreter ends, which takes half a second.
+            return  # no peer trains with it yet, and another worker's death may be the cause
+        # Its peers should not wait while the interpreter ends, which takes half a second.
         self._failures.report(slot, raised)
         slot.stands(self._out.now)
 
     def _no_manager_made(self, key: WorkerKey, has_stepped: bool) -> None:
-        """Several groups without a Manager are several trainings: show that once it is a fact."""
+        """Several groups without a Manager train separately: show that once it is certain."""
         slot = self._slots.of_incarnation(key.incarnation)
         if slot is not None and has_stepped:
             slot.steps_alone = slot.has_stepped = True
             slot.goes_on(self._out.now)
         is_newcomer = slot is not None and slot.is_unjoined
         if slot is not None and not slot.has_manager and not is_newcomer:
-            # One that has ended well without a step ran apart for all of its life.
+            # A group that has ended well without a step ran apart for all of its life.
             since_s = 0.0 if has_stepped else self._out.now - slot.begun_at
             self._out.send(runs_apart(slot, since_s))
         if self._settings.replicas < 2 or self.is_without_manager or self._ending.has_begun:
             return
         if any(one.has_trained for one in self._slots):
-            return  # a newcomer that has ended before it had made one
+            return  # a newcomer that has ended before it made a Manager
         self.is_without_manager = True
         target, replicas = self._settings.target, self._settings.replicas
         self._out.add(words.apart(key.replica_id, target, replicas, has_stepped))
@@ -134,11 +135,11 @@ class FromWorkers(Part):
     def _form_wanted(
         self, key: WorkerKey, wanted: m.AnotherForm, held: Sequence[tuple[str, int]]
     ) -> None:
-        """The run begins again in another form, where this agent alone can decide that.
+        """Begin the run again in another form, if this agent alone can decide that.
 
-        One world of workers on several nodes is not what a replica group is: the job ends then,
-        unless it is a replica that was started again which asks: the others may train on. A form
-        that the user has given and that does not suit the script ends it at the first start too.
+        One world of workers on several nodes is not a replica group: the job ends then. Exception:
+        if a replica that was restarted asks, the others may train on. A form that the user has
+        chosen and that does not suit the script ends the job too, at the first start.
         """
         slot = self._slots.of_incarnation(key.incarnation)
         form = parse(wanted.form)
@@ -170,10 +171,10 @@ class FromWorkers(Part):
     def _begin_together(
         self, slot: SlotState, reason: str, held: Sequence[tuple[str, int]]
     ) -> None:
-        """All replicas begin again in the form that they have, from the newest state that is held,
-        as where all of them have died.
+        """All replicas resume in the form that they have, from the newest state that is held.
 
-        That is no failure of theirs, so only one whose script has failed counts a restart.
+        This is what happens if all of them have died. It is not a failure of theirs, so only a
+        replica whose script has failed counts a restart.
         """
         sound = [(whose, step) for whose, step in held if not whose or self._is_sound(whose, step)]
         why = "" if sound else words.nothing_held(self._settings.has_memory_snapshots)
@@ -186,7 +187,7 @@ class FromWorkers(Part):
             return
         of_step = {step: [whose for whose, x in sound if x == step] for _, step in sound}
         whole = [step for step, known in of_step.items() if len(known) == len(self._slots)]
-        step = max(whole or of_step)  # each goes on with all of its own, if it can
+        step = max(whole or of_step)  # each resumes from its own state, if it can
         whose = of_step[step][0]
         is_all = step in whole
         self._out.add(words.begins_together(slot.replica_id, reason, whose, step, is_all))

@@ -1,9 +1,9 @@
 """The progress of a replica group, from the reports of its workers.
 
-The lighthouse gets the progress of the worker with group_rank 0. Three of its facts are the whole
-group's, because each worker has others: a step's time and own part are those of the slowest worker
-(the others wait for it in the group's vote), the bytes of a heal are the sum. And a group waits in
-a collective of the script's only if all its workers wait. Pure; one entry for each living worker.
+The lighthouse gets the progress of the worker with group_rank 0. Three facts are combined over the
+group, because they differ between workers. A step's time and own part are those of the slowest
+worker (the others wait for it in the group's vote). The bytes of a heal are the sum. A group waits
+in a collective of the script only if all its workers wait. Pure; one entry for each living worker.
 Not here: when progress is sent (agent/link.py).
 """
 
@@ -24,7 +24,7 @@ class GroupProgress:
         self._last: dict[str, tuple[str, dict[int, Progress]]] = {}
 
     def note(self, key: WorkerKey, progress: Progress) -> None:
-        """A worker has reported; what another incarnation of its replica reported is over."""
+        """A worker has reported. Reports of another incarnation of its replica are dropped."""
         incarnation, workers = self._last.get(key.replica_id, ("", {}))
         if incarnation != key.incarnation:
             workers = {}

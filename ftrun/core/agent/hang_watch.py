@@ -1,15 +1,15 @@
-"""Tells a worker that has nothing to send from one that hangs.
+"""Distinguishes a worker that has nothing to send from one that hangs.
 
 A worker's link thread answers whatever the script does. So a worker that has sent something before,
-is still connected and answers no question is stopped, dead in a lock, or stuck in the kernel.
-Members that wait for it in a step find that sooner, by the lighthouse's Interrupt. This watch is
-for workers that no member waits for: they are in no quorum, or all workers hang at once.
+is still connected and does not answer is stopped, dead in a lock, or stuck in the kernel. Members
+that wait for it in a step find that sooner, by the lighthouse's Interrupt. This watch is for
+workers that no member waits for: they are in no quorum, or all workers hang at once.
 
-After half the limit of silence a worker is asked, and again each quarter. It hangs if it has
-answered nothing by the third question and used no processor since the first. A busy worker may be
-in a long call of an extension that keeps Python's lock, and has ``BUSY_LIMITS`` times the limit.
-Questions are counted, not time, because an agent that was stopped itself starts counting again.
-Not here: what follows (supervisor.py), processor time (agent/).
+After half the limit of silence a worker is asked, and again each quarter. It hangs if it has not
+answered by the third question and used no processor time since the first. A busy worker may be in a
+long call of an extension that keeps Python's lock, and has ``BUSY_LIMITS`` times the limit.
+Questions are counted, not time: an agent that was stopped itself starts counting again. Not here:
+the consequences (supervisor.py), processor time (agent/).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from dataclasses import dataclass
 ASK_SHARE = 0.5
 ASK_AGAIN_SHARE = 0.25
 IDLE_QUESTIONS = 2
-"""Questions in a row after the first, each with no processor time since the one before."""
+"""The number of questions in a row after the first, each without processor time since the last."""
 BUSY_SHARE = 0.1
-"""Of a core. Threads that wait for Python's lock try it 200 times a second: that is less."""
+"""The share of a core. Threads that wait for Python's lock try it 200 times a second and use
+less.
+"""
 BUSY_LIMITS = 10
 BUSY_QUESTIONS = int(BUSY_LIMITS / ASK_AGAIN_SHARE)
 
@@ -51,7 +53,7 @@ class HangWatch:
         self._silences.pop(rank, None)
 
     def gone(self, rank: int) -> None:
-        """A worker has ended, or left: it answers no more, although it may live on for long."""
+        """A worker has ended or left: it does not answer any more, although it may still run."""
         self._silences.pop(rank, None)
         self._gone.add(rank)
 
@@ -81,7 +83,7 @@ class HangWatch:
 class Silence:
     """One worker's silence. ``limit_s``: see above. ``look_at``: when to check it next.
 
-    ``_questions``: those without an answer, since the agent itself was last stopped.
+    ``_questions``: the number of unanswered ones, since the agent itself was last stopped.
     """
 
     limit_s: float
@@ -104,7 +106,7 @@ class Silence:
         self._questions = 0
 
     def asks(self, now: float) -> bool:
-        """At ``look_at``: True if the worker is to be asked now; then call ``used``."""
+        """At ``look_at``. Returns whether to ask the worker now; then call ``used``."""
         due_at = self.last_message_at + ASK_SHARE * self.limit_s
         if not self._questions and now < due_at:
             self.look_at = due_at
@@ -113,7 +115,10 @@ class Silence:
         return True
 
     def used(self, cpu_s: float, now: float) -> bool:
-        """Note the processor time of its process, in seconds, at the question; True: it hangs."""
+        """Note the processor time of its process, in seconds, at the question.
+
+        Returns whether it hangs.
+        """
         since_s = now - self._cpu_at
         if since_s > 2 * ASK_AGAIN_SHARE * self.limit_s:
             self._questions = 0  # this agent was stopped in between, and perhaps the worker too

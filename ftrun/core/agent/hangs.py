@@ -1,11 +1,11 @@
-"""Workers that do not go on: their Python stacks are taken, and then their replica is given up.
+"""Workers that make no progress: their stacks are taken, then their replica is given up.
 
 A worker is found by its silence (hang_watch.py), by its loop (loop_watch.py), or by a timer of its
-own script (script_timers.py). Or the lighthouse finds it: it had no answer, or peers wait for the
-worker. The stacks are evidence and end with the process, so they are taken before it is killed.
-That takes a moment, and at most ``STACKS_WAIT_S``.
+script (script_timers.py). Or the lighthouse finds it: it did not answer, or peers wait for it. The
+stacks are evidence and end with the process, so they are taken before it is killed. That takes a
+moment, and at most ``STACKS_WAIT_S``.
 
-Not here: what follows (supervisor.py), how stacks are taken (agent/stacks.py).
+Not here: the consequences (supervisor.py), how stacks are taken (agent/stacks.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ftrun.core.replay.falls import Fall
 
 WHOLE = CORRUPTED, TOGETHER
 STACKS_WAIT_S = 2.0
-"""The longest wait for stacks. After it the replica is killed without them."""
+"""The longest wait for stacks. After that the replica is killed without them."""
 
 
 @dataclass(eq=False, repr=False)
@@ -59,10 +59,10 @@ class Hangs(Part):
             slot.script_timers.release(rank, event.pid, event.scope)
 
     def check_timers(self, slot: SlotState) -> None:
-        """Do what the script wants when one of its timers has run out.
+        """If a timer of the script has expired: send its signal.
 
-        SIGKILL, torch's default, gives the whole replica up, with its stacks. A script that wants
-        another signal has a handler for it, and gets it.
+        SIGKILL, torch's default, gives the whole replica up, with its stacks. A script that asks
+        for another signal has a handler for it, and receives it.
         """
         found = slot.script_timers.expired(self._out.now) if slot.hung is None else None
         if found is None:
@@ -93,7 +93,7 @@ class Hangs(Part):
             self._give_up(slot, gone)
 
     def given_up(self, incarnation: str, reason: str) -> None:
-        """The lighthouse goes on without this replica. ``reason``: why."""
+        """The lighthouse continues without this replica, for this ``reason``."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is not None and slot.phase is SlotPhase.RUNNING:
             why = reason if reason.startswith(WHOLE) else f"was given up: {reason}"
@@ -106,7 +106,7 @@ class Hangs(Part):
                 self._give_up(slot, gone)
 
     def stacks_taken(self, incarnation: str, stacks: tuple[tuple[int, str], ...]) -> None:
-        """The stacks are here: the replica is killed now."""
+        """The stacks are here: kill the replica."""
         slot = self._slots.of_incarnation(incarnation)
         if slot is None or slot.hung is None:
             return
@@ -116,7 +116,7 @@ class Hangs(Part):
         self._fail(slot, slot.hung)
 
     def overdue(self, slot: SlotState) -> None:
-        """The stacks have not come in time."""
+        """The stacks did not arrive in time."""
         assert slot.hung is not None, "its deadline is on while it hangs"
         self._fail(slot, slot.hung)
 

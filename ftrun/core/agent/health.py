@@ -1,10 +1,11 @@
 """The node's health before a restart: ``--health-check CMD``.
 
 A group that has failed is started again only if the command ends with 0. Otherwise that is one more
-failure of the slot: it costs a restart of the budget, the wait grows, and the lighthouse learns of
-it, which may give the slot to another node. Without ``--health-check`` nothing is checked.
+failure of the slot: it costs a restart of the budget, the wait grows, and it is reported to the
+lighthouse, which may assign the slot to another node. Without ``--health-check`` nothing is
+checked.
 
-Not here: running the command (agent/health.py), who gets the slot
+Not here: running the command (agent/health.py), which node gets the slot
 (core/lighthouse/set_aside.py).
 """
 
@@ -19,7 +20,7 @@ from ftrun.core.agent.part import Part
 from ftrun.core.agent.slot_state import SlotPhase, SlotState
 
 ANSWER_MARGIN_S = 10.0
-"""The shell ends the command at its deadline; an answer this much later will never come."""
+"""The shell ends the command at its deadline. Any answer arrives within this time after it."""
 
 
 @dataclass(eq=False, repr=False)
@@ -29,7 +30,7 @@ class NodeHealth(Part):
     _failures: FailedSlots
 
     def permits_start(self, slot: SlotState) -> bool:
-        """At the slot's wake time: False while the answer is still to come."""
+        """At the slot's wake time: whether to start. False until the answer has arrived."""
         if not self._settings.health_check or not slot.has_failed or slot.is_healthy:
             return True
         if slot.is_checked:

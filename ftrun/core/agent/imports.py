@@ -1,6 +1,6 @@
-"""How long the imports that come before the first worker may take.
+"""The deadline for the imports before the first worker.
 
-Torch and ``--preload`` may take minutes from a cold network disk. Before that the agent sends no
+Torch and ``--preload`` may take minutes from a cold network disk. Until then the agent sends no
 Hello, so a missing answer means nothing (lease.py). Not here: the imports (agent/spawner.py).
 """
 
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 NOTICE_AFTER_S = 20.0
 LIMIT_S = 900.0
-"""The shortest limit; a longer join timeout is one for imports too."""
+"""The shortest limit. A longer join timeout is the limit for imports too."""
 
 
 @dataclass
 class ImportDeadline:
-    """``is_done``: workers can be started. ``shown``: the notice about slow imports was shown."""
+    """The limit for the imports. ``is_done``: workers can be started.
+
+    ``shown``: the notice about slow imports was shown.
+    """
 
     started_at: float
     limit_s: float = LIMIT_S

@@ -1,16 +1,16 @@
-"""One agent's lease: until when its workers may commit without hearing from the lighthouse (Q3).
+"""One agent's lease: until when its workers may commit without an answer of the lighthouse (Q3).
 
 The lighthouse may form a quorum without the members of a silent agent, but only after
 ``isolation_limit_s``. So those members stop committing once that time has passed. The limit counts
 from the moment at which a request was *sent* (a Hello, a heartbeat that asks), not from the moment
 at which its answer arrived, because the time that the answer took is unknown. Workers receive the
-end of the lease ahead of time, because a stopped agent cannot warn them later.
+end of the lease in advance, because a stopped agent cannot warn them later.
 
-``AgentLease`` is what the answers mean. ``LeaseRequests`` decides which heartbeats ask for one. A
+``AgentLease`` interprets the answers. ``LeaseRequests`` decides which heartbeats ask for one. A
 lease needs an answer now and then, not every second, and an answer costs the lighthouse as much as
-a heartbeat. In a job of many nodes the progress of all replicas costs as much again. So there only
-the heartbeats that ask carry it, and of the others those are left out that follow another message:
-at a death all nodes answer several times, and all that the lighthouse reads delays them.
+a heartbeat. In a job of many nodes the progress of all replicas costs as much again. So in such a
+job only the heartbeats that ask carry progress, and other heartbeats are omitted after another
+message: at a death all nodes answer several times, and all that the lighthouse reads delays them.
 
 Not here: the stream (protocol/rpc.py), when a heartbeat is sent (agent/link.py).
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 HEARTBEATS_PER_ANSWER = 4
 LEASE_LOST_MAX = 1 / 15
-"""Share of the isolation limit that may have passed since the last request when a link breaks."""
+"""The share of the isolation limit that may have passed since the last request if a link breaks."""
 SMALL_JOB_NODES = 32
 """In jobs of up to this many nodes every heartbeat carries progress."""
 REQUESTS_MAX = 1024
@@ -72,7 +72,7 @@ class AgentLease:
         return now >= self.ready_at + self.join_timeout_s
 
     def ends(self, now: float) -> bool:
-        """True once, at the moment from which no worker here may commit."""
+        """True once, when the lease ends: from then on no worker here may commit."""
         if self.renewed_at is None or self.isolated:
             return False
         return now >= self.renewed_at + self.isolation_limit_s
@@ -87,7 +87,7 @@ class AgentLease:
 class LeaseRequests:
     """The requests of one agent for a lease. The lighthouse answers them one by one, in order.
 
-    ``heartbeat_s``: between two heartbeats. ``nodes``: of the job.
+    ``heartbeat_s``: the time between two heartbeats. ``nodes``: the number of the job's nodes.
     """
 
     def __init__(self, heartbeat_s: float, isolation_limit_s: float, nodes: int) -> None:
@@ -104,7 +104,7 @@ class LeaseRequests:
         self._sent.append(now)
 
     def answered(self) -> float | None:
-        """An answer has arrived. When its request was sent, or None if there was none."""
+        """An answer has arrived. Returns when its request was sent, or None if there was none."""
         self._answered_at = self._sent.popleft() if self._sent else None
         return self._answered_at
 
@@ -115,7 +115,7 @@ class LeaseRequests:
 
     @property
     def is_full(self) -> bool:
-        """Whether ``REQUESTS_MAX`` requests are open: that peer does not answer any more."""
+        """Whether ``REQUESTS_MAX`` requests are open, so the peer does not answer any more."""
         return len(self._sent) >= REQUESTS_MAX
 
     def asks(self, now: float) -> bool:
@@ -130,7 +130,10 @@ class LeaseRequests:
         return asks or self._is_small
 
     def is_needed(self, asks: bool) -> bool:
-        """Whether the next heartbeat is to be sent: not if another message has shown a life."""
+        """Whether to send the next heartbeat.
+
+        Not if another message has already shown a sign of life.
+        """
         has_spoken, self._has_spoken = self._has_spoken, False
         return self.carries_progress(asks) or not has_spoken
 

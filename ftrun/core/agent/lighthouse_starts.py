@@ -1,8 +1,8 @@
-"""When a helper process is started again after it has ended, and when no more: an agent's own
-lighthouse, or the agent that a keeper runs.
+"""When a helper process is started again after its end, and when not: an agent's own lighthouse, or
+the agent that a keeper runs.
 
-Training goes on without a lighthouse, but nobody can heal or join. So one that has served is worth
-more tries than one that has never come up, in whose way something stands.
+Training continues without a lighthouse, but no replica can heal or join. So a lighthouse that has
+served before gets more tries than one that has never come up, which something may prevent.
 
 Not here: the processes (agent/embedded.py, engines/keeper.py).
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STARTS_MAX = 5
-"""Of a lighthouse that has never served."""
+"""The limit for a lighthouse that has never served."""
 SHORT_LIVES_MAX = 60
-"""One after the other, of a lighthouse that has served once."""
+"""The limit in a row for a lighthouse that has served once."""
 BACKOFF_FIRST_S = 0.05
 BACKOFF_LAST_S = 5.0
 HEALTHY_S = 10.0
@@ -30,7 +30,7 @@ class LighthouseStarts:
     def ended(self, lived_s: float, *, was_ready: bool, is_hopeless: bool) -> float | None:
         """The delay until it is started again; None: it is not.
 
-        ``is_hopeless``: it reported that the next one would end in the same way.
+        ``is_hopeless``: it has reported that the next one would end in the same way.
         """
         self.has_served |= was_ready
         if was_ready and lived_s >= HEALTHY_S:
@@ -51,15 +51,16 @@ class LighthouseStarts:
 
 
 class AgentStarts:
-    """Counts the short lives of a node's agent, under an engine that starts no task again."""
+    """Counts the short lives of a node's agent, under an engine that does not restart tasks."""
 
     def __init__(self) -> None:
         self._starts = LighthouseStarts()
 
     def ended(self, status: int, lived_s: float, *, was_asked: bool) -> float | None:
-        """The delay until the next agent of this node is started; None: its end is the task's.
+        """The delay until the next agent of this node is started; None: the task ends with this
+        one.
 
-        Only an agent that was killed has a successor: by its exit code it has decided its end.
+        Only an agent that was killed is started again. An agent that exits has decided to end.
         ``status``: below 0: the signal. ``was_asked``: this node was asked to stop.
         """
         if status >= 0 or was_asked:

@@ -1,14 +1,14 @@
 """Finds a worker whose loop stands still, by the time that its own steps have taken.
 
-This watch is asked for by ``--hang-factor F``. It needs no peers, so it is also for scripts without
-a Manager and for a job of one replica. A worker's beats are its new steps, its optimizer's steps if
-it has no Manager, and its calls of ``ftrun.heartbeat()``. Once ``STEPS_MIN`` intervals between
-beats are known, the next one may take ``F`` times the usual one, at least ``LEAST_S`` and at least
-twice the longest one so far. Then the loop stands still.
+This watch is enabled by ``--hang-factor F``. It needs no peers, so it also works for scripts
+without a Manager and for a job of one replica. A worker's beats are its new steps, its optimizer's
+steps if it has no Manager, and its calls of ``ftrun.heartbeat()``. Once ``STEPS_MIN`` intervals
+between beats are known, the next one may take ``F`` times the usual one, at least ``LEAST_S`` and
+at least twice the longest one so far. Then the loop stands still.
 
 A worker is not watched while it starts, heals, waits for peers or a quorum, or is in an announced
-pause. An agent that was stopped itself sees old beats, so a second look decides. Not here: what
-follows (hangs.py), a silent interpreter (hang_watch.py), the peers' view
+pause. An agent that was stopped itself sees old beats, so a second check decides. Not here: the
+consequences (hangs.py), a silent interpreter (hang_watch.py), the peers' view
 (core/lighthouse/standstill.py).
 """
 
@@ -35,7 +35,7 @@ class LoopWatch:
         self._loops: dict[int, _Loop] = {}
 
     def progress(self, rank: int, progress: Progress, now: float) -> None:
-        """A worker with a Manager has reported its step and what it does."""
+        """A worker with a Manager has reported its step and its activity."""
         if not self._factor:
             return
         loop = self._loop(rank)
@@ -45,7 +45,7 @@ class LoopWatch:
             loop.rests(None)
 
     def beat(self, rank: int, now: float) -> None:
-        """The loop of a worker without a Manager has gone on."""
+        """The loop of a worker without a Manager has made progress."""
         if self._factor:
             loop = self._loop(rank)
             loop.at_step(loop.steps + 1, 0, now)
@@ -56,7 +56,7 @@ class LoopWatch:
             self._loop(rank).rests(now + limit_s)
 
     def rest(self) -> None:
-        """All of them wait for a worker that is replaced, until they go on."""
+        """All workers wait for one that is replaced, until they make progress."""
         for loop in self._loops.values():
             loop.rests(None)
 
@@ -65,7 +65,7 @@ class LoopWatch:
         self._loops.pop(rank, None)
 
     def standing(self, now: float) -> tuple[int, str] | None:
-        """A worker whose loop stands still, and how; None if all loops go on."""
+        """A worker whose loop stands still, and the reason as text; None if there is none."""
         for rank, loop in self._loops.items():
             due_at = loop.due_at(self._factor, self._least_s)
             if due_at is None or now < due_at:
@@ -95,7 +95,8 @@ class LoopWatch:
 class _Loop:
     """One worker's loop. ``rests_until``: it is not watched until then.
 
-    ``steps``, ``beats``: counted so far. ``look_at``: when the second look at this standstill is.
+    ``steps``, ``beats``: the numbers so far. ``look_at``: when to check this standstill a second
+    time.
     """
 
     times: StepTimes = field(default_factory=StepTimes)
@@ -107,7 +108,7 @@ class _Loop:
     look_at: float | None = None
 
     def at_step(self, step: int, beats: int, now: float) -> None:
-        """It reports this step, and its number of heartbeats within steps."""
+        """The worker reports this step, and its number of heartbeats within steps."""
         has_rested = self.is_resting
         if has_rested or step != self.steps:
             self.times.reached(step, now)
@@ -117,12 +118,14 @@ class _Loop:
         self.is_resting, self.rests_until = False, None
 
     def rests(self, until: float | None) -> None:
-        """It does something that is no step, until then at the latest; None: until it reports."""
+        """The worker does something other than a step, until then at the latest; None: until it
+        reports.
+        """
         self.times.skip()
         self.is_resting, self.rests_until, self.look_at = True, until, None
 
     def due_at(self, factor: float, least_s: float) -> float | None:
-        """When it has stood still for too long; None: it is not watched."""
+        """The deadline of its next beat; None: it is not watched."""
         limit_s = self.times.limit_s(factor, least_s)
         if limit_s is None or (self.is_resting and self.rests_until is None):
             return None

@@ -1,7 +1,7 @@
-"""Sentences about a worker that is replaced inside its group, for people and for its incident.
+"""Texts about a worker that is replaced inside its group, for people and for its incident.
 
-Pure functions. Not here: when one is said (replacing.py), the reasons of falls
-(core/replay/falls.py), all other sentences of the supervisor (words.py).
+Pure functions. Not here: when a text is shown (replacing.py), the reasons of falls
+(core/replay/falls.py), all other texts of the supervisor (words.py).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ftrun.core.replay.settling import Counts
 
 
 def replaced(failure: Failure, then: str, *, is_told: bool = False) -> ShowNotice:
-    """A worker has died and was replaced inside its group; ``then``: what followed.
+    """A worker has died and was replaced inside its group; ``then``: the text about what followed.
 
-    ``is_told``: so much was said before.
+    ``is_told``: the replacement was reported before.
     """
     who = f"worker {failure.replica_id}.{failure.group_rank}"
     pid = f" (pid {failure.pid})" if failure.pid else ""
@@ -36,14 +36,14 @@ WAS_LATE = "The other replicas went on before its replacement was ready, so its 
 
 
 def is_replaced(failure: Failure, step: int) -> ShowNotice:
-    """A worker that died is being replaced, and that lasts."""
+    """A worker that died is being replaced, and this takes long."""
     return replaced(
         failure, f"Its work since step {step} is repeated from memory, and the others wait."
     )
 
 
 def went_on(step: int, after_s: float, number: int, budget: int, lost: int | None = 0) -> str:
-    """The words after a death. ``lost``: so many steps; None: nobody knows."""
+    """The text after a death. ``lost``: the number of lost steps; None: it is not known."""
     cost = "no step lost"
     if lost is None:
         cost = "and the group ended before it was known whether a step was lost"
@@ -57,7 +57,7 @@ def went_on(step: int, after_s: float, number: int, budget: int, lost: int | Non
 
 
 def began_again(step: int, reached: int, after_s: float, number: int, budget: int) -> str:
-    """The words after a fall from which all workers have begun again in memory."""
+    """The text after a fall from which all workers have resumed from memory."""
     again = "" if reached <= step else f", {counted(reached - step, 'step')} again"
     return (
         f"All went on from step {step}, the last that each had in memory{again}, after "
@@ -66,7 +66,7 @@ def began_again(step: int, reached: int, after_s: float, number: int, budget: in
 
 
 def restarted_with(rank: int) -> str:
-    """The group restarts, and ``rank`` was replaced as well: the cost is told once."""
+    """The group restarts, and ``rank`` was replaced as well: the cost is reported once."""
     return f"Its group restarts, and what that costs is in the incident of worker {rank}."
 
 
@@ -91,10 +91,11 @@ def not_replaced(
     *,
     is_one: bool = True,
 ) -> str:
-    """Why all workers of a group are started again, though there are memory snapshots.
+    """Why all workers of a group are started again, although there are memory snapshots.
 
-    ``found``: by a worker. ``is_one``: it is the only replica. ``life``: of its replacement, by
-    whose log it can be found out. ``staying``: those that have not left their broken group.
+    ``found``: a worker's detail. ``is_one``: it is the only replica. ``life``: the replacement's
+    life, whose log shows the reason. ``staying``: the workers that have not left their broken
+    group.
     """
     why = "another could not be before" if reason is None else reason.because(found)
     if reason is Fall.STAYS:
@@ -112,7 +113,7 @@ def do_not_go_on(
     done: Sequence[Counts],
     waits: Sequence[Waits | None],
 ) -> ShowNotice:
-    """After a mend some workers have waited in a call for long. ``ranks``: were replaced."""
+    """After a mend some workers have waited in a call for long. ``ranks``: the replaced ones."""
     text = (
         f"Since {_workers(ranks)} came back some workers have waited for {still_s:.0f} s in one "
         f"call: {where_all_are(done, waits)}. They go on to wait, because another may be at work. "
@@ -123,7 +124,7 @@ def do_not_go_on(
 
 
 def where_all_are(done: Sequence[Counts], waits: Sequence[Waits | None]) -> str:
-    """In which call each worker waits. ``done``: by group, of each rank."""
+    """The call in which each worker waits. ``done``: by rank, the calls of each group."""
     groups = [*dict.fromkeys(group for own in done for group in own)]
     places: dict[str, list[int]] = {}
     for rank, known in enumerate(waits):

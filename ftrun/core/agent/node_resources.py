@@ -19,7 +19,7 @@ from ftrun.core.agent.events import ShowNotice
 LOW_SHARE = 0.05
 LOW_BYTES = 1 << 30
 LOW_SHARE_MAX = 0.25
-"""On a small machine 1 GiB is much, and no resource is low while a quarter of it is free."""
+"""On a small machine 1 GiB is much, so no resource is low while a quarter of it is free."""
 ENOUGH_TIMES = 1.5
 GPU_SHARE = 0.05
 GPU_BYTES = 256 << 20
@@ -28,7 +28,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Bytes of something. ``advice``: what the user can do when it is low."""
+    """The bytes of one resource. ``advice``: what the user can do when it is low."""
 
     name: str
     free_bytes: int
@@ -46,7 +46,7 @@ class Gpu:
 
     ``ecc_errors``: memory errors that could not be corrected, since the driver was loaded; None:
     the GPU does not count them. ``pids``: processes that use it, if they are visible from here.
-    ``busy_share``: of the last moments in which it computed; None: not known.
+    ``busy_share``: the share of the last moments in which it computed; None: not known.
     """
 
     index: int
@@ -80,7 +80,7 @@ class NodeResources:
         return [notice for resource in resources if (notice := self._crossing(resource))]
 
     def gpu_errors(self, gpus: Iterable[Gpu], xids: Iterable[tuple[int, int]]) -> list[ShowNotice]:
-        """The errors of GPUs since the last look; what was there at the first look is old."""
+        """The errors of GPUs since the last look. Errors before the first look are not reported."""
         found = []
         for index, number in xids:
             text = f"GPU {index} reports Xid {number}: look at dmesg; a restart may not help there."
@@ -113,7 +113,7 @@ class NodeResources:
 
 
 def still_used(gpu: Gpu, waited_s: float) -> ShowNotice:
-    """A GPU is not free in time; the worker starts all the same."""
+    """A GPU is not free in time, and the worker starts anyway."""
     who = ", ".join(f"pid {pid}" for pid in gpu.pids) or "a process that is not visible here"
     text = (
         f"GPU {gpu.index} still has {gpu.used_bytes >> 20} MiB in use after {waited_s:.0f} s, by "

@@ -1,8 +1,9 @@
 """One slot whose incarnation leaves, or dies, because people have asked for it.
 
-The rest of the node and the job go on. A script with a Manager leaves at the boundary that the
-lighthouse arranges, however far that is; from then on, and any other script at once, it has the
-grace. Not here: the end of the whole agent (ending.py), which slot it is (core/lighthouse).
+The rest of the node and the job continue. A script with a Manager leaves at the boundary that the
+lighthouse arranges, however late that is; then the grace period begins. For any other script it
+begins at once. Not here: the end of the whole agent (ending.py), which slot it is
+(core/lighthouse).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ LEFT = "it was asked to leave"
 
 @dataclass(eq=False, repr=False)
 class OnRequest(Part):
-    """Carries requests of people out, slot by slot; it keeps no state of its own."""
+    """Carries people's requests out, slot by slot; it keeps no state."""
 
     _stopping: Stopping
 
     def stop(self, asked: StopReplica) -> None:
-        """Ask an incarnation to leave. The same request again changes only what follows."""
+        """Ask an incarnation to leave. A repeated request changes only whether it restarts then."""
         slot = self._slots.get(asked.replica_id)
         if slot is None:
             return
@@ -48,7 +49,7 @@ class OnRequest(Part):
             self._out.add(AskToStop(slot.replica_id, slot.incarnation, SIGTERM))
 
     def _decide_idle(self, slot: SlotState, *, restart: bool) -> None:
-        """Nothing runs in the slot: start it now, or report that it stays so."""
+        """Nothing runs in the slot: start it now, or report that it stays empty."""
         if restart and (slot.phase is SlotPhase.WAITING or slot.outcome is Outcome.DRAINED):
             slot.phase, slot.outcome = SlotPhase.WAITING, None
             slot.wake_at = self._out.now
@@ -57,13 +58,13 @@ class OnRequest(Part):
             self._out.send(ReplicaLost(slot.replica_id, slot.incarnation, LEFT))
 
     def left(self, slot: SlotState) -> None:
-        """A worker of it has left or ended: the rest has the grace."""
+        """One of its workers has left or ended: the grace period of the others begins."""
         if slot.leaves is not None and slot.phase is SlotPhase.RUNNING and slot.alive:
             slot.phase = SlotPhase.STOPPING
             slot.kill_at = self._out.now + self._settings.grace_s
 
     def ended(self, slot: SlotState) -> bool:
-        """All of it has ended; True if it is to start again."""
+        """All of it has ended. Returns whether to start it again."""
         cause = slot.killed or LEFT
         self._stopping.report_lost(slot, cause, killed=bool(slot.killed))
         if slot.leaves is Leaves.TO_RESTART:

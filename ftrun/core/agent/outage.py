@@ -1,10 +1,10 @@
-"""The lighthouse's absence as this agent sees it: what its workers and people receive.
+"""The lighthouse's absence as this agent sees it: the messages to its workers and to people.
 
-Four limits. A lease that runs out isolates the workers (lease.py): training stands, and people get
-a notice of that now and then. A node that has waited for ``lighthouse_timeout_s`` ends, and so does
-an agent that never had an answer; but a script without a Manager needs no lighthouse, and runs on.
-A replica that was lost while the lighthouse is gone makes training stand, because there is no new
-quorum. Not here: the stream and the next attempts (agent/link.py).
+Four limits. When the lease expires, the workers are isolated (lease.py): training stops, and people
+get a notice of that from time to time. A node that has waited for ``lighthouse_timeout_s`` ends,
+and so does an agent that never had an answer; but a script without a Manager needs no lighthouse,
+and runs on. If a replica is lost while the lighthouse is gone, training stops, because there is no
+new quorum. Not here: the stream and the next attempts (agent/link.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from ftrun.core.messages import Lease
 
 UNREACHABLE = int(ExitCode.LIGHTHOUSE_UNREACHABLE)
 REMIND_S = 300.0
-"""Between two notices of a wait for the lighthouse."""
+"""The pause between two notices of a wait for the lighthouse."""
 STANDS_NOTICE_S = 3.0
-"""How long training stands for want of a lighthouse before people get the notice."""
+"""How long training stops for lack of a lighthouse before people get the notice."""
 
 
 @dataclass(eq=False, repr=False)
 class Outage(Part):
-    """``_gone_at``: when a connected lighthouse went; None while it is there, or never was.
+    """One agent's reaction to the absence of its lighthouse.
 
-    ``_at``: the address of the one that was followed last, of several. ``_remind_at``: when the
-    next notice of an isolation is due; None: no notice is due. ``_agreed``: for the workers.
+    ``_gone_at``: when a connected lighthouse went; None while it is connected, or never was.
+    ``_at``: the address of the lighthouse that was followed last, if there are several.
+    ``_remind_at``: when the next notice of an isolation is due; None: no notice is due.
+    ``_agreed``: the last agreement of the lighthouse, for the workers.
     """
 
     _stopping: Stopping
@@ -46,12 +48,12 @@ class Outage(Part):
     _remind_at: float | None = None
 
     def lease(self) -> Lease | None:
-        """Until when workers may commit without another message; None: no answer so far."""
+        """Until when workers may commit without another message; None: there was no answer yet."""
         until_s = self._lease.until_s()
         return None if until_s is None else Lease(until_s, self._agreed)
 
     def received(self, sent: LighthouseSent) -> None:
-        """The lighthouse has sent something: it is there. An answer renews the lease."""
+        """The lighthouse has sent a message, so it is there. An answer renews the lease."""
         asked_at = sent.asked_at
         if not self._lease.is_connected and self._lease.renewed_at is not None:
             if self._at != sent.at:
@@ -78,7 +80,7 @@ class Outage(Part):
                 self._out.add(words.lighthouse_gone(reason, limit_s))
             for slot in self._slots:
                 if self._ending.has_begun and slot.phase is SlotPhase.STOPPING:
-                    self._stopping.leave_now(slot)  # the agreement that it waits for will not come
+                    self._stopping.leave_now(slot)  # there will be no agreement
         self._lease.disconnected()
 
     def deadlines(self) -> Iterator[float]:
@@ -116,7 +118,7 @@ class Outage(Part):
             self._out.add(words.no_quorum(step, self._out.now - since))
 
     def _wait(self) -> None:
-        """The workers are isolated: end in time, and show now and then what is waited for."""
+        """The workers are isolated: end in time, and report the wait from time to time."""
         settings, now = self._settings, self._out.now
         if self._needs_lighthouse() and now >= self._lost_at():
             reason = words.lighthouse_lost(settings.lighthouse_at, settings.lighthouse_timeout_s)
@@ -129,15 +131,15 @@ class Outage(Part):
             self._out.add(notice if self._needs_lighthouse() else words.trains_on(at, silent_s))
 
     def _lost_at(self) -> float:
-        """When this node ends, if nothing comes until then. Only after a first answer."""
+        """When this node ends without an answer. Valid only after a first answer."""
         return (self._lease.renewed_at or 0.0) + self._settings.lighthouse_timeout_s
 
     def _needs_lighthouse(self) -> bool:
-        """Whether nothing goes on here without one: each script that runs has a Manager."""
+        """Whether all scripts here need a lighthouse, because each that runs has a Manager."""
         return all(slot.has_manager for slot in self._slots if slot.alive)
 
     def _stands_since(self) -> float | None:
-        """Since when training stands; None: it goes on, or the notice was shown."""
+        """Since when training stands still; None: it does not, or the notice was shown."""
         since = [s.lost_at for s in self._slots if s.lost_at is not None and s.has_trained]
         if self._gone_at is None or self._stands_shown or not since:
             return None

@@ -1,6 +1,6 @@
-"""Collects what one event leads to.
+"""Collects the instructions of one event.
 
-Not here: what is decided (supervisor.py), how it is carried out (agent/shell.py).
+Not here: the decisions (supervisor.py), how instructions are carried out (agent/shell.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class Outbox:
         self._out: list[Instruction] = []
 
     def begin(self, now: float) -> None:
-        """The next event, at ``now``."""
+        """The next event happens at ``now``."""
         self.now = now
         self._out = []
 
     def take(self) -> list[Instruction]:
-        """All that this event has led to."""
+        """All instructions of this event."""
         return self._out
 
     def add(self, instruction: Instruction) -> None:
-        """Carry this out after all that has been collected so far."""
+        """Add an instruction after all that were collected so far."""
         self._out.append(instruction)
 
     def send(self, message: FromAgent) -> None:

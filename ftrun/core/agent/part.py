@@ -1,4 +1,4 @@
-"""What all parts of a node's supervision see: its settings, slots, lease, and the outbox.
+"""The fields that all parts of a node's supervision share: settings, slots, lease, outbox.
 
 Not here: the parts themselves, which supervisor.py puts together.
 """

@@ -1,10 +1,10 @@
-"""Which hosts acknowledge nothing: judged by the connections of a whole node. Pure.
+"""Which hosts do not acknowledge any more, judged by all connections of a node. Pure.
 
-The kernel of a machine that has power and a network acknowledges whatever its processes do. So a
-host counts as silent if it is sent something again, and no connection to it has had any answer for
-``SILENT_S``: congestion or a lost packet does not silence all of them for so long.
+The kernel of a machine with power and a network acknowledges packets, whatever its processes do. So
+a host counts as silent if something is retransmitted to it, and no connection to it has received
+anything for ``SILENT_S``: congestion or a lost packet does not silence all of them for that long.
 
-Not here: how connections are read (agent/peers.py), what follows (core/lighthouse/reach.py).
+Not here: how connections are read (agent/peers.py), the consequences (core/lighthouse/reach.py).
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ SILENT_S = 0.3
 HOSTS_MAX = 256
 LOOK_S = 0.2
 LOOK_AGAIN_S = 0.05
-"""How often to look while something is sent again."""
+"""How often to check while something is retransmitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
     """An open connection to ``host``.
 
-    ``is_repeating``: what it has sent was sent again. ``silent_s``: since anything came from there.
+    ``is_repeating``: its data was retransmitted. ``silent_s``: the time since anything was
+    received.
     """
 
     host: str
@@ -32,14 +33,17 @@ class Connection:
 
 
 class PeerWatch:
-    """``silent``: the hosts that acknowledge nothing now; ``look_s``: when to look again."""
+    """Judges the hosts by their connections.
+
+    ``silent``: the hosts that do not acknowledge now; ``look_s``: the time until the next check.
+    """
 
     def __init__(self) -> None:
         self.silent: tuple[str, ...] = ()
         self.look_s = LOOK_S
 
     def looked(self, connections: Iterable[Connection]) -> bool:
-        """Judge all connections of this node; returns whether ``silent`` has changed."""
+        """Judge all connections of this node. Returns whether ``silent`` has changed."""
         heard: dict[str, float] = {}
         repeating = set()
         for connection in connections:

@@ -1,18 +1,19 @@
-"""A worker that died is replaced inside its group, and the others wait in their call.
+"""A worker that died is replaced inside its group, while the others wait in their call.
 
-That is so if the agent keeps its state in memory (``WorkerExited.kept``), and of several replicas
-if the script itself has not failed: it would fail again in the same step, which a replica that
-heals from the others does not repeat. The survivors are told at once, by a decree. The replacement
-starts when the dead process is gone. Then the board is looked at until all are in one group again.
-If that cannot be followed, all processes are ended, and all begin
-again from the last step that each has in memory. After a mend the board is looked at for some
-steps more, because all may be connected and wait in calls that cannot meet. Where memory is not to
-be had, it is an ordinary failure: the whole group is started again, and its line tells why. If a
-node of the group is lost, and other nodes have its ranks' states, they wait for a node that comes
-in its place.
+This needs the worker's state in the agent's memory (``WorkerExited.kept``). If there are several
+replicas, it is not done if the script itself has failed: it would fail again in the same step,
+which a replica that heals from the others does not repeat. The survivors are informed at once, by a
+decree. The replacement starts when the dead process is gone. Then the board is checked until all
+are in one group again.
+
+If the mend fails, all processes are ended, and all resume from the last step that each has in
+memory. After a mend the board is checked for some steps more, because all may be connected and wait
+in calls that cannot match. If memory cannot be used, the failure is an ordinary one: the whole
+group is started again, and its notice has the reason. If a node of the group is lost, and other
+nodes have its ranks' states, the group waits for a node to replace it.
 
 Not here: the decision by what is in memory (core/replay/mending.py), budgets (restarts.py), the
-failure of a group (failed_slots.py), its sentences (mend_words.py).
+failure of a group (failed_slots.py), its texts (mend_words.py).
 """
 
 from __future__ import annotations
@@ -43,17 +44,19 @@ LOOK_S = 0.02
 NODE_LOOK_S = 0.1
 AFTER_LOOK_S = 1.0
 SLOW_S = 3.0
-"""A replacement that has not joined by then is spoken of before it has."""
+"""A replacement that takes longer than this is reported before it has joined."""
 REJOIN_S = 5.0
-"""The lighthouse's (core/lighthouse/events.py: rejoin_timeout_s), without ``waits_for_mends``."""
+"""The lighthouse's value (core/lighthouse/events.py: rejoin_timeout_s) without
+``waits_for_mends``.
+"""
 
 
 @dataclass(eq=False, repr=False)
 class Replacing(Part):
     """Replaces workers.
 
-    ``fail``: what happens to a group of which one cannot be replaced; ``group_ended``: once all of
-    its processes are gone.
+    ``fail``: called for a group in which one cannot be replaced; ``group_ended``: called once all
+    of its processes are gone.
     """
 
     _standbys: StandbyPool
@@ -69,7 +72,10 @@ class Replacing(Part):
         return self._settings.replicas == 1
 
     def begin(self, slot: SlotState) -> float:
-        """A new incarnation, with new memory; until which step that of the one before is sound."""
+        """Begin a new incarnation with new memory.
+
+        Returns the newest step whose memory of the incarnation before is sound.
+        """
         last = slot.mending
         if self._settings.has_memory_snapshots and not self._is_over:
             s = self._settings
@@ -80,13 +86,13 @@ class Replacing(Part):
         return -1 if last is None or self._is_one else last.sound_until
 
     def ends(self) -> None:
-        """The script keeps its state itself: from now on it is as without memory snapshots."""
+        """The script keeps its state itself: from now on there are no memory snapshots."""
         self._is_over = True
         for slot in self._slots:
             slot.mending = None
 
     def takes(self, slot: SlotState, end: e.WorkerExited) -> bool:
-        """Replace a worker that has died, or is dying. False: its whole group has failed."""
+        """Replace a worker that has died or is dying. Returns False if its group has failed."""
         kept, mending, rank = end.kept, slot.mending, end.group_rank
         if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
             return False
@@ -138,32 +144,35 @@ class Replacing(Part):
         return True
 
     def _can_begin_again(self, slot: SlotState, rank: int) -> bool:
-        """Whether all may begin again from memory, because none has ended well."""
+        """Whether all may resume from memory. None may have ended well."""
         assert slot.mending is not None, "it has fallen"
         return slot.mending.can_rewind and len(slot.alive | {rank}) == len(slot.lives)
 
     def _end_all(self, slot: SlotState, ranks: set[int]) -> None:
-        """End all processes of the group; when they are gone, all begin again from memory."""
+        """End all processes of the group. When they are gone, all resume from memory."""
         slot.ending, slot.look_at, slot.slow_at = set(ranks), None, None
         slot.stuck_at = self._out.now + self._settings.stuck_after_s
         self._out.add(e.HoldGroup(slot.replica_id, slot.incarnation))
         self._out.add(e.SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
     def ended(self, slot: SlotState, rank: int) -> bool:
-        """A process has ended. False: nobody has waited for that, in order to begin again."""
+        """A process has ended.
+
+        Returns False unless its end was awaited in order to resume from memory.
+        """
         if slot.ending is None:
             return False
         slot.ending.discard(rank)
         slot.dying.discard(rank)
         if slot.phase is not SlotPhase.RUNNING:
-            slot.alive = slot.ending | {rank}  # without those that were to begin again
+            slot.alive = slot.ending | {rank}  # without those that were to be started again
             return False
         if not slot.ending:
             self._out.add(e.LookAtBoard(slot.replica_id, slot.incarnation))
         return True
 
     def _begin_again(self, slot: SlotState, event: e.BoardSeen) -> None:
-        """All processes of the group are gone, and nobody writes its memory any more."""
+        """All processes of the group are gone, so none writes to its memory any more."""
         assert slot.mending is not None, "it has fallen"
         slot.stuck_at = None
         if event.waits and event.boundary is not None and slot.phase is SlotPhase.RUNNING:
@@ -192,9 +201,12 @@ class Replacing(Part):
         slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
 
     def was_late(self, incarnation: str, reason: str) -> bool:
-        """The other replicas go on without one, for a ``reason``: it restarts, by the restart of
-        the death, if one of its workers is being replaced, or was so too late, and the step since
-        is not decided. False: its mend, if there was one, is not the cause."""
+        """The other replicas continue without this one, for a ``reason``: was its mend the cause?
+
+        Then it restarts, and the restart of the death pays for that. The mend is the cause if one
+        of its workers is being replaced, or was replaced too late and the step since is not
+        decided. Returns False otherwise.
+        """
         slot = self._slots.of_incarnation(incarnation)
         if slot is None or slot.phase is not SlotPhase.RUNNING or self._is_one:
             return False
@@ -212,8 +224,10 @@ class Replacing(Part):
         return True
 
     def gone_badly(self, slot: SlotState, end: e.WorkerExited) -> None:
-        """A worker of a group that has failed has ended: what was written until then counts, which
-        no look at the board may have seen."""
+        """A worker of a failed group has ended.
+
+        The reason that it wrote last counts, because no look at the board may have seen it.
+        """
         mending, kept = slot.mending, end.kept
         if mending is None or mending.fallen or kept is None or kept.written is None:
             return
@@ -222,13 +236,13 @@ class Replacing(Part):
             slot.fall = self._why_not(slot, kept.why)
 
     def lets_go(self, slot: SlotState) -> None:
-        """The replica is not started here any more: nobody goes on from what it has in memory."""
+        """The replica is not started here any more: its memory is not needed."""
         if slot.mending is not None and not (self._is_one or self._ending.has_begun):
             slot.mending, slot.replaced = None, {}
             self._out.add(e.DropMemory(slot.replica_id))
 
     def stops_waiting(self, slot: SlotState) -> None:
-        """The group is to stop while it waits for a node: nothing of it runs."""
+        """The group must stop while it waits for a node, and nothing of it runs."""
         if slot.waits_from is not None and slot.phase is not SlotPhase.RUNNING:
             self._out.add(words.would_go_on(slot.replica_id, slot.waits_from))
             slot.ending = slot.waits_from = None
@@ -236,12 +250,12 @@ class Replacing(Part):
             self._group_ended(slot)
 
     def waits_for_end(self, slot: SlotState, rank: int) -> bool:
-        """Whether a process that is to be replaced is not gone so far."""
+        """Whether a process that is to be replaced is not gone yet."""
         known = slot.replaced.get(rank)
         return slot.phase is SlotPhase.RUNNING and known is not None and not known.is_gone
 
     def gone(self, slot: SlotState, rank: int) -> None:
-        """The process is gone, and with it its threads: its replacement may use its memory."""
+        """The process is gone, and its threads too: its replacement may use its memory."""
         slot.replaced[rank].is_gone = True
         slot.dying.discard(rank)
         self._replace(slot, rank)
@@ -254,9 +268,10 @@ class Replacing(Part):
         self._out.add(e.ReplaceWorker(key, slot.lives[rank], standby))
 
     def kill(self, slot: SlotState) -> bool:
-        """A worker hangs, or has raised and does not end: end it, so that it is replaced.
+        """A worker hangs, or has raised and does not end: kill it, so that it is replaced.
 
-        False: the whole group has failed. So it is where other replicas have left it behind.
+        Returns False if the whole group has failed. With several replicas it always has, because
+        the others have continued without it.
         """
         can = self._is_one and slot.mending is not None and slot.mending.fallen is None
         if not can or slot.phase is not SlotPhase.RUNNING:
@@ -275,7 +290,7 @@ class Replacing(Part):
                 self._out.add(words.is_replaced(known.failure, step))
 
     def seen(self, event: e.BoardSeen) -> None:
-        """The board, while a replacement has not joined so far."""
+        """The board was read, while a replacement has not joined yet."""
         slot = self._slots.of_incarnation(event.incarnation)
         if slot is None or slot.mending is None:
             return
@@ -311,7 +326,7 @@ class Replacing(Part):
             slot.look_at = now + LOOK_S
 
     def _seen_after(self, slot: SlotState, event: e.BoardSeen) -> None:
-        """The board after a mend: whether all go on."""
+        """The board was read after a mend: check that all make progress."""
         assert slot.mending is not None, "it is watched"
         found = slot.mending.look_after(event.board, event.steps, event.calls, self._out.now)
         slot.look_at = self._out.now + AFTER_LOOK_S if slot.mending.is_watched else None
@@ -327,7 +342,7 @@ class Replacing(Part):
             self._out.add(words.do_not_go_on(*still))
 
     def _falls(self, slot: SlotState, why: str, staying: Sequence[int]) -> None:
-        """A mend has fallen: all begin again, from memory if that is sound."""
+        """A mend has failed: all start again, from memory if that is sound."""
         first = next(iter(slot.replaced.values())).end
         slot.fall = self._why_not(slot, why, staying)
         slot.verdict = Restart(0.0, slot.budget.spent)
@@ -341,7 +356,7 @@ class Replacing(Part):
                 self._failures.was_replaced(slot, slot.ends, known, then, 0, 0.0)
 
     def _why_not(self, slot: SlotState, why: str, staying: Sequence[int] = ()) -> str:
-        """Why a mend has fallen; ``why``, ``staying``: as of words.not_replaced."""
+        """Why a mend has failed; ``why``, ``staying``: see words.not_replaced."""
         assert slot.mending is not None, "it has fallen"
         known = next(iter(slot.replaced.values()))
         rank = known.end.group_rank
@@ -350,9 +365,9 @@ class Replacing(Part):
         return words.not_replaced(*reason, is_one=self._is_one)
 
     def _end_who_holds_up(self, slot: SlotState, event: e.BoardSeen) -> None:
-        """End those that have raised. If all wait, the one that has made the fewest calls hangs.
+        """End the workers that have raised. If all wait, the one with the fewest calls hangs.
 
-        No board has the calls of all ranks of a group on several nodes.
+        This does not work over several nodes, because no board has the calls of all ranks then.
         """
         ranks = [] if slot.kill_at is not None else sorted(slot.failure_reports)
         if slot.hung is not None and slot.stacks_at is None:
@@ -368,7 +383,7 @@ class Replacing(Part):
 
     def _mended(self, slot: SlotState, event: e.BoardSeen, after_s: float) -> None:
         known = (slot.ends, slot.replaced, dict(slot.lives))
-        # Steps that were taken since may have given a restart back.
+        # Steps that were made since may have refunded a restart.
         number = slot.booked or slot.budget.spent
         mend = Mend(*known, after_s, number, slot.rewound_to, slot.fall)
         slot.untold.append(mend)
@@ -386,7 +401,10 @@ class Replacing(Part):
         self._out.send(mend_of(slot))
 
     def _tell(self, slot: SlotState, lost: int | None) -> None:
-        """What the last mends have cost. ``lost``: so many steps; None: nobody knows."""
+        """Report the cost of the last mends.
+
+        ``lost``: the number of lost steps; None: not known.
+        """
         for mend in slot.untold:
             self._tell_one(slot, mend, lost)
         slot.awaited, slot.untold = None, []
@@ -406,12 +424,12 @@ class Replacing(Part):
                 known.incident = f"{slot.incarnation}-{mend.lives[rank]}"
                 slot.failures.append(known.failure)
             self._failures.was_replaced(slot, mend.ends, known, then, steps, stood_s)
-            steps, stood_s = 0, 0.0  # of all together
+            steps, stood_s = 0, 0.0  # for all of them together
 
     def group_ended(self, slot: SlotState) -> None:
-        """All processes of the group are gone: tell of those that were to be replaced.
+        """All processes of the group are gone: report those that were to be replaced.
 
-        The failure that has ended the group is told by itself.
+        The failure that has ended the group is reported separately.
         """
         self._tell(slot, None)
         first = slot.ends.first() if slot.is_failing else None
@@ -424,7 +442,7 @@ class Replacing(Part):
             self._failures.ended(slot)
 
     def _forget(self, slot: SlotState, rank: int) -> None:
-        """What is known of the dead process, which is not so of its replacement."""
+        """Drop what is known of the dead process, because it is not true of its replacement."""
         slot.failure_reports.pop(rank, None)
         slot.killed_on_request.discard(rank)
         slot.done.discard(rank)
@@ -434,6 +452,6 @@ class Replacing(Part):
 
 
 def mend_of(slot: SlotState) -> ReplicaStarted:
-    """Whether workers of a replica are being replaced."""
+    """The message whether workers of a replica are being replaced."""
     counts = slot.restarts, slot.budget.left, bool(slot.replaced)
     return ReplicaStarted(slot.replica_id, slot.incarnation, *counts)

@@ -1,11 +1,11 @@
-"""Whether and when a replica group that has failed is started again: budget, backoff, verdicts.
+"""Whether and when a failed replica group is started again: budget, backoff, verdicts.
 
 The first failure restarts at once. The script's own failure before its first step restarts a little
 later, because all replicas may fail alike (core/lighthouse/machine.py). While no new step is
-committed, each further failure waits longer. ``refill_steps`` new steps give one restart of the
-budget back. The script's own error twice in a row at the same position will come at every try: it
-ends the job at once. The same signature ``strikes_max`` times without a new step is a crash loop
-(P5). ``as_torchrun``: restarts are counted as torchrun counts them, and nothing else is judged.
+committed, each further failure waits longer. ``refill_steps`` new steps refund one restart of the
+budget. The script's own error twice in a row at the same position will recur at every try: it ends
+the job at once. The same signature ``strikes_max`` times without a new step is a crash loop (P5).
+``as_torchrun``: restarts are counted as torchrun counts them, and there are no other verdicts.
 
 Not here: starting (supervisor.py), what makes two failures the same (failures.py).
 """
@@ -23,8 +23,8 @@ from ftrun.core.agent.failures import Failure
 class RestartRules:
     """The limits of one replica group.
 
-    ``as_torchrun``: ``max_restarts`` in all, at once, without refill or other verdicts. ``spent``:
-    before this agent's time.
+    ``as_torchrun``: ``max_restarts`` in all, at once, without refunds or other verdicts. ``spent``:
+    used before this agent started.
     """
 
     max_restarts: int
@@ -46,7 +46,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class WillNotHelp:
-    """The script's own error has come twice at ``step``; None: before the first step."""
+    """The script's own error has recurred at ``step``; None: before the first step."""
 
     step: int | None
 
@@ -60,7 +60,7 @@ class CrashLoop:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpent:
-    """No restart is left. ``first``: the failure that began the unbroken row."""
+    """No restart is left. ``first``: the first failure since the last new step."""
 
     first: Failure
 
@@ -70,14 +70,14 @@ Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an error with this ``signature`` has come. ``heals``: ``step`` is its peers'."""
+    """The place of an error with this ``signature``. ``heals``: ``step`` is its peers'."""
 
     signature: str
     step: int | None
     heals: bool
 
     def is_again(self, last: Place) -> bool:
-        """Whether it is as ``last``: at the same step, or before its own first step again."""
+        """Whether it equals ``last``: at the same step, or again before its own first step."""
         is_at_same = self.step == last.step or (self.heals and last.heals)
         return self.signature == last.signature and is_at_same
 
@@ -87,10 +87,10 @@ class RestartBudget:
     """One group's account.
 
     ``spent``: 0 <= spent <= max_restarts. ``row``: failures since the last new step. ``mark``: the
-    highest step ever reached. ``step``: the one that the running incarnation has come to; None: not
-    known. ``baseline``: the step from which the running incarnation's own commits count; None until
-    it is known, because a step reached by healing is not its own. ``last``: where the failure
-    before came, if that is certain.
+    highest step ever reached. ``step``: the step that the running incarnation has reached; None:
+    not known. ``baseline``: the step from which the running incarnation's own commits count; None
+    until it is known, because a step reached by healing is not its own. ``last``: the place of the
+    failure before, if that is certain.
     """
 
     rules: RestartRules
@@ -132,10 +132,10 @@ class RestartBudget:
     def failed(
         self, failure: Failure, *, at_start: bool = False, has_position: bool = True
     ) -> Verdict:
-        """Judge a failure; a Restart is booked at once.
+        """Judge a failure. A Restart is taken from the budget at once.
 
         ``at_start``: the script itself has failed, before any step of this slot. ``has_position``:
-        the step at which it failed is known for certain, or it has made none.
+        the step at which it failed is certain, or it has made none.
         """
         self.row += 1
         if self.row == 1:
@@ -149,7 +149,7 @@ class RestartBudget:
         return Restart(self._backoff_s(at_start), self.spent)
 
     def _verdict_by_cause(self, failure: Failure, has_position: bool) -> Verdict | None:
-        """The verdict that the failure's cause gives, whatever is left of the budget."""
+        """The verdict that follows from the failure's cause alone, whatever the budget."""
         signature = failure.signature()
         if signature is None or self.rules.as_torchrun:
             self.last = None

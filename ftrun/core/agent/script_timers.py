@@ -1,10 +1,10 @@
-"""The timers that a worker's script sets with torch's ``expires(...)``, and those that ran out.
+"""The timers that a worker's script sets with torch's ``expires(...)``, and expired ones.
 
 A timer has a scope, which names a place in the script, and belongs to a process of the worker. The
-script sets it before that place and releases it after. A timer that has run out is looked at once
-more ``SECOND_LOOK_S`` later, because the release of an agent that was stopped itself may be unread.
+script sets it before that place and releases it after. An expired timer is checked once more
+``SECOND_LOOK_S`` later, because a stopped agent may not have read its release yet.
 
-Not here: how they arrive (agent/file_timer.py), what follows (hangs.py).
+Not here: how they arrive (agent/file_timer.py), the consequences (hangs.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIMERS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """A timer that has run out. ``number``: the signal that its script wants; 0 or less: none."""
+    """An expired timer. ``number``: the signal that its script asks for; 0 or less: none."""
 
     group_rank: int
     pid: int
@@ -35,7 +35,7 @@ class _Timer:
 class ScriptTimers:
     """The timers of one incarnation's workers.
 
-    Of more than ``TIMERS_MAX`` the oldest is dropped, because a script that never releases its
+    If there are more than ``TIMERS_MAX``, the oldest is dropped: a script that never releases its
     timers names a new place each time.
     """
 
@@ -44,14 +44,17 @@ class ScriptTimers:
         self._signalled: dict[int, tuple[int, str]] = {}
 
     def set(self, rank: int, pid: int, scope: str, due_at: float, number: int) -> None:
-        """A process of a worker wants ``number`` at ``due_at``; the same scope again: from now."""
+        """A process of a worker asks for ``number`` at ``due_at``.
+
+        The same scope again resets the timer.
+        """
         self._timers.pop((rank, pid, scope), None)
         if len(self._timers) >= TIMERS_MAX:
             del self._timers[next(iter(self._timers))]
         self._timers[rank, pid, scope] = _Timer(due_at + SECOND_LOOK_S, number)
 
     def release(self, rank: int, pid: int, scope: str) -> None:
-        """The script has come past that place."""
+        """The script has passed that place."""
         self._timers.pop((rank, pid, scope), None)
 
     def gone(self, rank: int) -> None:
@@ -60,7 +63,7 @@ class ScriptTimers:
             del self._timers[key]
 
     def expired(self, now: float) -> Expired | None:
-        """The earliest timer that has run out, with which all others of its process go."""
+        """The earliest expired timer. All other timers of its process are removed with it."""
         due = [(timer.due_at, key) for key, timer in self._timers.items() if timer.due_at <= now]
         if not due:
             return None

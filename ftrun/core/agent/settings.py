@@ -1,6 +1,6 @@
 """The rules of one agent's supervision.
 
-Not here: the options that they come from (config/), what follows from them (supervisor.py).
+Not here: the options that they come from (config/), their effects (supervisor.py).
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from ftrun.core.agent.standby import StandbyRules
 
 @dataclass(frozen=True, slots=True)
 class SupervisorSettings:
-    """``alone``: the lighthouse is this agent's own, and no other agent will come.
+    """The settings of one agent's supervisor.
 
-    ``agent_id``: names this process and no other one, not even another agent of this node:
-    incarnations have their names from it.
-    ``lighthouse_timeout_s``: the job ends here if no lighthouse answers for that long.
-    ``lighthouse_at``: where it is, for people; "": with this agent. ``hang_timeout_s``: see
-    hang_watch.py; 0: silent workers are left alone. ``hang_factor``: see loop_watch.py.
-    ``health_check``: the command before a restart (health.py). ``replicas``, ``min_replicas``: of
-    the whole job.
-    ``target``: what the workers run, for people. ``asks_siblings``: when a worker fails, the rest
-    of its group is asked to stop and has the grace, as under torchrun; otherwise it is killed at
-    once, so that its peers can go on. ``exits_with_job``: after a drain the agent stays until the
-    job ends, and has its exit code. ``has_memory_snapshots``: a worker that dies may be replaced
-    alone (replacing.py). ``waits_for_mends``: see JobSpec. ``spans``: the workers of the one group
-    are on several nodes.
+    ``alone``: the lighthouse is this agent's own, and there is no other agent. ``agent_id``: names
+    this process alone, unlike any other agent of this node; names of incarnations are derived from
+    it. ``lighthouse_timeout_s``: the job ends here if no lighthouse answers for that long.
+    ``lighthouse_at``: its address, for people; "": with this agent. ``hang_timeout_s``: see
+    hang_watch.py; 0: silent workers are not watched. ``hang_factor``: see loop_watch.py.
+    ``health_check``: the command before a restart (health.py). ``replicas``, ``min_replicas``: the
+    whole job's. ``target``: what the workers run, for people. ``asks_siblings``: when a worker
+    fails, the rest of its group is asked to stop and has the grace period, as under torchrun;
+    otherwise it is killed at once, so that its peers can continue. ``exits_with_job``: after a
+    drain the agent stays until the job ends, and takes its exit code. ``has_memory_snapshots``: a
+    worker that dies may be replaced alone (replacing.py). ``waits_for_mends``: see JobSpec.
+    ``spans``: the workers of the one group are on several nodes.
     """
 
     agent_id: str

@@ -23,9 +23,9 @@ ENDING = frozenset({int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIGHUP)}
 QUIT = int(signal.SIGQUIT)
 PASSED_ON = frozenset({int(signal.SIGUSR1), int(signal.SIGUSR2)})
 CAUGHT = ENDING | PASSED_ON | {QUIT}
-"""The signals that an agent always catches; those of the two options come on top."""
+"""The signals that an agent always catches; those of the two options are added."""
 TORCHRUN = ENDING | {QUIT}
-"""torchrun's --signals-to-handle, if it is not given."""
+"""The default of torchrun's --signals-to-handle."""
 NOT_FOR_US = frozenset(
     int(number)
     for number in (
@@ -45,7 +45,7 @@ INTERRUPTED = int(ExitCode.INTERRUPTED)
 
 
 class Reaction(Enum):
-    """``LEAVE``: stop the scripts in order. ``STOP``: kill them at once."""
+    """The agent's action on a signal. ``LEAVE``: stop the scripts in order. ``STOP``: kill them."""
 
     LEAVE = "leave"
     STOP = "stop"
@@ -55,7 +55,7 @@ class Reaction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SignalRules:
-    """``handled``: those of --signals-to-handle; None: ftrun's own meaning of each.
+    """The rules of one run. ``handled``: the signals of --signals-to-handle, or None without it.
 
     ``preempt``: the number of --preempt-signal, or 0.
     """
@@ -92,7 +92,7 @@ def signal_rules(handled: str | None, preempt: str | None, *, as_torchrun: bool)
     """The rules of --signals-to-handle and --preempt-signal, as they were given.
 
     Raises:
-        UserError: a name is not that of a signal which can be handled.
+        UserError: a name is not one of a signal which can be handled.
     """
     if handled is not None:
         numbers: frozenset[int] | None = signal_numbers(handled, "--signals-to-handle")
@@ -124,5 +124,5 @@ def signal_number(name: str, option: str) -> int:
 
 
 def signal_numbers(names: str, option: str) -> frozenset[int]:
-    """The numbers of names that commas separate. Raises as ``signal_number``."""
+    """The numbers of comma-separated names. Raises as ``signal_number``."""
     return frozenset(signal_number(name, option) for name in names.split(",") if name.strip())

@@ -1,6 +1,6 @@
-"""One slot as its agent sees it: the incarnation that runs, its deadlines, its past.
+"""One slot as its agent sees it: the running incarnation, its deadlines, its past.
 
-Not here: what is done on an event (supervisor.py), whether it is restarted (restarts.py).
+Not here: reactions to events (supervisor.py), whether it is restarted (restarts.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAILURES_KEPT = 16
 
 
 class SlotPhase(Enum):
-    """Where a slot is; see the table in supervisor.py."""
+    """The phase of a slot; see the table in supervisor.py."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -35,7 +35,7 @@ class SlotPhase(Enum):
 
 
 class Leaves(Enum):
-    """People's request to a slot whose scripts are to stop while the job goes on."""
+    """People's request to a slot whose scripts must stop while the job continues."""
 
     FOR_GOOD = "drain"
     TO_RESTART = "restart"
@@ -61,7 +61,7 @@ class SlotSummary:
     ``status``: the last worker's exit status. ``lost_s``: the time in which the slot could not
     train after its first quorum: dead, without a quorum, or waiting for a peer. ``killed``: how, if
     it did not end when asked. ``left_early``: the step at which its script has ended while its
-    peers train on.
+    peers train.
     """
 
     replica_id: str
@@ -78,10 +78,11 @@ class SlotSummary:
 
 @dataclass
 class Replaced:
-    """A worker that died, until its replacement has joined. ``is_gone``: its process is.
+    """A worker that died, until its replacement has joined. ``is_gone``: its process is gone.
 
-    ``at``: when. ``step``: the one that is repeated; ``reached``: how many were made.
-    ``incident``: the incarnation as which its evidence was sent; "": it was not so far.
+    ``at``: the time of its death. ``step``: the step from which the replacement repeats;
+    ``reached``: the number of steps made. ``incident``: the incarnation as which its evidence was
+    sent; "": not yet.
     """
 
     end: WorkerExited
@@ -95,10 +96,11 @@ class Replaced:
 
 @dataclass
 class Mend:
-    """All of a group are connected again, ``after_s`` after a death: to be told.
+    """All of a group are connected again, ``after_s`` after a death; this must be reported.
 
-    ``replaced``: by rank, whose ``ends`` these were; ``lives``: of their replacements; ``number``:
-    of the restart. ``rewound_to``: where all began again after a ``fall``; None: they did not.
+    ``replaced``: by rank, the workers whose ``ends`` these were; ``lives``: the lives of their
+    replacements; ``number``: the restart's. ``rewound_to``: the step at which all resumed after a
+    ``fall``; None: they did not.
     """
 
     ends: Ends
@@ -114,14 +116,14 @@ class Mend:
 class Slot:
     """The part of a slot that outlives its incarnations.
 
-    ``started``: how many times, it or a worker alone. ``restarts``: those that its failures were; a
-    death of a worker is one, whatever follows from it. ``asked_with``: the signal that its scripts
-    were asked to stop with. ``has_trained``: it was in a quorum once; ``has_committed``: it has
-    committed a step; ``steps_alone``: an optimizer steps, and there is no Manager. ``begun_at``:
-    when its last incarnation was started. ``forgotten``: it is another agent's as soon as the
-    processes here have ended. ``lost_at``: since when it cannot train; None while it can.
-    ``mending``: of the workers of its last incarnation, one by one; None: there are no memory
-    snapshots.
+    ``started``: the number of starts, of all workers or of one alone. ``restarts``: the number of
+    failures that count as a restart; the death of a worker counts whatever its consequence.
+    ``asked_with``: the signal with which its scripts were asked to stop. ``has_trained``: it was in
+    a quorum once; ``has_committed``: it has committed a step; ``steps_alone``: an optimizer steps,
+    and there is no Manager. ``begun_at``: when its last incarnation was started. ``forgotten``: it
+    belongs to another agent as soon as the processes here have ended. ``lost_at``: since when it
+    cannot train; None while it can. ``mending``: the replacement of single workers of its last
+    incarnation; None: there are no memory snapshots.
     """
 
     replica_id: str
@@ -145,31 +147,36 @@ class Slot:
 class SlotState(Slot):
     """A slot with its last incarnation. Deadlines are None while they are off.
 
-    ``alive``: group_ranks whose process is not gone. ``dying``: those of them whose death is
-    reported already. ``has_manager``: one of its workers has sent a message, so there is a Manager.
-    ``left``: the group_ranks that left at a boundary. ``done``: those whose script had ended before
-    anybody asked it to stop. ``left_early``: the step at which its script
-    has ended while its peers train on. ``lost``: its loss is reported. ``killed``: how, if the
-    group did not end when asked. ``has_joined``: it was in a quorum; ``has_stepped``: an optimizer
-    steps, and there is no Manager. ``hang_watch``, ``loop_watch``, ``script_timers``: watch its
-    workers. ``ends``: how its workers have ended so far, if badly. ``is_failing``: it has failed,
-    and is judged when all of its workers have ended. ``hung``: it is given up when its stacks are
-    taken, or at ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: what follows when all workers
-    of a failed group have ended. ``given_up``: it is not started again, and the lighthouse decides
-    what follows. ``has_failed``: so the node's health is checked before the next; ``is_checked``,
-    ``is_healthy``: it is asked for, or found good (health.py). ``leaves``: what people have asked
-    of it; None: nothing. ``killed_on_request``: workers that people have killed.
-    ``replaced``: those that died, until all go on; ``mended``: those of the last mend.
-    ``untold``: mends of which nobody has been told, until it is known what has become of the step
-    that is ``awaited``. ``lives``: by rank, the restarts at its start.
-    ``look_at``: when to look at the board; ``slow_at``: when to show that it lasts. ``fall``: why
-    the whole group has failed all the same; ``verdict``: what follows, if that is booked already.
-    ``booked``: the number of the newest restart that a replacement has taken of the budget.
-    ``ending``: the ranks whose processes are not gone so far, after which all begin again from
-    memory; ``rewound_to``: the step from which they have begun. ``waits_from``: the step from which
-    they can, once a node has come for a lost one.
-    ``goes_after``: the incarnations here that train on, and that have no quorum yet. The next start
-    waits until ``goes_at``, which comes earlier once they have.
+    Workers. ``alive``: group_ranks whose process is not gone. ``dying``: the ones whose death is
+    reported already. ``left``: group_ranks that left at a boundary. ``done``: those whose script
+    had ended before it was asked to stop. ``killed_on_request``: workers that people have killed.
+    ``has_manager``: one of its workers has sent a message, so there is a Manager.
+
+    State of the incarnation. ``left_early``: the step at which its script has ended while its peers
+    train. ``lost``: its loss is reported. ``killed``: how, if the group did not end when asked.
+    ``has_joined``: it was in a quorum; ``has_stepped``: an optimizer steps, and there is no
+    Manager. ``hang_watch``, ``loop_watch``, ``script_timers``: watch its workers. ``leaves``:
+    people's request for it; None: there is none.
+
+    Failures. ``ends``: the bad ends of its workers so far. ``is_failing``: it has failed, and is
+    judged when all of its workers have ended. ``hung``: it is given up when its stacks are taken,
+    or at ``stacks_at``. ``restart_in_s``, ``outcome_ahead``: the consequence when all workers of a
+    failed group have ended. ``given_up``: it is not started again, and the lighthouse decides what
+    follows. ``has_failed``: the node's health is checked before the next start; ``is_checked``,
+    ``is_healthy``: the check was requested, or has passed (health.py).
+
+    Replacements. ``replaced``: workers that died, until all make progress; ``mended``: the workers
+    of the last mend. ``untold``: mends that are not reported yet, until the fate of the step is
+    known that is ``awaited``. ``lives``: by rank, the number of restarts when it was started.
+    ``look_at``: when to check the board; ``slow_at``: when to report that it takes long. ``fall``:
+    why the whole group has failed after all; ``verdict``: its verdict, if the budget was charged
+    already. ``booked``: the number of the newest restart that a replacement has taken from the
+    budget. ``ending``: the ranks whose processes are not gone yet, after which all resume from
+    memory; ``rewound_to``: the step at which they have resumed. ``waits_from``: the step at which
+    they can resume, once a node has replaced a lost one.
+
+    Start. ``goes_after``: the incarnations here that train and have no quorum yet. The next start
+    waits until ``goes_at``, or until they have a quorum.
     """
 
     phase: SlotPhase = SlotPhase.WAITING
@@ -224,7 +231,7 @@ class SlotState(Slot):
     def begin(
         self, incarnation: str, workers: int, hang_timeout_s: float, hang_factor: float = 0.0
     ) -> None:
-        """Begin a new incarnation; only the account of the former one stays."""
+        """Begin a new incarnation. Only the fields of ``Slot`` are kept."""
         self.restarts += self.started > 0 and self.verdict is None
         stays = {one.name: getattr(self, one.name) for one in fields(Slot)}
         vars(self).update(vars(SlotState(**stays)))
@@ -238,12 +245,12 @@ class SlotState(Slot):
         self.budget.started()
 
     def wait(self, now: float, delay_s: float) -> None:
-        """Begin again after ``delay_s``, and after those that train on."""
+        """Start again after ``delay_s``, and after the survivors here (``goes_at``)."""
         self.phase = SlotPhase.WAITING
         self.wake_at = max(now + delay_s, self.goes_at)
 
     def lets(self, incarnation: str, now: float, repair_s: float) -> None:
-        """That one is in a quorum again and repairs its step: this slot waits no longer for it."""
+        """This incarnation is in a quorum again and repairs its step: stop waiting for it."""
         if incarnation in self.goes_after:
             self.goes_after.remove(incarnation)
             if not self.goes_after:
@@ -251,7 +258,7 @@ class SlotState(Slot):
                 self.wake_at = self.goes_at if self.wake_at == due else self.wake_at
 
     def end(self, outcome: Outcome, now: float) -> None:
-        """The slot runs no more and is not started again."""
+        """The slot does not run any more and is not started again."""
         self.phase = SlotPhase.ENDED
         self.outcome = outcome
         self.goes_on(now)
@@ -275,12 +282,12 @@ class SlotState(Slot):
 
     @property
     def living(self) -> set[int]:
-        """Those whose script may still run."""
+        """The workers whose script may still run."""
         return self.alive - self.dying
 
     @property
     def trains(self) -> bool:
-        """True while this incarnation is one of those that a quorum goes on with."""
+        """Whether this incarnation is one of those with which a quorum continues."""
         is_sound = self.phase is SlotPhase.RUNNING and not self.is_failing
         return is_sound and self.has_joined and self.left_early is None
 
@@ -295,15 +302,15 @@ class SlotState(Slot):
         return self.started > 1 and self.has_trained and not self.has_joined
 
     def finished(self) -> ReplicaFinished:
-        """All its workers have ended with exit code 0: what that means."""
+        """The report that all its workers have ended with exit code 0."""
         is_idle = not (self.has_trained or self.has_committed)
         how = is_idle, self.is_unjoined, self.left_early
         return ReplicaFinished(self.replica_id, self.incarnation, *how)
 
     def has_position(self, failure: Failure) -> bool:
-        """True if the failure's step is certain: the worker has named it, or it has made none.
+        """Whether the failure's step is certain: the worker has named it, or it has made none.
 
-        The step of the last progress would not do, because the worker may have gone on since.
+        The step of its last progress is not certain, because the worker may have made more since.
         """
         return failure.step is not None or (self.budget.step is None and not self.has_stepped)
 

@@ -49,15 +49,16 @@ class NodeSlots:
         self._slots = dict(in_order)
 
     def remove(self, slot: SlotState) -> None:
-        """Remove a slot that is another agent's now, or nobody's."""
+        """Remove a slot that now belongs to another agent, or to none."""
         del self._slots[slot.replica_id]
         if slot.given_up is not None:
             self._given_up[slot.replica_id] = slot.summary()
 
     def forget_drained(self) -> None:
-        """A lighthouse is back. A drained slot is not ours, unless the lighthouse assigns it again.
+        """A lighthouse is back: remove drained slots, unless the lighthouse assigns them again.
 
-        It knows from our Hello that the replica has ended; it may not know that we keep the slot.
+        It knows from the Hello that the replica has ended; it may not know that this agent keeps
+        the slot.
         """
         for slot in self:
             if slot.outcome is Outcome.DRAINED:
@@ -86,17 +87,17 @@ class NodeSlots:
         )
 
     def finished(self) -> tuple[str, ...]:
-        """Slots that have ended well, and whose end is not for the lighthouse to judge."""
+        """Slots that have certainly ended well, so that the lighthouse need not judge their end."""
         ended = (slot for slot in self if slot.outcome is Outcome.FINISHED)
         return tuple(slot.replica_id for slot in ended if not slot.is_unjoined)
 
     def finished_oddly(self) -> tuple[m.ReplicaFinished, ...]:
-        """The ends with exit code 0 that may not be good ones."""
+        """The ends with exit code 0 that the lighthouse must judge."""
         ended = [slot.finished() for slot in self if slot.outcome is Outcome.FINISHED]
         return tuple(x for x in ended if x.idle or x.unjoined or x.early is not None)
 
     def leaving_early(self) -> tuple[m.WorkerMessage, ...]:
-        """The replicas that run still, of which a worker has left early."""
+        """The replicas that still run and in which a worker has left early."""
         return tuple(
             m.WorkerMessage(
                 WorkerKey(slot.replica_id, slot.incarnation, min(slot.alive)),
@@ -112,7 +113,7 @@ class NodeSlots:
         return tuple(found[name] for name in sorted(found, key=replica_order))
 
     def all_ended(self) -> bool:
-        """True if nothing runs and nothing is to be started."""
+        """Whether nothing runs and nothing is to be started."""
         return all(slot.phase is SlotPhase.ENDED for slot in self._slots.values())
 
     def note(self, now: float, slot: SlotState, text: str) -> None:
@@ -132,8 +133,8 @@ class NodeSlots:
             phase = slot.phase
             runs = phase is SlotPhase.RUNNING or phase is SlotPhase.STOPPING
             assert bool(slot.alive) == runs, self._described(slot)
-            # A reported death is a failure: its group neither runs on nor ends well, or it is
-            # replaced, once its process is gone.
+            # A reported death is a failure. Its group does not run on or end well, unless the
+            # worker is replaced once its process is gone.
             for rank in slot.dying:
                 known = slot.replaced.get(rank)
                 is_replaced = known is not None and not known.is_gone

@@ -1,4 +1,4 @@
-"""Where a worker's main thread stands, in a few words, from its Python stacks.
+"""The place of a worker's main thread, in a few words, from its Python stacks.
 
 Not here: taking the stacks (agent/stacks.py), the whole text (incidents and the worker's log).
 """
@@ -12,11 +12,11 @@ _FRAME = re.compile(r'\s+File "(?P<path>.*)", line (?P<line>\d+) in (?P<name>.+)
 _PY_SPY = re.compile(r"\s+(?P<name>\S.*) \((?P<path>.*):(?P<line>\d+)\)")
 _THREAD = ("Thread 0x", "Current thread 0x", "Thread ")
 OWN_ENTRY = "bootstrap.py"
-"""Frames from here outwards are ftrun's own and the same for every script."""
+"""Frames from here outwards belong to ftrun and are the same for every script."""
 
 
 def innermost(stacks: str, frames: int = FRAMES_SHOWN) -> str:
-    """The innermost frames of the main thread, which is listed first; "": none can be read."""
+    """The innermost frames of the main thread, which is listed first; "": none can be parsed."""
     rows = stacks.splitlines()
     starts = [at for at, row in enumerate(rows) if row.startswith(_THREAD)]
     if not starts:

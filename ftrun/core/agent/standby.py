@@ -1,8 +1,8 @@
 """Standbys: workers that have started up to the script's first line and wait for an assignment.
 
 Theory of operation. An agent keeps ``wanted`` of them. A start takes as many as it needs, the
-oldest first; other workers are forked as usual. No start waits for standbys: they are forked only
-after the spawner's last import, and a delay after each start, because the replacement needs the
+oldest first; the other workers are forked. No start waits for standbys: they are forked only after
+the spawner's last import, and with a delay after each start, because the replacement needs the
 processor first.
 
 | event            | what happens                                                |
@@ -12,8 +12,8 @@ processor first.
 | one dies         | due after the delay; after ``deaths_max`` in a row: never   |
 | due              | all that are missing are started                            |
 
-Not here: the processes (agent/spawner.py), what a group does with them (supervisor.py). They count
-for no slot and no quorum.
+Not here: the processes (agent/spawner.py), how a group uses them (supervisor.py). A standby belongs
+to no slot and to no quorum.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StandbyRules:
-    """``deaths_max``: after this many deaths in a row, with none used between, none is kept.
+    """The rules for standbys. ``wanted``: the number that is kept ready.
 
-    ``parked``: those that the spawner has from the start.
+    ``deaths_max``: after this many deaths in a row, with none used in between, none is kept.
+    ``parked``: the standbys that the spawner has from the start.
     """
 
     wanted: int = 0
@@ -36,7 +37,10 @@ class StandbyRules:
 
 @dataclass
 class StandbyPool:
-    """``idle``: their names, the oldest first. 0 <= deaths <= deaths_max."""
+    """The standbys of one agent. ``idle``: their names, the oldest first.
+
+    Invariant: 0 <= deaths <= deaths_max.
+    """
 
     rules: StandbyRules
     idle: list[str] = field(default_factory=list)
@@ -50,12 +54,12 @@ class StandbyPool:
         self.idle += self.rules.parked[: self.rules.wanted]
 
     def open(self, now: float) -> None:
-        """The spawner's last import is over: what is forked from now on has all modules."""
+        """The spawner's last import is over: standbys forked from now on have all modules."""
         self._opened = True
         self._arm(now)
 
     def take(self, count: int, now: float) -> tuple[str, ...]:
-        """Give up to ``count`` of them to a start."""
+        """Assign up to ``count`` of them to a start."""
         taken = tuple(self.idle[:count])
         del self.idle[:count]
         if taken:
@@ -102,7 +106,7 @@ class StandbyPool:
         assert self.due_at is None or (self._opened and not given_up), self
 
     def _arm(self, at: float) -> None:
-        """Each start postpones it: in a row of starts the last one's delay counts."""
+        """Set the time of the next refill. In a row of starts the last one's delay counts."""
         is_wanted = self._opened and self.deaths < self.rules.deaths_max
         if is_wanted and len(self.idle) < self.rules.wanted:
             self.due_at = at

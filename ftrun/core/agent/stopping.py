@@ -1,8 +1,8 @@
 """How a slot's workers are stopped, and how their loss is reported.
 
-Three steps, each harder than the last: ``ask`` requests a stop, ``press`` has the script leave
-where it stands, ``kill`` ends it. Not here: when each is due (supervisor.py, ending.py), what a
-script does when asked (inject/stopping.py).
+Three steps, each harder than the last: ``ask`` requests a stop, ``press`` makes the script leave at
+once, ``kill`` ends it. Not here: when each is due (supervisor.py, ending.py), what a script does
+when asked (inject/stopping.py).
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from ftrun.core.messages import LeaveNow, LeaveReason, Loss, Raised, ReplicaLost
 
 SIGKILL = int(signal.SIGKILL)
 PRESS_SHARE = 0.5
-"""A group that has not left when this share of the grace has passed leaves where it stands."""
+"""After this share of the grace period, a group that has not left must leave at once."""
 PRESS_AGAIN_SHARE = 0.125
-"""A Manager that is still there is asked again: two requests that came just before a long call of
-the script's may have been seen as one."""
+"""A Manager that is still there is asked again: two requests just before a long call of the script
+may have been seen as one.
+"""
 
 
 class Stopping(Part):
-    """Stops one slot at a time; it keeps no state of its own."""
+    """Stops one slot at a time; it keeps no state."""
 
     def ask(self, slot: SlotState, number: int = SIGTERM) -> None:
-        """Ask its script to stop; from now on it has the whole grace.
+        """Ask its script to stop. Its whole grace period begins now.
 
-        A script that has raised ends by itself, and has its deadline.
+        A script that has raised ends by itself, and has a deadline already.
         """
         if slot.failure_reports:
             return
         if slot.replaced and self._is_spare(slot):
-            self.kill(slot)  # it comes to no boundary in time
+            self.kill(slot)  # it would not reach a boundary in time
             return
         grace_s = self._settings.grace_s
         slot.phase = SlotPhase.STOPPING
@@ -48,14 +49,14 @@ class Stopping(Part):
         return any(not (one.replaced or one.is_failing) for one in others)
 
     def ask_siblings(self, slot: SlotState) -> None:
-        """Ask the rest of a group whose worker has failed; nothing of it trains any more."""
+        """Ask the rest of a group whose worker has failed; none of it trains any more."""
         slot.phase = SlotPhase.STOPPING
         slot.clear_deadlines()
         slot.kill_at = self._out.now + self._settings.grace_s
         self._out.add(AskToStop(slot.replica_id, slot.incarnation, SIGTERM))
 
     def press(self, slot: SlotState) -> None:
-        """The group has not left in half of its grace: it leaves where it stands."""
+        """The group has not left in half of its grace period: make it leave at once."""
         is_heard = slot.has_left or not slot.has_manager
         again_at = self._out.now + PRESS_AGAIN_SHARE * self._settings.grace_s
         slot.press_at = None if is_heard else again_at
@@ -64,7 +65,7 @@ class Stopping(Part):
         self.leave_now(slot)
 
     def leave_now(self, slot: SlotState, *, in_quorum: bool = True) -> None:
-        """Have its Managers leave at their next boundary: no lighthouse will agree on one.
+        """Have its Managers leave at their next boundary. No lighthouse will agree on one.
 
         ``in_quorum`` False: only those that are in no quorum; the others leave by an agreement.
         """
@@ -77,7 +78,7 @@ class Stopping(Part):
         self._out.add(SignalReplica(slot.replica_id, slot.incarnation, SIGKILL))
 
     def await_end(self, slot: SlotState) -> None:
-        """All that it runs is dying: only the kernel is waited for."""
+        """All its processes are dying: wait only for the kernel."""
         slot.phase = SlotPhase.STOPPING
         slot.clear_deadlines()
         slot.stuck_at = self._out.now + self._settings.stuck_after_s
@@ -93,7 +94,10 @@ class Stopping(Part):
         kind: str = "",
         follows: str = "",
     ) -> None:
-        """Report the loss of its incarnation to the lighthouse, once; ``kind``: of a failure."""
+        """Report the loss of its incarnation to the lighthouse, once.
+
+        ``kind``: the failure's, if any.
+        """
         if slot.lost:
             return
         slot.lost = True

@@ -19,19 +19,19 @@ instructions that it returns. Each slot that the lighthouse has assigned is in o
 | people ask       | RUNNING | asked; left: STOPPING   |                 |           |
 
 "Next" after STOPPING is WAITING for a restart, ENDED, or the slot's removal. A group that is asked
-to stop has the whole grace (inject/stopping.py); if it must be killed then, the report notes it.
-The rest of a broken group is killed first, and its loss is reported right after that (Q3).
+to stop has the whole grace period (inject/stopping.py); if it must be killed then, the report says
+so. The rest of a broken group is killed first, and its loss is reported right after that (Q3).
 
-A death is one failure, handled once: as ``WorkerDying`` where the kernel shows it early, else as
-``WorkerExited``. Peers wait for the loss alone; the restart, the verdict and the report wait until
-the process is gone. The restart also waits until the replicas here that train on have their next
-quorum, and ``REPAIR_S`` more, but ``SURVIVORS_FIRST_S`` at most. Else its imports would take the
-processors with which those repair their step.
+A death is one failure, handled once: as ``WorkerDying`` if the kernel shows it early, else as
+``WorkerExited``. Peers wait for the report of the loss alone; the restart, the verdict and the
+evidence wait until the process is gone. The restart also waits until the surviving replicas here
+have their next quorum, and ``REPAIR_S`` more, but ``SURVIVORS_FIRST_S`` at most. Otherwise its
+imports would compete for the processors with the survivors' repair.
 
-Not here: the agent's end (ending.py), what follows a failure (failed_slots.py, restarts.py), how a
-slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
+Not here: the agent's end (ending.py), the consequences of a failure (failed_slots.py, restarts.py),
+how a slot is stopped (stopping.py), requests of people (on_request.py), the lighthouse's absence
 (outage.py, lease.py), silent workers (hang_watch.py), standbys (standby.py), slow imports
-(imports.py), what workers send (from_workers.py), texts (words.py), processes, sockets and files
+(imports.py), messages of workers (from_workers.py), texts (words.py), processes, sockets and files
 (agent/), membership (core/lighthouse/machine.py).
 """
 
@@ -68,14 +68,14 @@ from ftrun.core.ids import replica_order
 SURVIVORS_FIRST_S = 0.1
 REPAIR_S = 0.03
 LEFT_WAIT_S = 1.0
-"""A slot that was left waits this long for its restart here: it may go to another agent."""
+"""A slot whose replica has left waits this long for its restart here: another agent may get it."""
 
 
 class Supervisor:
     """The decisions of one agent. See the module's table.
 
-    ``slots``: all of this node. ``evidence``: of failures, which a new lighthouse may not know.
-    ``standbys``: how many wait, and were used.
+    ``slots``: all slots of this node. ``evidence``: of failures, which a new lighthouse may not
+    know. ``standbys``: those that wait, and how many were used.
     """
 
     def __init__(self, settings: SupervisorSettings, now: float) -> None:
@@ -170,11 +170,11 @@ class Supervisor:
             case e.LighthouseGone(reason, is_moved):
                 self._outage.disconnected(reason, is_moved=is_moved)
             case e.TimerFired():
-                pass  # ``_timers`` does all there is to do.
+                pass  # ``_timers`` does the rest
             case _:
                 assert_never(event)
         if self._resizes and not any(slot.is_failing for slot in self.slots):
-            # A failure is judged first: perhaps no restart is left.
+            # The failure is judged first: perhaps no restart is left.
             self._ending.resize(self._resizes)
             self._resizes = ""
         self._timers()
@@ -186,12 +186,16 @@ class Supervisor:
         return None if self._ending.is_over else min(self._deadlines(), default=None)
 
     def apart(self) -> tuple[m.Heartbeat, ...]:
-        """After a Hello: the replicas of which no worker has a Manager to report with."""
+        """After a Hello: progress of the replicas without a Manager, which cannot report it
+        themselves.
+        """
         return tuple(runs_apart(slot) for slot in self.slots if slot.is_apart)
 
     def absent(self) -> tuple[m.FromAgent, ...]:
-        """After a Welcome: replicas of which a new lighthouse may not know that they stay away, or
-        that workers of them are being replaced."""
+        """After a Welcome: what a new lighthouse may not know of replicas.
+
+        They were given up, have ended or leave early, or workers of them are being replaced.
+        """
         given_up = [slot.given_up for slot in self.slots if slot.given_up is not None]
         mends = [mend_of(slot) for slot in self.slots if slot.replaced]
         return (*given_up, *self.slots.finished_oddly(), *self.slots.leaving_early(), *mends)
@@ -203,12 +207,12 @@ class Supervisor:
 
     @property
     def lease(self) -> m.Lease | None:
-        """Until when workers may commit without another answer; None: no answer so far."""
+        """Until when workers may commit without another answer; None: there was no answer yet."""
         return self._outage.lease()
 
     @property
     def restarts_spent(self) -> int:
-        """How many restarts of the budget are used; of the replica that has used most."""
+        """The number of used restarts, of the replica that has used most."""
         return max((slot.budget.spent for slot in self.slots), default=0)
 
     @property
@@ -218,7 +222,9 @@ class Supervisor:
 
     @property
     def gives_up_at(self) -> float | None:
-        """When the agent ends without an answer; None: not known yet, or there was an answer."""
+        """When the agent ends without an answer; None: not known yet, or there was an answer
+        already.
+        """
         return self._lease.deadline() if self._lease.renewed_at is None else None
 
     @property
@@ -228,7 +234,7 @@ class Supervisor:
 
     @property
     def ran_apart(self) -> bool:
-        """True if the replica groups were several trainings: the script has made no Manager."""
+        """Whether the replica groups trained separately, because the script has made no Manager."""
         has_manager = any(slot.has_manager or slot.has_trained for slot in self.slots)
         return self._from_workers.is_without_manager and not has_manager
 
@@ -248,8 +254,8 @@ class Supervisor:
         for replica_id in sorted(replica_ids, key=replica_order):
             known = self.slots.get(replica_id)
             if known is not None and known.forgotten:
-                # Taken away and given back while its workers still end: start it again, even if
-                # people had drained it, because they have asked for it since.
+                # Taken away and assigned again while its workers still end: start it again, even if
+                # people had drained it, because they must have asked for it since.
                 known.forgotten, known.leaves = False, None
             elif known is None:
                 self.slots.add(replica_id, self._out.now)
@@ -265,7 +271,7 @@ class Supervisor:
         if slot.phase is SlotPhase.STOPPING:
             return
         if slot.has_left:
-            self._stopping.ask(slot)  # its script saves, perhaps
+            self._stopping.ask(slot)  # its script may be saving
         elif slot.failure_reports:
             # The lighthouse no longer counts it as running, but it failed here: report that (P6).
             self._fail(slot, e.WorkerExited(slot.incarnation, min(slot.failure_reports), 0, 1))
@@ -278,8 +284,8 @@ class Supervisor:
 
     def _start(self, slot: SlotState) -> None:
         lives = slot.started
-        # The agent's id is random, so nobody can foresee an incarnation. The count of all starts
-        # makes it unique: a slot that was taken away and comes back counts restarts from zero.
+        # The agent's id is random, so incarnations cannot be predicted. The count of all starts
+        # makes them unique: a slot that was taken away and comes back counts restarts from zero.
         self._starts += 1
         text = f"{self._settings.agent_id}|{slot.replica_id}|{self._starts}"
         incarnation = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -307,7 +313,7 @@ class Supervisor:
             self._out.add(e.StartStandby(name))
 
     def _wants_standbys(self) -> bool:
-        """Standbys replace workers that run here: without any, none is kept."""
+        """Whether to keep standbys: only while workers run here that they could replace."""
         return not self.is_ending and any(slot.alive for slot in self.slots)
 
     def _standby_exited(self, name: str, status: int) -> None:
@@ -318,7 +324,7 @@ class Supervisor:
     # ------------------------------------------------------------ workers' ends
 
     def _worker_dying(self, end: e.WorkerExited) -> None:
-        """Tell a death at once; any other end is looked at when the process is gone."""
+        """Report a death at once. Any other end is handled when the process is gone."""
         slot = self.slots.of_incarnation(end.incarnation)
         if slot is None or end.group_rank not in slot.alive:
             return
@@ -357,9 +363,9 @@ class Supervisor:
             elif not self._replacing.takes(slot, end):
                 self._fail(slot, replace(end, status=slot.status))
         elif slot.is_failing and end.group_rank in slot.replaced:
-            pass  # the death that it is the replacement for is reported
+            pass  # the death of the worker that it replaces is reported
         elif slot.is_failing and end.status not in (0, -SIGKILL):
-            # It ended by itself, before our SIGKILL came: the first cause may be here.
+            # It ended by itself before the SIGKILL arrived, so it may be the first cause.
             slot.ends.note(self._out.now, failure_of(slot, end))
         elif self.is_ending and not slot.killed:
             slot.status = end.status
@@ -371,7 +377,8 @@ class Supervisor:
     def _fail(self, slot: SlotState, event: e.WorkerExited) -> None:
         """Kill the rest of a broken group, and then report its loss.
 
-        In this order, because a peer may rely on a reported group committing nothing more (Q3).
+        In this order, because peers rely on a group whose loss is reported to commit nothing more
+        (Q3).
         """
         known = slot.replaced.get(event.group_rank)
         is_known = known is not None and known.end is event  # its replacement has another log
@@ -395,7 +402,7 @@ class Supervisor:
         self._failures.report(slot, failure)
 
     def _give_up(self, slot: SlotState, event: e.WorkerExited) -> None:
-        """A worker hangs: it is killed, and replaced if it can be."""
+        """A worker hangs: kill it, and replace it if that is possible."""
         if not self._replacing.kill(slot):
             self._fail(slot, event)
 
@@ -422,7 +429,7 @@ class Supervisor:
         elif was_running or self._was_done(slot):
             slot.end(Outcome.FINISHED, self._out.now)
             self._out.send(slot.finished())
-            return  # what a script leaves running when it has ended is its own
+            return  # processes that a script leaves running after its end are not ours
         elif self.is_ending:
             self._has_stopped(slot)
         else:
@@ -431,14 +438,17 @@ class Supervisor:
         self._out.add(sweep)
 
     def _was_done(self, slot: SlotState) -> bool:
-        """The request to stop came after the end of each script, and before the processes' ends."""
+        """Whether the request to stop came after the end of each script, but before the processes
+        ended.
+        """
         is_well = self.is_ending and not (slot.killed or slot.failure_reports)
         return is_well and len(slot.done) == self._settings.workers_per_replica
 
     def _has_not_joined(self, incarnation: str) -> None:
-        """The peers train on, and a newcomer has ended with exit code 0 before it joined them.
+        """A newcomer has ended with exit code 0 before it joined its peers, which still train.
 
-        It has not finished: that is a failure of its replica. The lighthouse knows who trains.
+        It has not finished, so this is a failure of its replica. Only the lighthouse knows which
+        replicas train.
         """
         slot = self.slots.last_of(incarnation)
         if slot is None or slot.outcome is not Outcome.FINISHED or self.is_ending:
@@ -473,7 +483,7 @@ class Supervisor:
         slot.wait(self._out.now, delay_s)
 
     def _survivors_first(self, slot: SlotState) -> None:
-        """The start of a process takes processors from those here that repair their step."""
+        """Delay the start, so that the survivors here that repair their step get the processors."""
         self._is_in_quorum(slot.incarnation)
         is_needed = self._settings.replicas <= self._settings.min_replicas
         if not is_needed and not self.standbys.idle:
@@ -559,7 +569,7 @@ def _status(slot: SlotState, end: e.WorkerExited) -> int:
 
 
 def _is_failure(slot: SlotState, end: e.WorkerExited) -> bool:
-    """Whether this end of a worker that was to run on, or to leave, is a bad one."""
+    """Whether this end of a worker, which should have run on or left, is a bad one."""
     status = _status(slot, end)
     is_well = status == 0 or end.group_rank in slot.left or _as_asked(slot, status)
     return slot.phase is SlotPhase.RUNNING and not is_well

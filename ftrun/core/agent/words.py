@@ -1,8 +1,8 @@
-"""Sentences for people: the supervisor's notices and the reasons with which a job ends.
+"""Texts for people: the supervisor's notices and the reasons with which a job ends.
 
-Pure functions. A text has what happened, to which replica, what follows, what the user can do.
-Not here: when one is shown (supervisor.py, ending.py), a failure's cause (failures.py), a worker
-that is replaced inside its group (mend_words.py).
+Pure functions. A text states what happened, to which replica, what ftrun does next, and what the
+user can do. Not here: when a text is shown (supervisor.py, ending.py), a failure's cause
+(failures.py), a worker that is replaced inside its group (mend_words.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def resized(text: str) -> ShowNotice:
 
 
 def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNotice:
-    """A worker has failed; ``then``: what follows."""
+    """A worker has failed; ``then``: the text about the consequences."""
     who = f"replica {failure.replica_id}"
     if workers_per_replica > 1:
         who += f", worker {failure.group_rank}"
@@ -43,7 +43,7 @@ def lost(failure: Failure, workers_per_replica: int, then: str = "") -> ShowNoti
 
 
 def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start: bool) -> str:
-    """The words after a failure that leads to restart ``number`` of ``budget``."""
+    """The text after a failure that leads to restart ``number`` of ``budget``."""
     when = f"in {delay_s:g} s" if delay_s else "now"
     if not number:
         return f"It is started again {when}."
@@ -133,7 +133,7 @@ HAS_ENDED = ": a part of the job has ended already"
 
 
 def nothing_held(has_memory: bool) -> str:
-    """Why replicas do not begin again from a step."""
+    """Why replicas cannot resume from a step."""
     if has_memory:
         return ": no replica has left a sound state in memory"
     return (
@@ -145,7 +145,10 @@ def nothing_held(has_memory: bool) -> str:
 def begins_again(
     replica_id: str, form: Form, reason: str, workers: int, why: str = ""
 ) -> ShowNotice:
-    """The run begins again in another form. ``workers``: of all replicas. ``why``: from where."""
+    """The run begins again in another form.
+
+    ``workers``: of all replicas. ``why``: from which step.
+    """
     then = {
         Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {workers} workers "
         f"that restarts as a whole{why}",
@@ -159,8 +162,10 @@ def begins_again(
 def begins_together(
     replica_id: str, reason: str, whose: str, step: int, is_all: bool
 ) -> ShowNotice:
-    """All replicas begin again from a state that is held. ``whose``: "": a snapshot on a disk.
-    ``is_all``: each has its own."""
+    """All replicas resume from a state that is held.
+
+    ``whose``: "": a snapshot on a disk. ``is_all``: each has its own.
+    """
     where = f"replica {whose} has it in memory, and the others take it from there"
     where = where if whose else "the newest snapshot on the disk"
     where = "each has its own in memory" if is_all and whose else where
@@ -173,16 +178,16 @@ def cannot_join(replica_id: str, reason: str) -> ShowNotice:
 
 
 def cannot_begin_again(form: Form, reason: str) -> str:
-    """Why a job on several nodes ends whose script needs another form."""
+    """Why a job on several nodes ends if its script needs another form."""
     if form not in (Form.ONE_WORLD, Form.TOGETHER):
         return f"{reason}. Give --inject {form.value} on every node"
     return f"{reason}; and one world of workers on several nodes is not offered"
 
 
 def stands_in(replica_id: str, places: Iterable[tuple[int, str]]) -> ShowNotice:
-    """Where the main threads of a replica stood that is about to be killed, innermost frame first.
+    """The innermost frames of a replica's main threads, before it is killed.
 
-    A worker without an answer is stopped, or is not at its script yet.
+    A worker without an answer is stopped, or has not reached its script yet.
     """
     known = sorted(places)
     each = [
@@ -197,7 +202,7 @@ def timer_expired(scope: str) -> str:
 
 
 def timer_signal(replica_id: str, group_rank: int, why: str, number: int) -> ShowNotice:
-    """A timer has run out, and its script wants a signal that need not end it, or none."""
+    """A timer has expired, and its script asks for a signal that need not end it, or for none."""
     then = (
         f"it is sent {signal_name(number)}, as it asked" if number > 0 else "it asked for nothing"
     )
@@ -283,7 +288,7 @@ def no_quorum(step: int, stood_s: float) -> ShowNotice:
 
 
 def isolated(at: str, silent_s: float, end_code: int, left_s: float) -> ShowNotice:
-    """The lease is over, and training waits; ``left_s``: until this node ends."""
+    """The lease is over, and training waits; ``left_s``: the time until this node ends."""
     text = (
         f"No word from {_lighthouse(at)} for {silent_s:.0f} s: training stands, and goes on when "
         f"it is back. If it is not back within {left_s:.0f} s (--lighthouse-timeout), the scripts "
@@ -301,7 +306,7 @@ def trains_on(at: str, silent_s: float) -> ShowNotice:
 
 
 def lighthouse_lost(at: str, silent_s: float) -> str:
-    """The reason of a node that ends because its workers wait for a lighthouse in vain."""
+    """Why a node ends whose workers wait for a lighthouse that does not answer."""
     return f"no word from {_lighthouse(at)} for {silent_s:g} s (--lighthouse-timeout)"
 
 

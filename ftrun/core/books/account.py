@@ -1,16 +1,16 @@
-"""The account of a job: what each second of each replica went to, and what failures cost (A1).
+"""The account of a job: the use of each second of each replica, and the cost of failures (A1).
 
-``update`` runs once after an event, when all that follows from it was sent. It looks only at the
-slots of which something has changed, and at all of them when a quorum breaks or comes to stand. A
-change that a Progress reports began a while ago, because heartbeats come about once a second: it is
-booked from then on. Time that was booked as training and proves to be lost is booked again:
+``update`` runs once after an event, when all its consequences were sent. It examines only the slots
+that have changed, and all of them when a quorum breaks up or comes into force. Heartbeats are sent
+about once a second, so a change that a Progress reports began earlier: it is booked from its begin.
+Time that was booked as training and proves to be lost is booked again:
 
 - a loop that all others waited for, and that is given up, stood still since then (charges.py);
-- a group that has to compute its step again repaired, for as long as it had computed that step;
-- after a rollback all trained in vain since the step to which the job went back.
+- a group that must compute its step again was repairing, for as long as it had computed that step;
+- after a rollback, the training since the step to which the job went back is lost at all replicas.
 
 Not here: the arithmetic (ledger.py), the meaning of a use (uses.py), which incident lost time is
-charged to (charges.py), what outlives the lighthouse (account_record.py), the views
+charged to (charges.py), the record that outlives the lighthouse (account_record.py), the views
 (account_status.py).
 """
 
@@ -36,21 +36,20 @@ MARKS_KEPT = 40
 MARK_EVERY = 1_000_000
 SAVE_EVERY_S = 5.0
 SAVE_EVERY_SLOT_S = 0.01
-"""The account of a job of very many replicas is written less often, because its record is long."""
+"""An account of very many replicas is written less often, because its record is long."""
 SAVE_SOON_S = 0.5
-"""The account is written sooner after a failure, because a lighthouse that dies next would book
-the lost time as training."""
+"""Sooner after a failure, because the next lighthouse may book lost time as training."""
 SLOTS_TOLD_MAX = 256
 AGE_MAX_S = 86400.0
 ENDED_UNSEEN = frozenset({Use.NO_QUORUM, Use.HEALING})
-"""What a worker may have left right after its last Progress; the next one comes a second later."""
+"""Uses that a worker may have left since its last Progress; the next comes a second later."""
 NOT_THERE = frozenset({Use.ABSENT, Use.STARTING})
-"""What a slot is booked as before its agent has come."""
+"""The use of a slot before its agent has attached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The job came to this step then."""
+    """The job reached this step at this time."""
 
     at: int
     step: int
@@ -59,10 +58,10 @@ class Mark:
 class Account:
     """The books of one job; they are open from its first agent until its end.
 
-    ``stood_at``: when its first quorum stood. ``steps``: committed since then, without those that
-    were trained twice. ``marks``: of the steps that it came to, a second or more apart.
-    ``was_restored``: it goes on from an earlier lighthouse's. ``refusal``: why it does not.
-    ``save_at``: when it is to be written next. ``updated_at``: the time of the last event.
+    ``stood_at``: when its first quorum came into force. ``steps``: committed since then, without
+    those that were trained twice. ``marks``: of the steps that it reached, a second or more apart.
+    ``was_restored``: it continues an earlier lighthouse's account. ``refusal``: why it does not.
+    ``save_at``: when to write it next. ``updated_at``: the time of the last event.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Account:
     # ------------------------------------------------------------ what has happened
 
     def note_age(self, seconds: float) -> None:
-        """An agent has come that began so long ago; with the first one the job began."""
+        """An agent has attached that started ``seconds`` ago. The job began with the first."""
         if not self.is_open:
             self._age = microseconds(min(seconds, AGE_MAX_S))
 
@@ -139,7 +138,7 @@ class Account:
             self.save_at = picture.now
 
     def save(self) -> list[SaveAccount]:
-        """The document to write, now that it is due: seldom, at the end, never in a repair."""
+        """The document to write, now that it is due: rarely, at the end, never during a repair."""
         picture = self._picture
         is_calm = picture.stage in (Stage.STANDS, Stage.ENDED)
         if not is_calm and (self.stood_at is not None or picture.stage is not Stage.EMPTY):
@@ -153,7 +152,7 @@ class Account:
         return [] if record is None else [record]
 
     def record(self, now: float) -> SaveAccount | None:
-        """All that a later lighthouse goes on from; None: there is nothing yet."""
+        """The account that a later lighthouse continues from; None: there is nothing yet."""
         if not self.is_open:
             return None
         if not self._is_closed:
@@ -167,23 +166,23 @@ class Account:
         return self._picture.step
 
     def now(self, now: float) -> int:
-        """The moment for which figures are given: now, or the job's end."""
+        """The time for which figures are computed: now, or the job's end."""
         return self.ledger.now if self._is_closed else max(self.ledger.now, microseconds(now))
 
     def book(self, replica_id: str) -> SlotBook:
-        """The books of one slot; before they are open, empty ones."""
+        """The books of one slot; empty ones before the account is open."""
         now = self.ledger.now
         return self.ledger.books.get(replica_id) or SlotBook(Use.ABSENT, now, now)
 
     def lost(self, book: SlotBook, now: int) -> int:
-        """The time that this slot has lost since the job's first quorum stood."""
+        """The time that this slot has lost since the job's first quorum came into force."""
         if self.stood_at is None:
             return 0
         spent = book.seconds(now)
         return max(0, sum(spent.get(use, 0) for use in LOST) - book.lost_before)
 
     def goodput(self, now: int) -> float | None:
-        """The share of training in all that counts; None: no quorum has stood yet."""
+        """The share of training in all that counts; None: there was no quorum yet."""
         return None if self.stood_at is None else goodput(self.ledger.total(now))
 
     def cost_s(self, incident: int, now: float) -> float:
@@ -191,7 +190,7 @@ class Account:
         return self.ledger.cost(incident, self.now(now)) / 1e6
 
     def of_job(self, now_s: float) -> JobAccount:
-        """The account as the agents are sent it at the end."""
+        """The account that agents receive at the end."""
         now = self.now(now_s)
         books = self.ledger.books if len(self.ledger.books) <= SLOTS_TOLD_MAX else {}
         return JobAccount(
@@ -226,7 +225,7 @@ class Account:
         return self.is_open and not self._is_closed
 
     def _open(self) -> None:
-        """The job is known: its time begins now, or goes on from the record."""
+        """The job is known: its time begins now, or continues from the record."""
         picture, now = self._picture, microseconds(self._picture.now)
         assert picture.job is not None
         self.is_open = True
@@ -263,7 +262,7 @@ class Account:
 
     @property
     def _is_forming(self) -> bool:
-        """Whether no quorum stands and none has stood, or the job has begun again."""
+        """Whether no quorum is in force, and there was none before or the job has begun again."""
         if self._picture.stage is Stage.STANDS:
             return False
         change = self._picture.history.under_way
@@ -285,11 +284,11 @@ class Account:
             self._seen[name] = progress
 
     def _dated(self, now: int, book: SlotBook, use: Use, slot: Seen, progress: Progress) -> int:
-        """The time at which a use began that a Progress reports.
+        """When the use that a Progress reports began.
 
-        A step begins before its wait for peers does, so the wait's end does not follow from its
-        beginning. A Progress may be of the last moment without a quorum, or of a heal: the steps
-        that were committed since then were trained, although none was under way when it was sent.
+        A step begins before its wait for peers does, so the begin of the step is not the end of the
+        wait. A Progress may be of the last moment without a quorum, or of a heal: steps that were
+        committed since then were trained, although none was under way when it was sent.
         """
         since, before = now - microseconds(progress.since_s), self._seen.get(slot.replica_id)
         committed = 0 if before is None else progress.steps - before.steps
@@ -301,7 +300,7 @@ class Account:
     def _is_known_again(self, slot: Seen, use: Use) -> bool:
         """Book the time without a lighthouse, as soon as it is known what the slot did then.
 
-        ``use``: what it does now, by what is known without that. A script without a Manager ran on
+        ``use``: its use now, by what is known without that. A script without a Manager runs on
         without a quorum, so there is no takeover that waits for its agent.
         """
         name, at, ledger = slot.replica_id, self._restored_at, self.ledger
@@ -330,14 +329,14 @@ class Account:
     # ------------------------------------------------------------ steps
 
     def _note_quorum(self) -> None:
-        """A quorum stands for the first time: from now on time can be lost."""
+        """A quorum is in force for the first time: from now on time can be lost."""
         now = self._advance()
         for book in self.ledger.books.values():
             spent = book.seconds(now)
             book.lost_before = sum(spent.get(use, 0) for use in LOST)
         self.stood_at = now
         self._highest = self._step = self._picture.step
-        self.save_at = self._picture.now  # a later lighthouse would not know what came before it
+        self.save_at = self._picture.now  # a later lighthouse would not know what was before
 
     def _note_steps(self) -> None:
         picture = self._picture
@@ -361,7 +360,7 @@ class Account:
             self._highest = step
 
     def _roll_back(self, step: int) -> None:
-        """The job goes on from an earlier step: what was trained since then was in vain."""
+        """The job resumes at an earlier step: the training since then is lost."""
         self._advance()
         later = [mark for mark in self.marks if mark.step > step]
         since = later[0].at if later else self.ledger.now
@@ -371,7 +370,7 @@ class Account:
         self._latest = None
 
     def _recompute(self, names: tuple[str, ...], step: int) -> None:
-        """These groups compute the step under way again, as far as they had come."""
+        """These groups compute the step under way again, as far as they had computed it."""
         now, change, mark = self._advance(), self._picture.history.under_way, self._latest
         if mark is None or change is None or step < mark.step:
             return
@@ -384,14 +383,14 @@ class Account:
     # ------------------------------------------------------------ what failures cost
 
     def _note_cost_of_change(self) -> None:
-        """Repairs since a change began belong to it, once it is over."""
+        """Repairs since a change began are its cost, once it is over."""
         repaired, change = self.repaired(microseconds(self._picture.now)), self._change
         if change is not None:
             change.cost_s = (repaired - self._repaired) / 1e6
         self._change, self._repaired = self._picture.history.under_way, repaired
 
     def repaired_in_change_s(self, now: float) -> float:
-        """The repairs in the change that is under way."""
+        """The cost of repairs in the change that is under way."""
         if not self._is_running or self._change is None:
             return 0.0
         return (self.repaired(microseconds(now)) - self._repaired) / 1e6

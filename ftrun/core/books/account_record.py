@@ -1,10 +1,9 @@
-"""The part of the account that outlives the lighthouse: a document of whole microseconds, and what
-it means.
+"""The part of the account that outlives the lighthouse: a document of whole microseconds.
 
-A lighthouse that is started again goes on from it. What the replicas did meanwhile is known when
-their workers have reported: one whose very incarnation lives trained, if its step has moved on.
-Otherwise it went on with what it did, or had no quorum. All others are booked as absent. A document
-that contradicts itself is refused, and the account begins again. Not here: the file
+A restarted lighthouse continues from it. What the replicas did meanwhile is known when their
+workers have reported: a replica whose very incarnation lives trained, if its step has advanced.
+Otherwise it kept its former use, or had no quorum. All others are booked as absent. A document that
+contradicts itself is refused, and the account begins again. Not here: the file
 (lighthouse/account_file.py).
 """
 
@@ -22,14 +21,17 @@ from ftrun.core.books.uses import Use
 
 SCHEMA = "ftrun.account/1"
 KEPT = frozenset({Use.FINISHED, Use.DRAINED})
-"""What a slot without a process was, it still is."""
+"""Uses that a slot without a process keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """The state of a slot when the record was written. ``step_us``: of a step; None: not known.
+    """The state of a slot when the record was written.
 
-    ``step``: the job's, where its worker had said none, which may have trained on from there.
+    ``step_us``: the time of a step; None: not known.
+
+    ``step``: its worker's, or the job's if its worker had reported none; it may have trained on
+    from there.
     """
 
     use: Use
@@ -38,7 +40,7 @@ class Former:
     step_us: int | None
 
     def use_since(self, step: int, is_in_quorum: bool, at: int) -> tuple[Use, int | None]:
-        """Its use since ``at``, and from when on it had no quorum; None: it has one."""
+        """Its use since ``at``, and the time from which it had no quorum; None: it has one."""
         steps = max(0, step - self.step)
         if is_in_quorum:
             return (Use.TRAINING if steps else self.use), None
@@ -49,7 +51,7 @@ class Former:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An account as it was: the moment of the record is the present of its ledger."""
+    """A restored account. The present of its ledger is the time of the record."""
 
     ledger: Ledger
     formers: dict[str, Former]
@@ -59,7 +61,7 @@ class Restored:
 
 
 def document(picture: Picture, ledger: Ledger, stood_at: int | None, steps: int) -> dict[str, Any]:
-    """The account as the ledger has it now, as plain JSON."""
+    """The present state of the ledger, as plain JSON."""
     return {
         "schema": SCHEMA,
         "job_id": picture.job_id,
@@ -93,7 +95,7 @@ def _slot(picture: Picture, name: str, ledger: Ledger) -> dict[str, Any]:
 
 
 def restored(record: AccountRecord, picture: Picture, now: int) -> Restored | None:
-    """The account of an earlier life of this job; None: it is another one's, or another run's.
+    """The account of an earlier life of this job; None: it is of another job, or of another run.
 
     Raises:
         ValueError: it contradicts itself.

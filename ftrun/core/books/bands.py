@@ -1,4 +1,4 @@
-"""The uses of the job's time in bands of equal width, which doubles when they are too many.
+"""The uses of the job's time in bands of equal width, which doubles if there are too many bands.
 
 So the memory is bounded however long a job runs, and no second is dropped: the sum over all bands
 is the sum of the books. Not here: the books (ledger.py).
@@ -24,8 +24,9 @@ class Bands:
         self.steps: list[int] = []
 
     def add(self, use: Use, began: int, ended: int, slots: int) -> None:
-        """Add ``slots`` that had this use from ``began`` to ``ended``; a negative number: that had
-        not.
+        """Add the time of ``slots`` slots with this use from ``began`` to ``ended``.
+
+        A negative number subtracts it.
         """
         last = self._make_room(ended)
         first = (began - self.began) // self.width
@@ -47,13 +48,13 @@ class Bands:
         return sum(self.by_use.get(use, ()))
 
     def count(self, now: int) -> int:
-        """How many bands there are until ``now``; the last one is rarely full."""
+        """The number of bands until ``now``; the last one is rarely full."""
         return self._index(now) + 1
 
     def until(self, now: int, ahead: Mapping[Use, tuple[int, int]]) -> Bands:
         """A copy until ``now``.
 
-        ``ahead``: what it lacks, by use: since when, and of how many slots.
+        ``ahead``: the time that is missing, by use: since when, and of how many slots.
         """
         copy = Bands(self.began, self.width)
         copy.by_use = {use: list(row) for use, row in self.by_use.items()}
@@ -68,7 +69,7 @@ class Bands:
         return max(0, (ended - self.began - 1) // self.width)
 
     def _make_room(self, ended: int) -> int:
-        """The band in which a time ends; bands are joined in pairs until it is within the limit."""
+        """The band in which a time ends. Bands are joined in pairs until it is within the limit."""
         while (last := self._index(ended)) >= BANDS_MAX:
             self.width *= 2
             self.by_use = {use: _in_pairs(row) for use, row in self.by_use.items()}

@@ -1,9 +1,8 @@
-"""The books of one job: what its time goes to, its failures, its changes of membership.
+"""The books of one job: the use of its time, its failures, its changes of membership.
 
-They receive facts and ask for none. ``take`` enters what has happened; ``settle`` draws the
-consequences once all of an event was sent. Both return the records that are to be kept. Nobody
-decides by what the books hold. Not here: when facts are sent (telling.py), what is shown of the
-books (snapshot.py).
+They receive facts and request none. ``take`` enters what has happened; ``settle`` draws the
+conclusions once all of an event was sent. Both return the records to keep. No decision depends on
+the books. Not here: when facts are sent (telling.py), what is shown of the books (snapshot.py).
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ from ftrun.core.books.records import AccountRecord, SaveAccount, SaveIncident
 
 
 class Books:
-    """``earlier``: the account of the lighthouse's last life, if there is any."""
+    """All books of one job.
+
+    ``earlier``: the account of the lighthouse's last life, if there is one.
+    """
 
     def __init__(self, now: float, changes_max: int, earlier: AccountRecord | None = None) -> None:
         self.picture = Picture(now, changes_max)
@@ -54,7 +56,7 @@ class Books:
         return self._records() if self.incidents.unsaved else []
 
     def settle(self, now: float) -> list[SaveIncident | SaveAccount]:
-        """All of an event was sent: book the time, close what is over."""
+        """All of an event was sent: book the time, close incidents that are over."""
         self.picture.now = now
         records: list[SaveIncident | SaveAccount] = []
         if self._is_told or self.incidents.have_changed:
@@ -69,16 +71,16 @@ class Books:
         return records
 
     def abandon(self, words: str, now: float) -> list[SaveIncident]:
-        """Nobody will report what followed: close what is open."""
+        """There will be no further reports: close all open incidents."""
         self.picture.now = now
         self.incidents.abandon(words)
         return self._records()
 
     def check(self, slots: Iterable[f.Seen]) -> None:
-        """Assert what must hold between events. ``slots``: as they are now.
+        """Assert what must hold between events. ``slots``: their present state.
 
         Raises:
-            AssertionError: a sum is wrong, or a change was not told.
+            AssertionError: a sum is wrong, or a change was not sent.
         """
         self.incidents.check()
         self.account.check(slots)
@@ -111,7 +113,7 @@ class Books:
         self.history.complete(self.picture.now, change.quorum, change.words)
 
     def _records(self) -> list[SaveIncident]:
-        """Of the incidents that have something new, with what they have cost so far."""
+        """The records of the incidents that have changed, with their cost so far."""
         unsaved, self.incidents.unsaved = self.incidents.unsaved, []
         now, cost_s = self.picture.now, self.account.cost_s
         return [self.incidents.record(x, cost_s(x.number, now)) for x in unsaved]

@@ -1,11 +1,12 @@
 """Which incident the lost time of a slot is charged to, if any; one at a time.
 
 - A replica that has failed: its latest failure, until it is back.
-- A member that survives: the oldest open incident, until a quorum stands. It may have waited for
-  the failed one before anybody knew: that wait belongs to the incident from its beginning.
+- A member that survives: the oldest open incident, until a quorum is in force. It may have waited
+  for the failed one before the failure was known: the incident is charged for that wait from its
+  begin.
 
-A loop that did nothing while all others waited for it was booked as if it trained. When it is given
-up, that time is booked again: it stood still. Not here: when a replica is back (incidents.py).
+A loop that made no progress while all others waited for it was booked as training. When it is given
+up, that time is booked again as standing still. Not here: when a replica is back (incidents.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ftrun.core.books.picture import Picture
 from ftrun.core.books.uses import GOES_ON, LOST, Use
 
 STANDS_STILL = frozenset({kinds.HANG, kinds.GIVEN_UP, kinds.NODE})
-"""Failures of a loop that did nothing while the others waited for it."""
+"""Failures of a loop that made no progress while the others waited for it."""
 
 
 class Charges:
     """Reads the open incidents.
 
-    ``by_slot``: the number of the incident that a use which begins now is charged to.
+    ``by_slot``: the number of the incident that a use is charged to which begins now.
     """
 
     def __init__(self, picture: Picture, incidents: Incidents) -> None:
@@ -44,7 +45,7 @@ class Charges:
         return former != key
 
     def apply(self, ledger: Ledger, former_event: int) -> None:
-        """Charge what is being lost now. A charge ends with the event that ended its cause."""
+        """Charge the time that is being lost. A charge ends with the event that ended its cause."""
         failed, survivors = self._to_charge(ledger)
         self.by_slot = {name: incident.number for name, incident in survivors.items()}
         self.by_slot |= {name: incident.number for name, (incident, _) in failed.items()}

@@ -1,7 +1,7 @@
-"""The books' facts of a job: what happens, in order, and how a slot stands after an event.
+"""The facts that the books receive: what happens, in order, and a slot's state after an event.
 
-Plain records. Their sender waits for no answer, and nothing is decided by what the books make of
-them. Not here: when they are sent (lighthouse/telling.py), what follows in the books (books.py).
+Plain records. Their sender waits for no answer, and no decision depends on the books. Not here:
+when they are sent (lighthouse/telling.py), what the books do with them (books.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ftrun.core.quorum import Quorum
 
 
 class Fact:
-    """Something that has happened, or how something stands."""
+    """An event, or a present state."""
 
     __slots__ = ()
 
 
 class Stage(Enum):
-    """The stage of the whole job. BROKEN: no quorum stands; EMPTY: and there is none."""
+    """The stage of the whole job. BROKEN: no quorum is in force; EMPTY: and none is left."""
 
     TAKEOVER = "takeover"
     EMPTY = "empty"
@@ -31,7 +31,10 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JobKnown(Fact):
-    """The job and its slots are known. Agents of an earlier life are back within this time."""
+    """The job and its slots are known.
+
+    Agents of an earlier life return within ``back_within_s``.
+    """
 
     job_id: str
     slots: tuple[str, ...]
@@ -40,7 +43,10 @@ class JobKnown(Fact):
 
 @dataclass(frozen=True, slots=True)
 class AgentCame(Fact):
-    """``age_s``: since it began; ``incidents``: the number of the last record it was sent."""
+    """An agent has attached.
+
+    ``age_s``: the time since it started; ``incidents``: the number of the last record it received.
+    """
 
     age_s: float
     incidents: int
@@ -56,7 +62,7 @@ class ChangeBegan(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ChangeEnded(Fact):
-    """The change has led to this quorum; or to nothing, for the reason ``words``."""
+    """The change has led to this quorum; or to none, for the reason ``words``."""
 
     quorum: Quorum | None
     words: str = ""
@@ -73,14 +79,14 @@ class Lost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class GivenUp(Fact):
-    """The lighthouse gives these up, because they did not answer in time."""
+    """The lighthouse gives these replicas up, because they did not answer in time."""
 
     losses: tuple[m.Loss, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLost(Fact):
-    """An agent and all that it runs are out of reach."""
+    """An agent and all its replicas are out of reach."""
 
     agent_id: str
     host: str
@@ -89,7 +95,7 @@ class NodeLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Fact):
-    """How an incarnation has failed; its loss may be unknown to this lighthouse."""
+    """The evidence of an incarnation's failure; its loss may be unknown to this lighthouse."""
 
     agent_id: str
     host: str
@@ -98,7 +104,7 @@ class Failed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Started(Fact):
-    """An incarnation runs in a slot; it has not come to a quorum yet."""
+    """An incarnation runs in a slot; it is in no quorum yet."""
 
     replica_id: str
     incarnation: str
@@ -122,7 +128,7 @@ class Moved(Fact):
 
 @dataclass(frozen=True, slots=True)
 class WentOn(Fact):
-    """The job goes on without the slot's replica."""
+    """The job continues without the slot's replica."""
 
     replica_id: str
     words: str
@@ -130,7 +136,7 @@ class WentOn(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StoodStill(Fact):
-    """The replica's process, or its machine, was stopped for so long, until now."""
+    """The replica's process, or its machine, was stopped for ``lasted_s``, until now."""
 
     replica_id: str
     lasted_s: float
@@ -138,10 +144,10 @@ class StoodStill(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Stood(Fact):
-    """The job is at this stage now. ``quorum``: in force or being built; in BROKEN the last one.
+    """The job's present stage. ``quorum``: in force or being built; in BROKEN the last one.
 
-    ``step``: the highest that a member has come to. ``is_issued``: the quorum was sent out, and is
-    not built yet. ``words``: why the job has ended.
+    ``step``: the highest that a member has reached. ``is_issued``: the quorum was sent, and is not
+    built yet. ``words``: why the job has ended.
     """
 
     stage: Stage
@@ -153,12 +159,12 @@ class Stood(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Seen(Fact):
-    """A slot of which something has changed, as it is now.
+    """The present state of a slot that has changed.
 
     ``is_first``: an agent is to start its first incarnation. ``incarnation``: the one that lives;
-    "": none, and then the rest means nothing. ``is_known``: all its workers have reported.
+    "": none, and then the other fields mean nothing. ``is_known``: all its workers have reported.
     ``is_unhealed``: it joined the quorum to heal, and by its ``reports`` it has not. ``heals``,
-    ``awaits_switch``, ``is_overtaken``: as in lighthouse/replicas.py.
+    ``awaits_switch``, ``is_overtaken``: see lighthouse/replicas.py.
     """
 
     replica_id: str

@@ -1,7 +1,7 @@
 """Keeps the changes of membership, for people.
 
-Everything is bounded (Q8) and decides nothing. Not here: the wording of notices (where they are
-sent), what is shown (status/).
+Everything is bounded (Q8), and no decision depends on it. Not here: the wording of notices (in the
+modules that send them), what is shown (status/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REASONS_MAX = 4
 
 
 class ChangeStatus(TypedDict):
-    """One change of membership. ``duration_s`` of one ``under_way``: until now.
+    """One change of membership. ``duration_s``: until now, if it is ``under_way``.
 
     ``cost_s``: the replica-seconds in which members did not train because of it.
     """
@@ -50,7 +50,10 @@ class Change:
     cost_s: float = 0.0
 
     def view(self, now: float, more_cost_s: float = 0.0) -> ChangeStatus:
-        """As plain JSON. ``more_cost_s``: since the cost was noted, if it is under way."""
+        """The change as plain JSON.
+
+        ``more_cost_s``: the cost since it was noted, if it is under way.
+        """
         end = self.ended_at if self.ended_at is not None else now
         return {
             "kind": self.kind,
@@ -76,7 +79,7 @@ class History:
         self.under_way: Change | None = None
 
     def begin(self, now: float, kind: str, reason: str) -> None:
-        """Begin a change, or add this reason to the one under way, which is now of this kind."""
+        """Begin a change, or add this reason to the one under way, which gets this kind."""
         change = self.under_way
         if change is None:
             self.under_way = Change(kind, [reason], now)
@@ -87,7 +90,7 @@ class History:
             change.reasons.append(reason)
 
     def complete(self, now: float, quorum: Quorum | None, what: str = "") -> None:
-        """The change under way has led to ``quorum``, or to nothing for the reason ``what``."""
+        """The change under way has led to ``quorum``, or to none for the reason ``what``."""
         change = self.under_way
         if change is None:
             return

@@ -1,4 +1,4 @@
-"""The time after an incident: how the others go on, and when its replicas are back.
+"""The time after an incident: how the others continue, and when its replicas are back.
 
 Not here: which failures are one incident (incidents.py), its data (incident_state.py).
 """
@@ -15,7 +15,7 @@ STANDING_MAX = 64
 
 
 def standing_of(picture: Picture, members: Iterable[str], but: str) -> list[Standing]:
-    """The place of each other member, by its last message."""
+    """The position of each member except ``but``, by its last message."""
     found = []
     for name in [name for name in members if name != but][:STANDING_MAX]:
         slot = picture.slots[name]
@@ -28,7 +28,7 @@ def standing_of(picture: Picture, members: Iterable[str], but: str) -> list[Stan
 
 
 def note_response(picture: Picture, incident: Incident) -> None:
-    """The first quorum that stands after the failure, and how its members came to it."""
+    """Note the first quorum in force after the failure, and what its members reported."""
     if incident.response is not None or incident.others_go_on:
         return
     if picture.stage is not Stage.STANDS or picture.quorum is None:
@@ -54,7 +54,7 @@ def note_response(picture: Picture, incident: Incident) -> None:
 
 
 def note_returns(picture: Picture, incident: Incident) -> None:
-    """Note those of its replicas that are back; once all are, it is over."""
+    """Note which of its replicas are back. Once all are, the incident is over."""
     for part in incident.parts:
         if part.back_at is not None:
             continue
@@ -68,7 +68,7 @@ def note_returns(picture: Picture, incident: Incident) -> None:
 
 
 def _trains(picture: Picture, part: Part, incident: Incident) -> bool:
-    """Whether the slot is in a quorum that stands, and has its peers' state."""
+    """Whether the slot is in a quorum in force, and has its peers' state."""
     slot, quorum = picture.slots[part.replica_id], picture.quorum
     if not slot.is_member or picture.stage is not Stage.STANDS or quorum is None:
         return False

@@ -1,7 +1,7 @@
-"""The record of an incident back to the incident, for a lighthouse that was started again.
+"""Turns the record of an incident back into the incident, for a restarted lighthouse.
 
-The opposite of ``incident_record.document``: what that has written, and later evidence, become the
-same record again. Not here: what follows from it (incidents.py), the file (lighthouse/).
+The opposite of ``incident_record.document``: from that record and later evidence, the same record
+results again. Not here: the consequences (incidents.py), the file (lighthouse/).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def incident_of(record: Record, age_s: float, now: float) -> Incident | None:
     """The incident with this record, whose first cause is ``age_s`` old; None: it is damaged."""
     try:
         incident = _incident(record, age_s, now)
-        document(incident, record["job_id"], now)  # it can be written again
+        document(incident, record["job_id"], now)  # check that it can be written again
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return incident
@@ -79,7 +79,7 @@ def _part(found: Record, began_at: float, record: Record) -> Part:
 
 
 def _evidence(found: Record, record: Record) -> FailureEvidence | None:
-    """The evidence that an agent has sent; the verdict is that of the whole record."""
+    """The evidence that an agent has sent. Its verdict is the whole record's."""
     if found["worker"] is None:
         return None
     step = found["step"]

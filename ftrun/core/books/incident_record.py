@@ -1,4 +1,4 @@
-"""An incident as JSON, version 1 (docs/INCIDENTS.md). Texts are bounded, the whole too.
+"""An incident as JSON, version 1 (docs/INCIDENTS.md). The texts and the whole are bounded.
 
 ``ago_s`` is relative to the moment of writing; the shell adds ``time`` and ``written``, because the
 core knows no date. Not here: the incident itself (incident_state.py), its text for people
@@ -111,7 +111,7 @@ def _healed(part: Part) -> dict[str, Any] | None:
 
 
 def _response(incident: Incident) -> dict[str, Any] | None:
-    """How the others went on; None: nobody had to, or not yet."""
+    """How the others continued; None: none had to, or not yet."""
     if incident.response is None:
         return None
     found = {

@@ -1,4 +1,4 @@
-"""One incident: its parts in order, what the survivors did, what it cost.
+"""One incident: its parts in order, what the survivors did, its cost.
 
 Not here: which failures are one incident (incidents.py), its form as JSON (incident_record.py).
 """
@@ -18,10 +18,10 @@ UNLISTED_MAX = 4096
 class Part:
     """One incarnation that was lost.
 
-    ``at``: when it failed, by the lighthouse's clock. ``signature``: of its error, if it came
+    ``at``: when it failed, by the lighthouse's clock. ``signature``: of its error, if it happened
     before the first step. ``started_at``: when the next incarnation of its slot was started;
     ``back_at``: when that was in a quorum, or when nothing more is expected. ``set_aside``: why its
-    slot went to another node; ``goes_on``: how the job goes on without it.
+    slot went to another node; ``goes_on``: how the job continues without it.
     """
 
     replica_id: str
@@ -40,7 +40,7 @@ class Part:
     goes_on: str = ""
 
     def tell(self, evidence: FailureEvidence, now: float, agent_id: str, host: str) -> None:
-        """The agent's evidence: it knows kind, cause and time better than the first report."""
+        """Enter the agent's evidence, whose kind, cause and time replace the first report's."""
         first = evidence.workers[0]
         self.evidence = evidence
         self.kind, self.cause = first.kind, first.cause
@@ -48,27 +48,28 @@ class Part:
         self.agent_id, self.host = agent_id, host
 
     def is_told_otherwise(self, evidence: FailureEvidence) -> bool:
-        """Whether the agent tells once more what has followed, because that did not hold."""
+        """Whether the agent reports another outcome than before, because the first did not hold."""
         return self.evidence is not None and self.evidence.words != evidence.words
 
     def is_followed_by(self, incarnation: str) -> bool:
         """Whether an incarnation in its slot means that the slot is back.
 
-        An agent that was out of reach may come back with the very same one.
+        An agent that was out of reach may return with the same incarnation.
         """
         return incarnation != self.incarnation or self.kind == kinds.NODE
 
     @property
     def is_consequence(self) -> bool:
-        """True if it follows from another failure, where there is one."""
+        """Whether it follows from another failure, if there is one."""
         return self.kind in kinds.CONSEQUENCES
 
 
 @dataclass(slots=True)
 class Standing:
-    """A member's position: its step and activity, and the facts of its answer to the Interrupt.
+    """A member's position: its step, its activity, and its answer to the Interrupt.
 
-    ``reductions``: of the step under way: "complete", "incomplete" or, without an answer, "".
+    ``reductions``: the reductions of the step under way: "complete", "incomplete" or, without an
+    answer, "".
     """
 
     replica_id: str
@@ -77,7 +78,7 @@ class Standing:
     reductions: str = ""
 
     def note(self, reports: Sequence[Report]) -> None:
-        """The newest report of each of its workers."""
+        """Enter the newest report of each of its workers."""
         self.step = max(report.state.step for report in reports)
         has_all = all(r.reduced is not None and r.reduced.step == r.state.step for r in reports)
         self.reductions = "complete" if has_all else "incomplete"
@@ -85,7 +86,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """How the others went on: a change of membership (history.py), and those who recompute."""
+    """How the others continued: a change of membership (history.py), and the groups that
+    recompute.
+    """
 
     kind: str
     quorum: str
@@ -98,12 +101,14 @@ class Response:
 
 @dataclass(slots=True)
 class Incident:
-    """``began_at``: the time of the first cause, ``noted_at``: when the lighthouse knew of it.
+    """One incident.
 
-    ``cost_s``: the replica-seconds that it has cost so far, of the job's account (account.py).
+    ``began_at``: the time of the first cause; ``noted_at``: when the lighthouse learnt of it.
+    ``cost_s``: the replica-seconds that it has cost so far, by the job's account (account.py).
     ``members``: of the quorum at that time. ``unlisted``: incarnations beyond the limit of parts;
-    ``not_listed``: how many more there were. ``is_earlier``: an earlier life of the lighthouse has
-    written it; then ``others_go_on``: a quorum stands, and how it was formed is not known.
+    ``not_listed``: the number of further ones. ``is_earlier``: an earlier life of the lighthouse
+    has written it; then ``others_go_on``: a quorum is in force, and it is not known how it was
+    formed.
     """
 
     number: int
@@ -131,11 +136,11 @@ class Incident:
 
     @property
     def unlisted_count(self) -> int:
-        """How many incarnations are in it beyond the limit of parts."""
+        """The number of incarnations in it beyond the limit of parts."""
         return len(self.unlisted) + self.not_listed
 
     def in_order(self) -> list[Part]:
-        """The first cause, and then what followed."""
+        """The first cause, and then its consequences."""
         return sorted(self.parts, key=lambda part: (part.is_consequence, part.at))
 
     def first(self) -> Part:
@@ -153,7 +158,7 @@ class Incident:
         return first.is_consequence or (part.signature != "" and part.signature == first.signature)
 
     def add(self, part: Part, parts_max: int) -> None:
-        """One more incarnation; beyond the limit it is only counted."""
+        """Add an incarnation. Beyond the limit it is only counted."""
         if len(self.parts) < parts_max:
             self.parts.append(part)
         elif len(self.unlisted) < UNLISTED_MAX:
@@ -161,7 +166,7 @@ class Incident:
         self.began_at = min(self.began_at, part.at)
 
     def close_if_over(self, now: float) -> None:
-        """All of its replicas are back, or are not expected, and the others go on."""
+        """Close it if its replicas are back or not expected, and the others have continued."""
         waits = [part for part in self.parts if part.back_at is None]
         go_on = self.response is not None or self.others_go_on or not self.is_in_quorum
         if not waits and go_on:
@@ -179,7 +184,7 @@ class Incident:
     # ------------------------------------------------------------ verdict and cost
 
     def verdict(self) -> tuple[str, str]:
-        """A kind of failure_kinds.py and its words for people; ("", "") while it is not known."""
+        """A kind of failure_kinds.py and its text for people; ("", "") while it is not known."""
         told = [part.evidence for part in self.in_order() if part.evidence is not None]
         for part in self.in_order():
             evidence, is_moved = part.evidence, bool(part.set_aside)
@@ -196,7 +201,7 @@ class Incident:
         return (kinds.RESTARTED, "its replicas are back") if is_back else ("", "")
 
     def steps_lost(self) -> int:
-        """Steps that the job must train again."""
+        """The number of steps that the job must train again."""
         if self.response is None:
             return max((x.evidence.steps_again for x in self.parts if x.evidence), default=0)
         step = self.response.step

@@ -4,23 +4,24 @@ Theory of operation. An agent reports a loss at once (``ReplicaLost``), and its 
 workers of the replica have ended (``FailureEvidence``). Each incarnation lost by a failure is one
 ``Part`` of exactly one incident:
 
-- a part whose kind is a consequence (a peer's error, no answer in time) belongs to the incident
-  that is open, if there is one;
-- a part with a cause of its own joins an open incident that so far has consequences only, or whose
-  first cause is the same error before the first step; otherwise it begins an incident;
-- all replicas of a node that is lost are one incident.
+- a part whose kind is a consequence (a peer's error, no answer in time) belongs to the open
+  incident, if there is one;
+- a part with its own cause joins an open incident that so far has only consequences, or whose first
+  cause is the same error before the first step; otherwise it begins an incident;
+- all replicas of a lost node are one incident.
 
-Inside an incident the parts are in the order of their times: the lighthouse's receipt minus the age
-that the agent states, so that only one clock counts. Consequences come after all other kinds. An
-incident is open until all of its replicas are back in a quorum, or have been started again if they
-never were in one, or are not to come back. Everything is bounded (Q8), and decides nothing.
+Inside an incident the parts are in the order of their times: the time when the lighthouse received
+the report, minus the age that the agent states, so that only one clock counts. Consequences come
+after all other kinds. An incident is open until each of its replicas is back in a quorum, or has
+been started again if it never was in one, or is not expected back. Everything is bounded (Q8), and
+no decision depends on it.
 
-A lighthouse that is started again takes over the records of its last life, so a failure is reported
-once, under one number. If its files are lost, the agents still know the numbers of the records that
-they were sent. An incident of which nobody is left to report is closed as not known.
+A restarted lighthouse takes over the records of its last life, so a failure is reported once, under
+one number. If its files are lost, the agents still know the numbers of the records that they
+received. An incident about which no agent is left to report is closed as not known.
 
-Not here: what follows from one (incident_following.py), the record as JSON (incident_record.py) and
-back (incident_reading.py), the evidence of one replica (core/agent/).
+Not here: what follows an incident (incident_following.py), the record as JSON (incident_record.py)
+and back (incident_reading.py), the evidence of one replica (core/agent/).
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ from ftrun.core.messages import IncidentRecord, Loss, ReplicaLost
 INCIDENTS_MAX = 100
 PARTS_MAX = 64
 CASCADE_S = 60.0
-"""A consequence that comes later than this after the incident began is an incident of its own."""
+"""A consequence later than this after the incident began is a separate incident."""
 NOBODY_BACK = "no node has come back to the restarted lighthouse: what followed is not known"
 
 
 class Incidents:
     """The last ``INCIDENTS_MAX`` incidents of one job, oldest first.
 
-    ``open``: those that are not over. ``unsaved``: those of which there is something new to keep.
-    ``gone_at``: when nobody is expected any more to report what followed. ``have_changed``: since
-    the account looked.
+    ``open``: those that are not over. ``unsaved``: those that have changed and must be kept.
+    ``gone_at``: when no further report is expected. ``have_changed``: since the account last
+    looked.
     """
 
     def __init__(self, picture: Picture) -> None:
@@ -80,13 +81,13 @@ class Incidents:
         self._number = max(self._number, number)
 
     def take_over(self, earlier: Iterable[EarlierIncident]) -> None:
-        """Go on with these records, oldest first, as soon as it is known whose they are."""
+        """Continue these records, oldest first, as soon as the job is known."""
         self._earlier = list(earlier)[-INCIDENTS_MAX:]
         if self._picture.job is not None:
             self.job_is_known(self._picture.job)
 
     def job_is_known(self, job: f.JobKnown) -> None:
-        """Go on with the records of this job that were written earlier."""
+        """Continue the records of this job that were written earlier."""
         now, earlier = self._picture.now, self._earlier
         self._earlier = []
         for one in earlier:
@@ -105,12 +106,12 @@ class Incidents:
             self.gone_at = now + job.back_within_s
 
     def agent_came(self, last_number: int) -> None:
-        """An agent of the job is here, which was sent records up to this number."""
+        """An agent of the job has attached that was sent records up to this number."""
         self.go_on_after(last_number)
         self.gone_at = None
 
     def abandon(self, words: str) -> None:
-        """Close what is open: nobody will report what followed."""
+        """Close open incidents, because there will be no further reports."""
         for incident in self.open:
             incident.end(self._picture.now, words, kinds.NOT_KNOWN)
             self.unsaved.append(incident)
@@ -188,7 +189,7 @@ class Incidents:
     # ------------------------------------------------------------ what follows
 
     def run_rules(self) -> None:
-        """After an event: note what the survivors did, and close what is over."""
+        """After an event: note what the survivors did, and close incidents that are over."""
         picture = self._picture
         if self.gone_at is not None and picture.now >= self.gone_at:
             self.gone_at = None
@@ -205,8 +206,8 @@ class Incidents:
         self.open = [incident for incident in self.open if incident.closed_at is None]
 
     def record(self, incident: Incident, cost_s: float) -> SaveIncident:
-        """The incident as it stands, for the agents that it concerns."""
-        # An account that was lost with the last life does not know what was charged before.
+        """The present state of the incident, for the agents that it concerns."""
+        # An account that was lost with the last life lacks the former charges.
         incident.cost_s = max(incident.cost_s, cost_s)
         now = self._picture.now
         return SaveIncident(
@@ -243,13 +244,13 @@ class Incidents:
     # ------------------------------------------------------------ inside
 
     def _part_of(self, loss: Loss | ReplicaLost, kind: str, at: tuple[str, str] = ("", "")) -> Part:
-        """``at``: the agent and its host, where they are known."""
+        """``at``: the agent and its host, if they are known."""
         return Part(loss.replica_id, loss.incarnation, self._picture.now, kind, loss.cause, *at)
 
     def _find(self, part: Part) -> Incident | None:
         """The incident that has this incarnation.
 
-        One that was out of reach and came back can be lost once more.
+        An incarnation that was out of reach and came back can be lost again.
         """
         for incident in reversed(self._incidents):
             known = incident.part_of(part.replica_id, part.incarnation)
@@ -268,7 +269,7 @@ class Incidents:
     def _add(self, part: Part, number: int = 0) -> Incident:
         """The incident of this part: the one that has it, the one it belongs to, or a new one.
 
-        ``number``: that of the record that an earlier lighthouse has sent of it; 0: none.
+        ``number``: of the record that an earlier lighthouse has sent about it; 0: none.
         """
         known = self._find(part)
         if known is not None:
@@ -283,7 +284,7 @@ class Incidents:
         return self._begin(part)
 
     def _told_earlier(self, part: Part, number: int) -> Incident:
-        """The files of the last lighthouse are lost: the incident goes on under its number."""
+        """The files of the last lighthouse are lost: the incident continues under its number."""
         self.go_on_after(number)
         for incident in self._incidents:
             if incident.number == number:
@@ -292,7 +293,7 @@ class Incidents:
         return self._begin(part, number)
 
     def _goes_on(self, part: Part, follows: str) -> bool:
-        """It was over when a worker was replaced; that did not help, and its replica is lost."""
+        """The incident was over when a worker was replaced, but then its replica was lost."""
         incident = self._find(replace(part, incarnation=follows))
         known = None if incident is None else incident.part_of(part.replica_id, follows)
         if incident is None or known is None or self._find(part) is not None:
@@ -303,7 +304,7 @@ class Incidents:
         return True
 
     def _missed(self, part: Part, incident: Incident) -> None:
-        """The loss was reported to an earlier lighthouse, and perhaps what followed from it."""
+        """The loss, and perhaps its consequences, were reported to an earlier lighthouse."""
         incident.is_earlier |= incident.parts == [part]
         slot = self._picture.slots.get(part.replica_id)
         if slot is not None and slot.incarnation and part.is_followed_by(slot.incarnation):
@@ -331,13 +332,13 @@ class Incidents:
         return incident
 
     def _drop_oldest(self) -> None:
-        """A table that is full loses its oldest incident, which the agents have on disk."""
+        """Drop the oldest incident of a full table. The agents have it on disk."""
         if len(self._incidents) == INCIDENTS_MAX:
             oldest = self._incidents.popleft()
             self.open = [incident for incident in self.open if incident is not oldest]
 
     def _save(self, incident: Incident) -> None:
-        """There is something new of it, unless its evidence comes in a moment."""
+        """The incident has changed. Save it, unless its evidence will follow in a moment."""
         is_told = any(part.evidence or part.kind == kinds.NODE for part in incident.parts)
         if incident.closed_at is not None or is_told:
             self.unsaved.append(incident)

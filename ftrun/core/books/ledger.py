@@ -5,9 +5,9 @@ and the incident that its lost time is charged to. A change closes the entry and
 may lie a little in the past, as far back as the open entry reaches. The last few closed entries of
 a slot are kept, so that time which proves to be lost later can be booked again.
 
-The sums over all slots go on by themselves: ``count of slots × time`` for each use. So an event
-costs as much as has changed, not as there are slots. Not here: what the use of a slot is (uses.py),
-who asks and when (account.py), the sums over time (bands.py).
+The sums over all slots grow as ``count of slots × time`` for each use. So the cost of an event
+depends on what has changed, not on the number of slots. Not here: the use of a slot (uses.py), when
+it is asked for (account.py), the sums over time (bands.py).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ftrun.core.books.uses import LOST, Use
 
 ENTRIES_KEPT = 8
 CHARGED_MAX = 200
-"""Incidents whose cost is kept; the oldest goes."""
+"""The number of incidents whose cost is kept; the oldest is dropped."""
 
 
 def microseconds(seconds: float) -> int:
-    """A time as the books have it."""
+    """A time in the unit of the books."""
     return round(seconds * 1_000_000)
 
 
 class Entry(NamedTuple):
-    """A time of a slot that is over. ``charge``: the number of the incident; 0: none."""
+    """A past time of a slot. ``charge``: the number of the incident; 0: none."""
 
     use: Use
     began: int
@@ -41,9 +41,9 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class SlotBook:
-    """One slot. ``since``: when its use began; ``opened``: when the open entry did.
+    """One slot. ``since``: when its use began; ``opened``: when the open entry began.
 
-    ``spent``: by use, up to ``opened``. ``lost_before``: before the job's first quorum stood.
+    ``spent``: by use, up to ``opened``. ``lost_before``: before the job's first quorum.
     """
 
     use: Use
@@ -62,7 +62,7 @@ class SlotBook:
 
 
 class Ledger:
-    """All times are in microseconds. ``now``: up to when the sums are carried forward."""
+    """All times are in microseconds. ``now``: the time up to which the sums are carried forward."""
 
     def __init__(self, slots: Iterable[str], began: int, use: Use = Use.ABSENT) -> None:
         self.began = self.now = began
@@ -88,7 +88,9 @@ class Ledger:
         self.now = now
 
     def change(self, slot: str, use: Use, charge: int, at: int) -> None:
-        """The slot has this use since ``at``, or since its open entry began, if that is later."""
+        """The slot has had this use since ``at``, or since its open entry began, if that is
+        later.
+        """
         book = self.books[slot]
         at = min(max(at, book.opened), self.now)
         self._close(book, at)
@@ -104,7 +106,9 @@ class Ledger:
     def rebook(
         self, slot: str, since: int, uses: Collection[Use], to: Use, charge: int = 0
     ) -> None:
-        """Time that was booked as one of ``uses`` since then, and is still known, was ``to``."""
+        """Book time since then again as ``to`` that was booked as one of ``uses`` and is still
+        kept.
+        """
         book = self.books[slot]
         self._close(book, self.now)
         pieces = [
@@ -118,12 +122,12 @@ class Ledger:
         return self._costs.get(incident, 0) + sum(still)
 
     def costs(self, now: int) -> dict[int, int]:
-        """Of all incidents that are known."""
+        """The costs of all incidents that are kept."""
         numbers = [*self._costs, *(self.books[slot].charge for slot in self._charged)]
         return {number: self.cost(number, now) for number in dict.fromkeys(numbers)}
 
     def restore_costs(self, costs: Mapping[int, int]) -> None:
-        """Those of an earlier life."""
+        """Set the costs of an earlier life."""
         self._costs = dict(list(costs.items())[-CHARGED_MAX:])
 
     @property
@@ -132,13 +136,13 @@ class Ledger:
         return frozenset(self._charged)
 
     def total(self, now: int) -> dict[Use, int]:
-        """The time of all slots by use until ``now``, which lies not before the last event."""
+        """The time of all slots by use until ``now``, which must not be before the last event."""
         ahead = {use: count * (now - self.now) for use, count in self.counts.items()}
         uses = [use for use in Use if self.spent.get(use) or ahead.get(use)]
         return {use: self.spent.get(use, 0) + ahead.get(use, 0) for use in uses}
 
     def ahead(self, now: int) -> dict[Use, tuple[int, int]]:
-        """By use: since when the sums lack it, and of how many slots."""
+        """By use: since when the sums lack it, and for how many slots."""
         return {use: (self.now, count) for use, count in self.counts.items() if now > self.now}
 
     def check(self) -> None:
@@ -173,7 +177,7 @@ class Ledger:
             self.bands.add(use, began, ended, slots)
 
     def _close(self, book: SlotBook, at: int) -> None:
-        """The open entry ends at ``at``, and the next one begins there."""
+        """Close the open entry at ``at``. The next one begins there."""
         if at > book.opened:
             entry = Entry(book.use, book.opened, at, book.charge)
             book.spent[book.use] = book.spent.get(book.use, 0) + at - book.opened

@@ -1,4 +1,4 @@
-"""The job as the facts describe it: what all books read, and nothing else.
+"""The job as the facts describe it: the only source of all books.
 
 Not here: what the books make of it (account.py, incidents.py).
 """
@@ -11,10 +11,10 @@ from ftrun.core.quorum import Quorum
 
 
 class Picture:
-    """``slots``: as they were seen last; ``members``: those in the quorum.
+    """The latest facts about the job.
 
-    ``changed``: slots that were seen since the account looked. ``is_issued``, ``words``: as in
-    ``Stood``.
+    ``slots``: their last known state; ``members``: the slots in the quorum. ``changed``: slots that
+    were sent since the account last looked. ``is_issued``, ``words``: see ``Stood``.
     """
 
     def __init__(self, now: float, changes_max: int) -> None:
@@ -32,5 +32,5 @@ class Picture:
 
     @property
     def job_id(self) -> str:
-        """The job's; "": it is not known yet."""
+        """The job's id; "": it is not known yet."""
         return self.job.job_id if self.job is not None else ""

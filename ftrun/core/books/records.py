@@ -1,4 +1,4 @@
-"""The records that the books want kept, and those of an earlier life of the lighthouse.
+"""The records that the books ask to keep, and the records of an earlier life of the lighthouse.
 
 Not here: their content (account_record.py, incident_record.py), the files (lighthouse/).
 """
@@ -15,8 +15,8 @@ from ftrun.core.messages import IncidentRecord
 class SaveIncident:
     """Keep the record of an incident, and send it to these agents.
 
-    ``age_s``: the time since its first cause. ``document``: its content, without dates; as text and
-    with dates it is the document of ``record``.
+    ``age_s``: the time since its first cause. ``document``: its content, without dates. The
+    document of ``record`` is this as text, with dates.
     """
 
     agents: tuple[str, ...]
@@ -27,7 +27,7 @@ class SaveIncident:
 
 @dataclass(frozen=True, slots=True)
 class SaveAccount:
-    """Keep the job's account, in place of the former one. Nothing depends on it."""
+    """Keep the job's account, and replace the former one. No decision depends on it."""
 
     document: dict[str, Any]
 

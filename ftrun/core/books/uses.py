@@ -1,7 +1,7 @@
 """The use of a slot's time, at each moment: exactly one ``Use`` (docs/ACCOUNT.md).
 
-``use_of`` decides it from the slot, the job's stage and the worker's last Progress. Not
-here: the seconds (ledger.py), when it is asked and from when on the answer counts (account.py).
+``use_of`` decides it from the slot, the job's stage and the worker's last Progress. Not here: the
+seconds (ledger.py), when the use is asked for and from when on it counts (account.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ftrun.core.messages import LeaveReason
 
 
 class Use(Enum):
-    """The values are for the status, in the order in which it is shown."""
+    """The values are for the status, in the order in which they are shown."""
 
     TRAINING = "training"
     OUTSIDE = "outside"
@@ -32,18 +32,18 @@ class Use(Enum):
     FINISHED = "finished"
     RUNNING = "running"
 
-    __hash__ = object.__hash__  # an Enum's own is slow, and the books look uses up all the time
+    __hash__ = object.__hash__  # an Enum's own is slow, and the books look uses up often
 
 
 NOT_COUNTED = frozenset({Use.DRAINED, Use.FINISHED, Use.RUNNING})
-"""A replica that was asked to leave, or whose script has ended, owes the job nothing.
+"""A replica that was asked to leave, or whose script has ended, need not train.
 
-Whether a script without a Manager trains is not known.
+It is not known whether a script without a Manager trains.
 """
 LOST = frozenset(Use) - NOT_COUNTED - {Use.TRAINING, Use.OUTSIDE}
 """The replica should train and cannot."""
 GOES_ON = frozenset({Use.TRAINING, Use.OUTSIDE})
-"""The script goes on, as far as anybody knows."""
+"""The script makes progress, as far as is known."""
 
 _BY_ACTIVITY = MappingProxyType(
     {
@@ -64,7 +64,7 @@ _BY_ACTIVITY = MappingProxyType(
     }
 )
 _BUSY = frozenset({Activity.OUTSIDE, Activity.COLLECTIVE, Activity.PAUSED})
-"""What the script does by itself: no quorum begins or ends it."""
+"""What the script does without its peers: no quorum begins or ends it."""
 
 
 def goodput(spent: Mapping[Use, int]) -> float | None:
@@ -74,7 +74,7 @@ def goodput(spent: Mapping[Use, int]) -> float | None:
 
 
 def use_of(slot: Seen, stage: Stage, *, is_forming: bool) -> Use:
-    """The use of this slot's time now. ``is_forming``: nobody has trained yet, or does any more."""
+    """The use of this slot's time now. ``is_forming``: no replica trains yet, or any more."""
     if slot.is_finished:
         return Use.FINISHED
     if not slot.incarnation:
@@ -114,7 +114,7 @@ def _before_its_reports(slot: Seen) -> Use:
 
 
 def _of_member(slot: Seen) -> Use:
-    """Of a member while its quorum stands."""
+    """The use of a member while its quorum is in force."""
     progress = slot.progress
     if progress is not None and (not slot.is_overtaken or progress.phase in _BUSY):
         return _BY_ACTIVITY[progress.phase]

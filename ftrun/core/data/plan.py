@@ -1,4 +1,4 @@
-"""Which positions of an epoch each replica trains on, and which are still to be trained.
+"""Which positions of an epoch each replica trains on, and which are not trained yet.
 
 Theory of operation. All replicas that hold the same state of the job hold the same
 ``DataPosition``: it heals with the weights, and moves when a step is committed. The *pending*
@@ -16,7 +16,7 @@ ones. A step takes its *slices* from the front of them.
   again after a death (``repair="discard"``).
 
 At an epoch's end fewer positions are pending than a step takes: then they are divided evenly among
-the contributors to the last step. A replica may get none; its gradients count nothing.
+the contributors to the last step. A replica may get none; its gradients then have no weight.
 Gradients are weighted by samples (``weight``).
 
 Not here: permutations, batches, loaders (training/elastic_sampler.py); when a step is committed
@@ -37,9 +37,9 @@ Slices = dict[int, Spans]
 
 @dataclass(frozen=True, slots=True)
 class DataPosition:
-    """How far the job has come in its data.
+    """How far the job has advanced in its data.
 
-    ``epoch``: from 0 on. ``fresh_from``: the positions from here on were never in a slice that was
+    ``epoch``: from 0 on. ``fresh_from``: positions from here on were never in a slice that was
     trained or returned. ``returned``: positions below it that no committed step has trained.
     ``counted``: the slots that contributed to the last step, in order.
     """
@@ -61,7 +61,7 @@ class DataPosition:
 
 @dataclass(frozen=True, slots=True)
 class DataPlan:
-    """The rules by which samples are given out; the same on all replicas.
+    """The rules by which samples are assigned; the same on all replicas.
 
     ``size``: samples of an epoch. ``slots``: replicas of a complete job. ``per_slot``: samples of
     one replica in a step. ``global_batch``: samples of all replicas in a step, instead; None: the
@@ -91,7 +91,7 @@ class DataPlan:
         return self.size - length(self.pending(position))
 
     def slices(self, position: DataPosition, contributors: Sequence[int]) -> Slices:
-        """The positions of each slot in the next step; a slot that has none is left out.
+        """The positions of each slot in the next step; slots that have none are left out.
 
         ``contributors``: the slots that count in it. Only a global batch follows them.
         """
@@ -119,12 +119,12 @@ class DataPlan:
     def weight(self, position: DataPosition, contributors: Sequence[int], slot: int) -> float:
         """The factor for the gradients of ``slot``, which are means over its samples.
 
-        An average over the contributors of gradients with these factors is one over all samples of
-        the step.
+        With these factors the average over the contributors is the average over all samples of the
+        step.
         """
         slices = self.slices(position, contributors)
         total = sum(length(slices.get(other, ())) for other in contributors)
-        if total == 0:  # the only samples left are those of a replica that has died
+        if total == 0:  # the only samples left are a dead replica's
             return 0.0
         return length(slices.get(slot, ())) * len(contributors) / total
 
@@ -136,7 +136,7 @@ class DataPlan:
         """A position that ``encode`` has written, perhaps in a job of more or fewer replicas.
 
         Raises:
-            ValueError: it is none, or not of this plan.
+            ValueError: it is not a position, or not one of this plan.
         """
         epoch, fresh_from = int(encoded["epoch"]), int(encoded["fresh_from"])
         returned = merged((int(start), int(stop)) for start, stop in encoded["returned"])
@@ -148,7 +148,7 @@ class DataPlan:
         return self._made(epoch, rest, counted or range(self.slots))
 
     def _made(self, epoch: int, pending: Spans, counted: Iterable[int]) -> DataPosition:
-        """In its only form: what is pending up to the end is fresh; an epoch has something left."""
+        """Normalize: what is pending up to the end is fresh; an epoch has something left."""
         order = tuple(sorted(counted))
         if not pending:
             return DataPosition(epoch + 1, 0, (), order)
@@ -160,9 +160,10 @@ class DataPlan:
 
 
 def batches(slots: Spans, group_rank: int, workers: int, at_most: int) -> list[Spans]:
-    """The batches of ``at_most`` positions in which one worker reads its part of a replica's slice.
+    """The batches of at most ``at_most`` positions in which one worker reads its part of a slice.
 
-    As few as possible, and as many as its mates', who compute together; so one may be empty.
+    There are as few as possible, but as many as its mates have, because they compute together; so a
+    batch may be empty.
     """
     total = length(slots)
     parts = shares(total, workers)

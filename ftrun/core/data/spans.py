@@ -1,6 +1,6 @@
 """Positions of an epoch as spans: disjoint half-open intervals, in order.
 
-Not here: which positions are whose (plan.py).
+Not here: which positions belong to which replica (plan.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def positions(spans: Spans) -> Iterator[int]:
 
 
 def cut(spans: Spans, first: int, stop: int) -> Spans:
-    """The positions from the ``first``-th on, before the ``stop``-th; fewer at the end."""
+    """The positions from the ``first``-th up to, not including, the ``stop``-th; fewer at the
+    end.
+    """
     found = []
     passed = 0
     for begin, end in spans:

@@ -31,7 +31,7 @@ def account_status(account: Account, now_s: float) -> AccountStatus:
 
 
 def in_seconds(spent: Mapping[Use, int]) -> dict[str, float]:
-    """By use, in the order in which it is shown; without the uses that have none."""
+    """Seconds by use, in the order in which they are shown, without uses that have none."""
     return {use.value: spent[use] / 1e6 for use in Use if spent.get(use)}
 
 
@@ -44,7 +44,7 @@ def use_age_s(account: Account, book: SlotBook, now_s: float) -> float:
 
 
 def rate_status(account: Account, now_s: float) -> RateStatus:
-    """How fast the job commits, lately and since its first quorum."""
+    """The job's commits per second, recently and since its first quorum."""
     now, step = account.now(now_s), account.step
     marks = [mark for mark in account.marks if now - mark.at >= RATE_OVER]
     mark = marks[-1] if marks else next(iter(account.marks), None)
@@ -58,7 +58,10 @@ def rate_status(account: Account, now_s: float) -> RateStatus:
 
 
 def _bands(account: Account, now: int) -> BandsStatus:
-    """With what has passed since the books were carried forward; a band cannot be overdrawn."""
+    """The bands up to now, past the last time that the books were carried forward.
+
+    A band cannot be overdrawn.
+    """
     bands = account.ledger.bands.until(now, account.ledger.ahead(now))
     count = bands.count(now) if account.is_open else 0
     seconds = {

@@ -1,14 +1,14 @@
-"""The agents of one job: the attached ones, and those that went away a short while ago.
+"""The agents of one job: the attached ones, and those that were detached recently.
 
-If no agent at all has sent anything for three heartbeats, it is the lighthouse that is cut off: it
-is **deaf**. It loses nobody then, whether they are silent or their streams break, and decides
-nothing: a survivor that owes it an answer is not replaced. When an agent sends again, all others
-have gone on training without the lighthouse, and their streams may be slow to come back. So it
-begins another life, as if it had been restarted, and takes over what it finds. A job with one agent
-has no other. After the time in which workers isolate themselves nothing is to be kept, and the
-silent are lost.
+If no agent at all has sent anything for three heartbeats, the lighthouse itself is cut off: it is
+**deaf**. While it is deaf it declares no agent lost, whether an agent is silent or its stream
+breaks, and it decides nothing: a survivor that owes it an answer is not replaced. When an agent
+sends again, all others have trained on without the lighthouse, and their streams may be slow to
+return. So it begins another life, as if it had been restarted, and takes over what it finds. (In a
+job with one agent there are no others.) After the time in which workers isolate themselves there is
+nothing to keep, and silent agents are lost.
 
-Not here: what follows when an agent falls silent (machine.py), which slots it runs (assignment.py).
+Not here: the consequences of a silent agent (machine.py), which slots it runs (assignment.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 
 FAILURES_KEPT = 8
 DEAF_SHARE = 0.6
-"""The share of the heartbeat timeout in which no agent sends anything: three heartbeats of all.
-When the first of them is given up, the last one has sent something a heartbeat after it at most."""
+"""The share of the heartbeat timeout after which the lighthouse is deaf if no agent has sent
+anything: three heartbeats of all.
+
+When the first agent is overdue, the last one has sent something a heartbeat after it at most.
+"""
 
 
 @dataclass(slots=True)
@@ -30,12 +33,12 @@ class Agent:
     """One node's agent. ``gone_at``: when its stream ended; None while it is attached.
 
     ``assigned``: the slots that it was last sent; None before the first time. ``is_leaving``: it
-    takes no more slots, and what it runs leaves. ``failures``: when its replicas failed, since any
+    takes no more slots, and its replicas leave. ``failures``: when its replicas failed, since any
     of them trained; ``failed_at_step``: the job's step at the last one. ``is_aside``: it takes no
     more slots (set_aside.py); ``is_unplaced``: no other node could take its slots. ``is_back``: it
-    was in the job under an earlier lighthouse. ``silent_peers``: the hosts that acknowledge nothing
-    to it; ``is_out_of_reach``: it was lost because of that (reach.py). ``rank``: its place, if it
-    has one.
+    was in the job under an earlier lighthouse. ``silent_peers``: the hosts that do not acknowledge
+    its packets; ``is_out_of_reach``: it was lost because of that (reach.py). ``rank``: its place,
+    if it has one.
     """
 
     agent_id: str
@@ -62,13 +65,13 @@ class Agent:
 
     def due_at(self, timeout_s: float, grace_s: float) -> float:
         """When to check whether it is silent or, once it is gone, to free its slots."""
-        if self.gone_at is not None:  # nobody waits for one that has no power or no network
+        if self.gone_at is not None:  # a node without power or network is not waited for
             return self.gone_at + (0.0 if self.is_out_of_reach else grace_s)
         return self.silence_check.overdue_at(self.last_message_at, timeout_s)
 
 
 class Agents(dict[str, Agent]):
-    """Agents by id; one that is gone stays for ``reassign_grace_s``, in case it comes back.
+    """Agents by id. A detached one stays for its grace period, in case it comes back.
 
     ``check_at``: when the first of them can be overdue; None without any. ``heard_at``: when any of
     them sent last. ``is_deaf``: see above.
@@ -93,7 +96,7 @@ class Agents(dict[str, Agent]):
         self._check_by(state.now + state.spec.heartbeat_timeout_s)
 
     def detach(self, agent_id: str) -> Agent | None:
-        """Its stream has ended; None if it is unknown or had ended before."""
+        """Its stream has ended. Returns None if it is unknown or had ended before."""
         agent = self.get(agent_id)
         if agent is None or agent.gone_at is not None:
             return None
@@ -103,7 +106,7 @@ class Agents(dict[str, Agent]):
         return agent
 
     def spares(self) -> list[str]:
-        """The attached agents that stand by: they may be given slots, and have none."""
+        """The attached agents that stand by: they may get slots, and have none."""
         taken = self._state.slots.by_agent()
         return [
             agent.agent_id
@@ -113,7 +116,7 @@ class Agents(dict[str, Agent]):
 
     @property
     def _grace_s(self) -> float:
-        """How long the slots of an agent that is gone are kept for it: not long if others wait."""
+        """How long a detached agent's slots are kept for it: shorter if spare nodes stand by."""
         settings = self._state.settings
         has_spare = self._state.spec.spare_nodes and self.spares()
         return settings.spare_grace_s if has_spare else settings.reassign_grace_s
@@ -124,7 +127,7 @@ class Agents(dict[str, Agent]):
         return self.pop(agent_id)
 
     def why_apart(self, agent_id: str, host: str) -> str:
-        """Why this node and the others cannot meet at their addresses; "": they can."""
+        """Why workers on this node and on the others cannot connect to each other; "": they can."""
         others = [a.host for a in self.values() if a.gone_at is None and a.agent_id != agent_id]
         other = next((at for at in others if _kind(at) != _kind(host)), None)
         if other is None:
@@ -138,7 +141,7 @@ class Agents(dict[str, Agent]):
     # ------------------------------------------------------------ who is overdue
 
     def becomes_deaf(self) -> bool:
-        """Whether no agent sends anything, so that neither silence nor a stream's end counts."""
+        """Whether no agent sends anything: then neither silence nor a stream's end counts."""
         state = self._state
         silent_s = state.now - self.heard_at
         least_s = DEAF_SHARE * state.spec.heartbeat_timeout_s
@@ -147,14 +150,12 @@ class Agents(dict[str, Agent]):
         return self.is_deaf
 
     def hears_again(self, agent_id: str) -> bool:
-        """An agent has sent something; True if there are others, of which too much may have been
-        missed.
-        """
+        """An agent has sent something. True: there are others, whose messages may be lost."""
         self.is_deaf = False
         return any(name != agent_id for name in self._state.outbox.agents)
 
     def silent(self) -> list[Agent]:
-        """The attached agents that are given up because they are silent."""
+        """The attached agents that are declared lost because they are silent."""
         was_deaf = self.is_deaf
         if self.becomes_deaf():
             return []
@@ -170,13 +171,13 @@ class Agents(dict[str, Agent]):
         return found
 
     def long_gone(self) -> list[str]:
-        """The agents whose slots are for others now."""
+        """The detached agents whose grace period is over, so that their slots are free."""
         now, grace_s = self._state.now, self._grace_s
         gone = (agent for agent in self.values() if agent.gone_at is not None)
         return [agent.agent_id for agent in gone if now >= agent.due_at(0.0, grace_s)]
 
     def succeeded_by(self, agent: Agent) -> list[str]:
-        """Those that are gone and had this one's place: they are not waited for."""
+        """The detached agents that had the same place as this one: they are not waited for."""
         if agent.rank is None:
             return []
         others = (x for x in self.values() if x.rank == agent.rank and x.gone_at is not None)
@@ -187,7 +188,7 @@ class Agents(dict[str, Agent]):
         timeout_s = self._state.spec.heartbeat_timeout_s
         grace_s = self._grace_s
         due_at = min((a.due_at(timeout_s, grace_s) for a in self.values()), default=None)
-        if self.is_deaf:  # all attached ones are overdue
+        if self.is_deaf:  # all attached agents are overdue
             due_at = max(due_at or 0.0, self.heard_at + self._state.silence_s)
         self.check_at = due_at
 
@@ -196,5 +197,7 @@ class Agents(dict[str, Agent]):
 
 
 def _kind(host: str) -> tuple[bool, bool]:
-    """Whether only its machine reaches it, and whether it is of IPv6: Gloo connects like ones."""
+    """Whether the host is a loopback address, and whether it is IPv6: Gloo connects only like
+    ones.
+    """
     return host == "::1" or host.startswith("127."), ":" in host

@@ -1,11 +1,11 @@
-"""Assigns slots to agents: shares them out, hands free ones on, evens the load.
+"""Assigns slots to agents: shares them out, reassigns free ones, rebalances the load.
 
 - At first the agents of a job are gathered, then each gets an equal part.
-- When an agent leaves (SIGTERM to it), other agents take over each of its slots once the replica in
-  it has ended. If the agent comes back, it can get slots again.
+- When an agent leaves (on SIGTERM), other agents take over each of its slots once the replica in it
+  has ended. If the agent comes back, it can get slots again.
 - A late agent gets its share: one replica after the other leaves its node at a boundary that all
   have agreed on, as in a drain, and is started on the late one. Only one moves at a time, while all
-  others train. Nothing moves if too few would be left, or if the job does not want it.
+  others train. Nothing moves if too few replicas would be left, or if the job does not want it.
 
 Not here: streams and heartbeats (machine.py), the table of slots (slots.py), drains and switches
 (membership.py).
@@ -28,7 +28,7 @@ NO_QUORUM_CODE = 74
 class Assignment:
     """Decides which agent runs which slots, and sends agents their slots.
 
-    ``share_at``: when slots can be handed out next. ``is_shared_out``: they were, once.
+    ``share_at``: when slots can be assigned next. ``is_shared_out``: the first assignment is done.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Assignment:
     # ------------------------------------------------------------ agents
 
     def agent_came(self, hello: m.Hello, *, is_of_old: bool) -> None:
-        """An agent has come. ``is_of_old``: it was in the job under an earlier lighthouse."""
+        """An agent has attached. ``is_of_old``: it was in the job under an earlier lighthouse."""
         state = self._state
         state.groups_placed = max(state.groups_placed, hello.placed)
         if self._first_hello_at is None:
@@ -61,7 +61,7 @@ class Assignment:
         self._may_be_uneven = True
 
     def agent_is_known(self, agent: Agent, hello: m.Hello) -> None:
-        """All that the agent runs is noted: send it its own slots."""
+        """All replicas that the agent runs are noted: send it its own slots."""
         running = {x.replica_id for x in hello.running}
         if agent.is_leaving:
             self.agent_leaves(agent, running)
@@ -83,7 +83,7 @@ class Assignment:
                 self._free(replica_id)
 
     def ended(self, replica_id: str) -> None:
-        """The replica in a slot has ended: if it had left, another agent gets the slot.
+        """The replica in a slot has ended. If it had left, another agent gets the slot.
 
         If it died before it left, its agent restarts it, and nothing moves.
         """
@@ -102,7 +102,7 @@ class Assignment:
             self.send_slots(heir)
             return
         self._free(replica_id)
-        # Its agent plans a restart, perhaps; or it is to start it again, and knows of a drain.
+        # The owner may be planning a restart, or is to start the slot again and knows of a drain.
         if slot.is_withdrawn and self.is_shared_out:
             self._state.reassigned.add(owner.agent_id)
         elif not self.is_shared_out:
@@ -137,7 +137,7 @@ class Assignment:
         )
 
     def run_rules(self) -> None:
-        """Share the slots out once; afterwards hand free ones on, or even the load."""
+        """Assign all slots once; afterwards reassign free ones, or rebalance the load."""
         state = self._state
         self.share_at = None
         if state.phase in (Phase.TAKEOVER, Phase.ENDED) or not state.outbox.agents:
@@ -158,9 +158,9 @@ class Assignment:
                 self._note_spares(len(self._agents.spares()))
 
     def _note_spares(self, here: int) -> None:
-        """Notice how many of the nodes that are to stand by do, if that is not as before.
+        """Report how many of the wanted spare nodes stand by, if that has changed.
 
-        More of them stand by, too.
+        More than are wanted may stand by.
         """
         wanted = self._state.spec.spare_nodes
         if min(here, wanted) == self._spares_told:
@@ -173,7 +173,7 @@ class Assignment:
     def _is_without_nodes(self) -> bool:
         """End a job that never had nodes for ``min_replicas`` within the join timeout.
 
-        A job that has trained once waits for nodes as long as it takes.
+        A job that has trained once waits for nodes without a limit.
         """
         state = self._state
         if self._first_hello_at is None or not self.is_shared_out:
@@ -237,7 +237,7 @@ class Assignment:
     def gathered_at(self) -> float:
         """When the first assignment stops waiting for agents.
 
-        In a resumed job the agents already had slots, so those that are absent are not waited for.
+        In a resumed job the agents already had slots, so absent agents are not waited for.
         """
         state = self._state
         if self.is_shared_out or self._is_resumed or self._first_hello_at is None:
@@ -261,7 +261,10 @@ class Assignment:
     # ------------------------------------------------------------ evening out
 
     def _even_out(self) -> None:
-        """Move one replica if all train and the load is uneven; the next one once it is back."""
+        """Move one replica if all train and the load is uneven.
+
+        The next one moves once it is back.
+        """
         state = self._state
         if not self._may_spare_one():
             return

@@ -1,10 +1,10 @@
-"""Whom attempts that fail are due to: a replica that reports errors, or a node that is not reached.
+"""Which replica or node causes failed attempts: one that reports errors, or one out of reach.
 
-A worker that cannot reach a host names it. One such report accuses two nodes, the one that reports
-and the one that is named. The next attempt therefore meets at the store of a node that was named
-least, so that the attempts try the ways between several pairs of nodes. The node of most failed
-ways is to blame, and of equals the one that others did not reach: a healthy node fails at one way,
-to the broken node, and that one fails at its ways to all.
+A worker that cannot reach a host names it. One such report accuses two nodes: the reporting one and
+the named one. The next attempt therefore meets at the store of the node that was named least, so
+that the attempts try the paths between several pairs of nodes. The node with most failed paths is
+to blame; of equals, the one that others did not reach. A healthy node fails on one path, to the
+broken node, and the broken node fails on its paths to all.
 
 Not here: when a replica is replaced (forming.py), and when a node is set aside (set_aside.py).
 """
@@ -19,9 +19,9 @@ from ftrun.core.lighthouse.replicas import Replica
 
 
 class Blame:
-    """Counts until training goes on, or the one to blame is replaced.
+    """Counts failures until training makes progress, or the replica to blame is replaced.
 
-    ``errors``: by replica. ``ways``: failed ones, from agent to agent.
+    ``errors``: by replica. ``ways``: failed paths, from agent to agent.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,14 @@ class Blame:
         self.ways: Counter[tuple[str, str]] = Counter()
 
     def failed(self, replica_ids: Iterable[str]) -> None:
-        """These replicas have reported an error each, or are silent."""
+        """Count an error of each of these replicas: it has reported one, or is silent."""
         self.errors.update(replica_ids)
 
     def unreached(self, reporter: Replica, host: str, live: Iterable[Replica]) -> None:
-        """A replica could not reach ``host``; one that is at no other node's failed by itself."""
+        """Count the failed path from ``reporter`` to ``host``.
+
+        If no other node has that host, count an error of the reporter.
+        """
         named = sorted({r.agent_id for r in live if _is_at(r, host)} - {reporter.agent_id})
         if not named:
             self.failed([reporter.replica_id])
@@ -41,7 +44,9 @@ class Blame:
             self.ways[reporter.agent_id, agent_id] += 1
 
     def meets_at(self, candidates: Sequence[Replica]) -> Replica:
-        """At whose store the next attempt meets: that of the first, if no way has failed."""
+        """The replica at whose store the next attempt meets: the first one, if no path has
+        failed.
+        """
         return min(candidates, key=lambda replica: self._named(replica.agent_id))
 
     def worst(self, live: Iterable[Replica]) -> str:
@@ -55,7 +60,7 @@ class Blame:
         return max(live, key=rank).replica_id
 
     def words(self, replica: Replica) -> str:
-        """Why it is the worst."""
+        """The reason why this replica is the worst."""
         named = self._named(replica.agent_id)
         if named <= self.errors[replica.replica_id]:
             return "it failed most often"

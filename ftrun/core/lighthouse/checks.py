@@ -1,6 +1,6 @@
 """The lighthouse's invariants, asserted between events by tests and by the simulator.
 
-Not here: those of the whole job, over all its parties (tests/sim/invariants.py).
+Not here: the invariants of the whole job (tests/sim/invariants.py).
 """
 
 from __future__ import annotations

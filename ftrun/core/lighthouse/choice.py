@@ -15,7 +15,10 @@ from ftrun.core.messages import Report
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``state``: what the quorum begins with; ``donors`` hold it, ``newcomers`` do not."""
+    """The chosen ``state``, with which a quorum begins.
+
+    ``donors`` hold it, ``newcomers`` do not.
+    """
 
     state: StateId
     donors: tuple[str, ...]
@@ -25,8 +28,8 @@ class Choice:
 def choose(group_states: Mapping[str, StateId | None]) -> Choice | None:
     """Choose among the replicas' states: highest step, commonest lineage, lowest replica_id.
 
-    Results that stand anywhere stand everywhere: the highest step wins (C6). None if nobody holds
-    a whole state.
+    Results that stand at one replica stand at all, so the highest step wins (C6). None if no
+    replica holds a whole state.
     """
     top = max((s.step for s in group_states.values() if s is not None), default=None)
     if top is None:
@@ -44,10 +47,10 @@ def choose(group_states: Mapping[str, StateId | None]) -> Choice | None:
 def group_state(reports: Collection[Report]) -> StateId | None:
     """The highest state that all workers of one replica hold or are certain to hold.
 
-    A worker whose results stand (``reduced``) will commit them. A worker that has voted will too,
-    if a worker of its group has committed already, because then all votes were true (C1). None if
-    the workers share no state, as when only some have healed or one's state is torn: such a replica
-    cannot be a donor.
+    A worker whose results stand (``reduced``) will commit them. A worker that has voted will commit
+    too, if a worker of its group has committed already, because then all votes were true (C1). None
+    if the workers share no state, for example because only some have healed or one's state is torn:
+    such a replica cannot be a donor.
     """
     if any(report.torn for report in reports):
         return None
@@ -62,10 +65,10 @@ def group_state(reports: Collection[Report]) -> StateId | None:
 
 
 def can_repair(reports: Collection[Report], state: StateId) -> bool:
-    """Whether all workers of one replica can go on with the step that they were interrupted in.
+    """Whether all workers of one replica can resume the step in which they were interrupted.
 
     They must be in the same step, which ``state`` begins: a worker that has ended it would begin
-    the next one. One whose results are in ``state`` ends the step before, and begins this one.
+    the next one. A worker whose results are in ``state`` ends the step before, and begins this one.
     """
     steps, can = set[int](), True
     for report in reports:
@@ -79,7 +82,7 @@ def can_repair(reports: Collection[Report], state: StateId) -> bool:
 class Standing:
     """What stands of the step that ``state`` begins: by rank, its first ``kept`` operations.
 
-    ``attempt``: under which it is committed.
+    ``attempt``: the attempt under which the step is committed.
     """
 
     state: StateId
@@ -90,16 +93,16 @@ class Standing:
 def standing(groups: Collection[Mapping[int, Report]]) -> Standing | None:
     """What stands of the step under way in the next quorum of the same members.
 
-    A death strikes some reductions of a step. The results of others are there, scripts have used
-    them, and may issue more. What all groups have at a rank stands; what no script there has seen
-    goes out again.
+    A death makes some reductions of a step fail. The results of others are complete; scripts have
+    used them, and may issue more. The operations that all groups have completed at a rank stand.
+    Those whose results no script has seen are issued again.
 
     Args:
-        groups: of all members, by rank: nobody is lost or new.
+        groups: the reports of each member, by rank; no member is lost or new.
 
     Returns:
-        None: no script has seen anything; or one has seen what another lacks; or the step is over,
-        because all workers of a group have voted.
+        None: no script has seen a result; or one has seen a result that another lacks; or the step
+            is over, because all workers of a group have voted.
     """
     reports = [report for group in groups for report in group.values()]
     seen = {report.under for report in reports if report.handed}
@@ -116,7 +119,7 @@ def standing(groups: Collection[Mapping[int, Report]]) -> Standing | None:
     for rank in sorted(next(iter(groups))):
         column = [group[rank] for group in groups]
         kept.append(max(report.handed for report in column))
-        # A replacement may not know of the last attempt: what it has of another one does not count.
+        # A replacement may not know the last attempt: its results under another one do not count.
         if kept[-1] > min(report.done if report.under == tag else 0 for report in column):
             return None
     return Standing(reports[0].state, tag.attempt, tuple(kept))

@@ -1,14 +1,14 @@
 """An exception that all replicas raise at one place, at one step: the script's own.
 
-Under torchrun such a job fails once. Here each replica's agent would start it again, the job would
-have lost all that trained, and would train all of it again to the same line. So the job ends by it,
+Under torchrun such a job fails once. Here each replica's agent would restart its replica, all state
+would be lost, and the job would train again up to the same line. So such an error ends the job,
 with the script's exit code.
 
-The evidence has to be complete: all members of one quorum, two or more, raise an exception of one
-type with the same frames, of which the innermost is not ftrun's, at the same step. And none of
-them may be the casualty of a death: the quorum has committed a step since it began, so no change of
-members is just behind; no member ends otherwise meanwhile; and no replica commits a further step.
-The first to raise breaks the quorum up, and the others raise in the next one, or before it.
+The evidence must be complete: all members of one quorum, two or more, raise an exception of one
+type with the same frames at the same step, and the innermost frame is not ftrun's. The errors must
+not follow from a death: the quorum has committed a step since it began, so no change of members has
+just happened; no member ends otherwise meanwhile; and no replica commits a further step. The first
+error breaks the quorum up, and the others raise in the next one, or before it.
 
 Not here: replicas that fail alike before their first step (running.py); the frames
 (core/agent/failures.py); the same error of one replica, twice (core/agent/restarts.py).
@@ -20,13 +20,13 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.messages import Raised, ReplicaLost
 
 MEMBERS_MIN = 2
-"""One replica alone proves nothing: others might have gone on."""
+"""One replica alone proves nothing: others might have continued."""
 
 
 class CommonError:
-    """Finds out whether the members of a quorum raise the same, one after another.
+    """Detects that all members of a quorum raise the same exception, one after another.
 
-    ``is_watching``: one of them has.
+    ``is_watching``: a member has raised, and others are awaited.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -37,7 +37,10 @@ class CommonError:
         self._members = 0
 
     def lost(self, lost: ReplicaLost) -> str:
-        """A replica is lost, and still a member; the reason if the job ends by its error."""
+        """A replica is lost, and is still a member.
+
+        Returns the reason if its error ends the job.
+        """
         key, raised = (lost.replica_id, lost.incarnation), lost.raised
         if self._first is None or self._is_stale:
             self._begin(key, raised)
@@ -61,7 +64,7 @@ class CommonError:
         return goes_on or any(state.replicas.find(*key) is None for key in self._awaited)
 
     def _begin(self, key: tuple[str, str], raised: Raised | None) -> None:
-        """The first end of several, perhaps."""
+        """This may be the first of several replicas to raise."""
         quorum = self._state.quorum
         members = {x.key for x in quorum.members} if quorum else set()
         self._first, self._awaited, self._members = None, set(), len(members)

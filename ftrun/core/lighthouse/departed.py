@@ -1,6 +1,6 @@
-"""Removed members that may live on: the fence before a successor without any of them (Q3, C6).
+"""Removed members that may still run: the fence before a successor without them (Q3, C6).
 
-Not here: whether a successor has to wait for them (succession.py).
+Not here: whether a successor must wait for them (succession.py).
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from ftrun.core.lighthouse.replicas import Replica
 from ftrun.core.quorum import Member
 
 FATES_PER_SLOT_MAX = 4
-"""How many incarnations of one slot are kept; one more replaces the oldest (Q8)."""
+"""The limit of incarnations that are kept for one slot. One more replaces the oldest (Q8)."""
 
 
 @dataclass(slots=True)
 class _Fate:
-    """``store``: its node's. ``last_message_at``: its agent's. ``is_dead``: it has ended."""
+    """One removed incarnation. ``store``: the store of its node.
+
+    ``last_message_at``: when its agent last sent a message. ``is_dead``: it has ended.
+    """
 
     store: str
     last_message_at: float
@@ -26,11 +29,11 @@ class _Fate:
 
 
 class DepartedMembers:
-    """The members that were removed from a quorum and may live on unseen.
+    """The members that were removed from a quorum and may still run unseen.
 
     Removed members of the last quorum may still train in it (Q3). Those of earlier quorums, the
-    *strays*, cannot any more, but each holds a state of the job: before the job starts over, it
-    waits for them (C6).
+    *strays*, cannot train any more, but each holds a state of the job: before the job starts over,
+    it waits for them (C6).
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,7 @@ class DepartedMembers:
         return sum(map(len, self._fates.values()))
 
     def add(self, member: Member | Replica, last_message_at: float, is_dead: bool) -> None:
-        """Add a removed member; unless it is dead it may train on unseen."""
+        """Add a removed member. Unless it is dead, it may train on unseen."""
         fates = self._fates.setdefault(member.replica_id, {})
         fates[member.incarnation] = _Fate(member.store, last_message_at, is_dead)
         if len(fates) > FATES_PER_SLOT_MAX:
@@ -71,7 +74,7 @@ class DepartedMembers:
         return incarnation in self._fates.get(replica_id, {})
 
     def release(self, replica_id: str, incarnation: str) -> None:
-        """A removed member is back and answers again."""
+        """A removed member is back and answers."""
         fates = self._fates[replica_id]
         del fates[incarnation]
         if not fates:
@@ -80,7 +83,7 @@ class DepartedMembers:
     def close_quorum(self, members: Iterable[Member], silent_since: float) -> None:
         """A new quorum is issued: living members that are not in it become strays.
 
-        Those whose agents sent nothing after ``silent_since`` are given up.
+        Members whose agents sent nothing after ``silent_since`` are given up.
         """
         present = {member.key for member in members}
         for replica_id, incarnation, fate in list(self._each()):
@@ -89,7 +92,7 @@ class DepartedMembers:
                 self.release(replica_id, incarnation)
 
     def clear(self) -> None:
-        """The job starts over and waits for nobody."""
+        """The job starts over and waits for no removed member."""
         self._fates.clear()
 
     def unaccounted(self) -> tuple[Member, ...]:

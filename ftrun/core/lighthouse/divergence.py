@@ -1,37 +1,38 @@
-"""Finds replicas that have grown apart from the others, although they hold one state by name.
+"""Finds replicas that have diverged: their state ids are equal, but their states are not.
 
 Theory of operation. Equal state id means equal weights and settings (S1), because every replica
 applies the same averaged gradients. A script may break that: a newcomer whose learning rate comes
 from a variable that did not heal steps further than the others. So workers show marks of their
 steps (core/worker/marks.py), and marks of one state are compared here. They are judged once more
-than half of the quorum has shown equal ones, or all have shown theirs: the ones of most witnesses
-(below) count; else those of most replicas; of equally many, those of replicas that never healed,
-then of the lowest slot.
+than half of the quorum has shown equal ones, or all have shown theirs. The group with most
+witnesses (below) is right; else the largest group; of equally large ones, the one with more
+replicas that never healed, then the one with the lowest slot.
 
 A newcomer whose settings or parameters differ is replaced, and heals again, within its restart
-budget. A replica that trains from the beginning is only reported, once: a script that gives each
-rank settings of its own trains so under any launcher. Another position in the script is reported
-too, because the state is right then, and only the batches are others. So positions are compared by
-their numbers: ranks may come to one batch by other lines, as where rank 0 alone shows its progress.
+budget. A replica that trains from the beginning is only reported, once: a script that has other
+settings for each rank does so under any launcher. A different position in the script is only
+reported too: the state is right then, and only the batches differ. Positions are compared by their
+numbers alone, because ranks may reach one batch by different lines, as when only rank 0 shows its
+progress.
 
-Silent corruption. Replicas whose parameters were equal in one comparison, and are not in a later
-one while their settings are, did not get there by the script: memory or a device has altered bits.
-The *witnesses* are those that took part in the last comparison in which all were equal. A replica
-that came later is none, because it may have healed from the one that was corrupted since.
+Silent corruption. If the parameters of replicas were equal in one comparison and differ in a later
+one, while their settings do not, the script did not cause it: memory or a device has altered bits.
+The *witnesses* are the replicas that took part in the last comparison in which all were equal. A
+later replica is no witness, because it may have healed from the one that was corrupted since.
 
 | the witnesses                       | heal                | stop     | report           |
 |-------------------------------------|---------------------|----------|------------------|
 | two or more, and most, are equal    | the others heal     | job ends | the others named |
-| else: nobody can tell which is right| both sides named    | job ends | both sides named |
+| else: it is unknown which is right  | both sides named    | job ends | both sides named |
 
-The last comparison. A step after the last mark may corrupt a replica too, so each worker shows its
+The last comparison. A step after the last mark may corrupt a replica too. So each worker shows its
 parameters once more at the end of its script, as they were when its loop ended (inject/zero_edit/
-marking.py), and none leaves before all have and are judged (core/worker/parting.py). The rules are
-the same, but that a job whose replicas stay unlike ends with another exit code (outcome.py). A
-digest that was taken *late* may be of what the script has done since, such as loading its best
-weights in one rank alone: then a difference is named, and nobody is judged by it.
+marking.py), and none leaves before all are judged (core/worker/parting.py). The rules are the same,
+except that a job whose replicas stay unlike ends with another exit code (outcome.py). A digest that
+was taken *late* may include what the script has done since, such as loading its best weights in one
+rank alone: then a difference is reported, and no replica is judged by it.
 
-Not here: what follows for a replica that is replaced (losses.py) and for its node (set_aside.py), a
+Not here: the consequences for a replaced replica (losses.py) and for its node (set_aside.py), a
 wrong place in the script (inject/zero_edit/loop.py).
 """
 
@@ -55,7 +56,7 @@ NAMED_MAX = 160
 _LINES = re.compile(r" at [^,]*")
 _ADVICE = "; `ftrun restart REPLICA` heals one from the others"
 Shown = tuple[str, str, str]
-"""Settings, parameters and position of a mark."""
+"""The settings, parameters and position of a mark."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class _Known:
     are_unlike: bool = False
 
     def add(self, key: tuple[str, str], shown: Shown) -> None:
-        """One more, which costs the same however many there are."""
+        """Add a mark. The cost does not depend on the number of marks."""
         self.first = self.first or shown
         if shown != self.first and not self.are_unlike:
             self.are_unlike = _numbers(shown) != _numbers(self.first)
@@ -75,13 +76,13 @@ class _Known:
 
 
 class Divergence:
-    """``_states``: by step and lineage, what each incarnation has shown; the newest states only.
+    """Compares the marks of members, and replaces or reports those that differ.
 
-    ``_reported``: incarnations that were reported already, and the step of the agreement before,
-    or ``AT_END``.
-    ``agreed``: the last state at which the parameters of all members, two at least, were equal;
-    ``_witnesses``: those members. ``ends``: why the job is to end; "": it is not. ``_at_end``: the
-    marks under judgement are of the scripts' ends.
+    ``_states``: by step and lineage, the marks of each incarnation; the newest states only.
+    ``_reported``: incarnations that were reported already, and the step of the agreement before, or
+    ``AT_END``. ``agreed``: the last state at which the parameters of all members, two at least,
+    were equal; ``_witnesses``: those members. ``ends``: why the job must end; "": it need not.
+    ``_at_end``: the marks that are judged now were taken at the scripts' ends.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -94,7 +95,7 @@ class Divergence:
         self._reported: set[tuple[str, str, int]] = set()
 
     def note(self, replica: Replica, progress: Progress) -> None:
-        """A member shows its marks: compare them with those of the others."""
+        """A member shows its marks: compare them with the others' marks."""
         if replica.replica_id not in self._state.live:
             return
         for mark in progress.marks[-MARKS_MAX:]:
@@ -129,7 +130,7 @@ class Divergence:
     def _judge_ends(
         self, mark: Mark, shown: dict[tuple[str, str], Shown], members: dict[str, Shown]
     ) -> bool:
-        """Whether somebody is replaced."""
+        """Returns whether a replica is replaced."""
         if not any(when for _, _, when in members.values()):
             return self._judge(mark, shown)
         known = {name: x for name, x in members.items() if x[1]}
@@ -177,7 +178,7 @@ class Divergence:
         return (name, self._state.replicas[name].incarnation) in self._witnesses
 
     def _judge(self, mark: Mark, shown: dict[tuple[str, str], Shown]) -> bool:
-        """Whether somebody is replaced."""
+        """Returns whether a replica is replaced."""
         state = self._state
         members = self._members(shown)
         groups = _grouped(members, slice(0, 2))
@@ -207,11 +208,11 @@ class Divergence:
         return bool(newcomers)
 
     def _is_corrupted(self, name: str, mine: Shown, theirs: Shown) -> bool:
-        """Whether its parameters alone differ, and did not when all were compared last."""
+        """Whether its parameters alone differ, and did not in the last full comparison."""
         return self._is_witness(name) and mine[0] == theirs[0] and mine[1] != theirs[1]
 
     def _corrupted(self, step: int, odd: list[str], right: list[str]) -> bool:
-        """Some have other parameters than ``right``. Whether somebody is replaced."""
+        """Some have other parameters than ``right``. Returns whether a replica is replaced."""
         state, agreed = self._state, self.agreed
         assert agreed is not None, "witnesses have agreed"
         is_known = self._has_most_witnesses(right)
@@ -244,15 +245,15 @@ class Divergence:
 
     def _has_most_witnesses(self, names: list[str]) -> bool:
         mine, all_ = (sum(map(self._is_witness, x)) for x in (names, self._state.live))
-        return mine > 1 and 2 * mine > all_  # one alone may itself be the one that is corrupted
+        return mine > 1 and 2 * mine > all_  # a single witness may itself be the corrupted one
 
     def _weight(self, names: list[str]) -> tuple[bool, int, int]:
-        """Whether a group has most witnesses, its size, and how many of it never healed."""
+        """Whether the group has most witnesses; its size; how many of its members never healed."""
         most = self._has_most_witnesses(names)
         return most, len(names), sum(not self._state.replicas[name].has_healed for name in names)
 
     def _report(self, name: str, text: str, agreed: int = 0) -> None:
-        """Once, and once more each time that all have agreed since."""
+        """Report once, and once more each time that all have agreed since."""
         known = name, self._state.replicas[name].incarnation, agreed
         if known in self._reported:
             return
@@ -287,13 +288,13 @@ def _shown_at_end(mark: Mark) -> Shown:
 
 
 def _numbers(shown: Shown) -> Shown:
-    """The same, and of the position its numbers: without the lines at which its loops are."""
+    """The same, with only the numbers of the position: without the lines at which its loops are."""
     settings, parameters, position = shown
     return settings, parameters, _LINES.sub("", position)
 
 
 def _grouped(members: dict[str, Shown], parts: slice) -> dict[tuple[str, ...], list[str]]:
-    """The replicas in the order of the slots, by these parts of what they have shown."""
+    """The replicas in the order of the slots, grouped by these parts of their marks."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(members, key=replica_order):
         groups.setdefault(tuple(_numbers(members[name])[parts]), []).append(name)

@@ -15,22 +15,22 @@ from ftrun.core.messages import EndJob, FromAgent, Hello, JobSpec, ToAgent
 from ftrun.core.quorum import Member, Quorum
 
 TAKEOVER_GRACE_MIN_S = 2.0
-"""An agent whose call to a standby has just failed asks again within this time."""
+"""An agent whose call to a standby has just failed calls again within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LighthouseSettings:
     """Every wait and every limit of the lighthouse that is not the job's own (``JobSpec``).
 
-    ``attach_s``: within it a live agent comes to a lighthouse that has been restarted: it tries at
-    least every 2 s (protocol/rpc.py). ``attempts_max``: attempts in a row without a commit in
-    between before the replica that failed most often is replaced. ``switch_failures_max``: failures
-    of a switch before the replicas that held it up are replaced. ``drain_gather_s``: nodes that are
-    asked to leave so soon after another leave with it. ``switch_retry_max_s``: the longest pause
-    between two tries of a switch. ``freeze_timeout_s``: how long a switch waits for a step at which
-    the script lets members join, before it is begun again. ``http``: where the lighthouse answers
-    people, as agents are sent it. ``is_local``: it listens on the loopback interface although
-    nobody has asked for that, so a job on several nodes is refused.
+    ``attach_s``: within it a live agent attaches to a lighthouse that has been restarted: it tries
+    at least every 2 s (protocol/rpc.py). ``attempts_max``: the limit of attempts in a row without a
+    commit in between; then the replica that failed most often is replaced. ``switch_failures_max``:
+    failures of a switch before the replicas that held it up are replaced. ``drain_gather_s``: nodes
+    that are asked to leave within this time after another leave with it. ``switch_retry_max_s``:
+    the longest pause between two tries of a switch. ``freeze_timeout_s``: how long a switch waits
+    for a step at which the script lets members join, before it is begun again. ``http``: the
+    lighthouse's address for people, as agents receive it. ``is_local``: it listens on the loopback
+    interface by default, not by request, so it refuses a job on several nodes.
     """
 
     takeover_grace_s: float = 5.0
@@ -58,9 +58,9 @@ class LighthouseSettings:
     is_local: bool = False
 
     def after_watching(self, silent_s: float) -> LighthouseSettings:
-        """For one that has stood by while the former lighthouse was silent for ``silent_s``.
+        """The settings of a standby that saw the former lighthouse silent for ``silent_s``.
 
-        The agents have held calls open to it meanwhile, so those that live come at once.
+        The agents have held calls to it open meanwhile, so live ones attach at once.
         """
         grace_s = max(self.takeover_grace_s - silent_s, TAKEOVER_GRACE_MIN_S)
         return replace(self, takeover_grace_s=grace_s, attach_s=self.probe_s)
@@ -68,7 +68,9 @@ class LighthouseSettings:
 
 @dataclass(frozen=True, slots=True)
 class JournaledOperation:
-    """A request that survives the lighthouse: of Request and Operation what a later one needs."""
+    """A request that survives the lighthouse: the fields of Request and Operation that must
+    persist.
+    """
 
     number: int
     command: str
@@ -89,15 +91,15 @@ class JournaledOperation:
 class JournalState:
     """The record that must survive the lighthouse: small, written as a whole, the newest counts.
 
-    ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or of which
-    the switch was confirmed (then ``switch_step`` is its step). ``finished``: the slots whose part
-    is over. ``spec`` is None until a job has come. ``unaccounted``: members that were
-    removed from a quorum and may live on with the job's state (departed.py). ``outcome``: how the
-    job has ended, if it has. ``agents_seen``: the most agents that were attached at once.
-    ``withdrawn``: the slots that nobody gets, because people have drained them (operators.py), or
-    because the job goes on without their replicas; ``absent``: the latter, and those that have
-    left early (giving_up.py).
-    ``operations``: what people have asked for, also what is done, so that it is not done twice.
+    ``epoch``: the highest epoch that was ever used. ``quorum``: the last one issued, or the one
+    whose switch was confirmed (then ``switch_step`` is its step). ``finished``: the slots whose
+    part is over. ``spec``: None until there is a job. ``unaccounted``: members that were removed
+    from a quorum and may still run with the job's state (departed.py). ``outcome``: how the job has
+    ended, if it has. ``agents_seen``: the highest number of agents attached at once. ``withdrawn``:
+    the slots that are not assigned, because people have drained them (operators.py), or because the
+    job continues without their replicas; ``absent``: the latter, and those that have left early
+    (giving_up.py). ``operations``: what people have requested, also what is done, so that it is not
+    done twice.
     """
 
     epoch: int = 0
@@ -118,7 +120,7 @@ class JournalState:
 
 @dataclass(frozen=True, slots=True)
 class AgentAttached:
-    """An agent's stream is open; a former one of the same agent is over."""
+    """An agent's stream is open. A former stream of the same agent is over."""
 
     agent_id: str
     hello: Hello
@@ -141,7 +143,7 @@ class AgentDetached:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The deadline has come, or the lighthouse begins: check all deadlines."""
+    """The deadline has passed, or the lighthouse begins: check all deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class Request:
     """A person's request. ``command``: drain, restart, kill or stack.
 
     ``replica_id``: "": all of them, or all of ``node``. ``group_rank`` None: all of its workers.
-    ``request_id``: chosen by who asks; the same request with the same id is one operation.
+    ``request_id``: chosen by the caller; the same request with the same id is one operation.
     """
 
     command: str
@@ -161,7 +163,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAsked:
-    """A person asks for something; ``number``: the shell's, never used before."""
+    """A person has made a request. ``number``: assigned by the shell, never used before."""
 
     number: int
     request: Request
@@ -197,7 +199,7 @@ class CloseAgent:
 
 @dataclass(frozen=True, slots=True)
 class OperationChanged:
-    """The text of an operation has changed, or it has ended: those who wait for it look again."""
+    """The text of an operation has changed, or it has ended: its waiters look again."""
 
     number: int
 
@@ -219,15 +221,15 @@ Instruction: TypeAlias = (
 
 @dataclass
 class Operation:
-    """A request and what has become of it. ``text``: for people, at each moment.
+    """A request and its progress. ``text``: for people, at each moment.
 
     ``refused``: the HTTP status of a request that was not carried out. ``incarnation``: the one
     that it is about; ``was_live``: that was a member. ``agents``: those that were asked to leave.
-    ``step``: at which a replica leaves. ``wanted``: workers whose stacks have not come.
-    ``is_resumed``: an earlier life of the lighthouse has begun it, and this one has not gone on
-    with it yet. ``is_held``: nobody has begun it, because the agents are not back yet.
-    ``is_owed``: its agent was out of reach when its order was due. ``restarts``: of its replica,
-    when a worker was killed, which may be replaced inside it.
+    ``step``: the step at which a replica leaves. ``wanted``: workers whose stacks have not arrived.
+    ``is_resumed``: an earlier life of the lighthouse has begun it, and this one has not continued
+    it yet. ``is_held``: it has not begun, because the agents are not back yet. ``is_owed``: its
+    agent was out of reach when its order was due. ``restarts``: the number of restarts of its
+    replica when a worker was killed, because the worker may be replaced inside the replica.
     """
 
     number: int

@@ -29,25 +29,25 @@ AGAIN = "its peers have tried this step in vain"
 class Forming:
     """Gathers newcomers or survivors and issues the quorum.
 
-    ``goes_on_at``: until when newcomers are gathered or removed members are waited for; None: for
-    ever.
+    ``goes_on_at``: the deadline for gathering newcomers or waiting for removed members; None: no
+    limit.
     """
 
     def __init__(self, state: MembershipState) -> None:
         self.goes_on_at: float | None = None
         self._state = state
         self._gathering_since: float | None = None
-        self._is_lost = False  # nobody holds the job's state: the next quorum starts over
+        self._is_lost = False  # no replica holds the job's state: the next quorum starts over
         self._silence_check = SilenceCheck()
         self._spared: frozenset[str] = frozenset()
         self._tries = 0
         self._tried_step = -1
-        self._blame: Blame | None = None  # since the last commit; None: for nothing
+        self._blame: Blame | None = None  # since the last commit; None: no failure
 
     # ------------------------------------------------------------ EMPTY
 
     def gather(self) -> bool:
-        """All replicas are ready, or after the join timeout enough of them → BUILD."""
+        """All replicas are ready, or enough of them after the join timeout → BUILD."""
         state = self._state
         ready = state.replicas.ready
         if not ready:
@@ -77,7 +77,7 @@ class Forming:
     # ------------------------------------------------------------ REJOIN
 
     def interrupt(self) -> None:
-        """Ask all survivors to give up their quorum and to report what they hold → REJOIN."""
+        """Ask all survivors to give up their quorum and to report their state → REJOIN."""
         state = self._state
         state.interrupt = state.attempts.highest
         state.stalled.clear()
@@ -88,7 +88,7 @@ class Forming:
         state.send(state.live, m.Interrupt(state.interrupt))
 
     def rejoin(self) -> bool:
-        """All survivors have answered and are enough → BUILD; nobody is left → FENCE."""
+        """All survivors have answered and are enough → BUILD; there is no survivor → FENCE."""
         state = self._state
         if not state.live:
             state.enter(Phase.FENCE)
@@ -111,10 +111,11 @@ class Forming:
         return False
 
     def _to_spare(self) -> frozenset[str]:
-        """The silent survivors that are waited for as long as a start may take.
+        """The silent survivors for which the lighthouse waits as long as a start may take.
 
-        Those in which a worker is being replaced, where the user has asked for that; and all while
-        none has answered, because one may be replacing a worker, and nobody would go on without it.
+        These are replicas in which a worker is being replaced, if the user has asked for that.
+        While no survivor has answered, they are all survivors: one may be replacing a worker, and
+        without it no replica would have the job's state.
         """
         state = self._state
         silent = frozenset(state.waiting.silent())
@@ -126,7 +127,7 @@ class Forming:
         return frozenset(name for name in silent if waits and state.replicas[name].mends)
 
     def _spare(self, spared: frozenset[str]) -> None:
-        """Wait longer for these, if there are any."""
+        """Wait longer for these replicas, if there are any."""
         state = self._state
         self._spared, state.waiting.until = spared, None
         if not spared:
@@ -143,7 +144,7 @@ class Forming:
         state.outbox.notice("waiting", spared, text)
 
     def _is_silence_over(self) -> bool:
-        """Whether silent survivors are given up: not at once, because we may have been paused."""
+        """Whether silent survivors are given up: at the second check (suspicion.py)."""
         state, waiting = self._state, self._state.waiting
         assert waiting.until is not None
         timeout_s, late_s = state.settings.rejoin_timeout_s, state.now - waiting.until
@@ -162,7 +163,7 @@ class Forming:
             self.goes_on_at = None if case.finishing else self._all_fenced_at()
             return False
         if not found.may_decide and not any(survivor.has_healed for survivor in case.survivors):
-            state.put_off(found.survivors)  # they were to heal, and nobody is left who could serve
+            state.put_off(found.survivors)  # they were to heal, and no replica is left to heal from
             return True
         return bool(found.members) and self._issue(found)
 
@@ -192,7 +193,7 @@ class Forming:
     # ------------------------------------------------------------ FENCE
 
     def departed(self) -> bool:
-        """A removed member is back → REJOIN; none can come any more → EMPTY (Q3, C6)."""
+        """A removed member is back → REJOIN; none can come back any more → EMPTY (Q3, C6)."""
         state = self._state
         lingering = [r for r in state.replicas.values() if r.leaving]
         stay = [r for r in state.replicas.values() if not r.leaving]
@@ -202,12 +203,12 @@ class Forming:
             state.outbox.notice("joined", back, sentence(f"{replicas(back)} back again."))
             self.interrupt()
             return True
-        # A replica that has finished does its last work.
+        # A replica that has finished is still ending its process.
         self.goes_on_at = None if lingering else self._all_fenced_at()
         if not self._is_due:
             return False
         if state.slots.done():
-            # The holders of the job's state are done; who is left would train from the beginning.
+            # The holders of the job's state are done; the others would train from the beginning.
             state.end(*outcome(state, NOBODY_HOLDS_IT if stay else NOBODY_IS_LEFT))
             return True
         state.departed.clear()
@@ -218,7 +219,10 @@ class Forming:
         return True
 
     def notice_wait(self, only: str | None = None) -> None:
-        """Notice which lost replicas the job waits for, and how long; ``only``: to this agent."""
+        """Report the lost replicas that the job waits for, and how long.
+
+        ``only``: to this agent.
+        """
         state = self._state
         unaccounted = [member.replica_id for member in state.departed.unaccounted()]
         wait_s = self._all_fenced_at() - state.now
@@ -259,7 +263,7 @@ class Forming:
         lost = state.step_max - choice.state.step
         is_new, refused, tries = self._refused(choice)
         if is_new:
-            self.forgive()  # those before it, too, may have failed by this operation
+            self.forgive()  # earlier attempts, too, may have failed by this operation
         quorum = self._quorum(choice, stands)
         for name in ids:
             state.replicas[name].joins(name in choice.newcomers, state.now)
@@ -275,10 +279,10 @@ class Forming:
         return True
 
     def _refused(self, choice: Choice) -> tuple[bool, str, int]:
-        """Whether an operation of the last attempt was refused; whose and why; tries in vain (C8).
+        """Whether an operation of the last attempt was refused; whose and why; failed tries (C8).
 
-        Of the holders of the state, and of those that were about to heal to it: who refused what
-        others have committed heals.
+        This looks at the replicas that hold the state, and at those that were about to heal to it.
+        A replica that refused a step which others have committed heals.
         """
         last = self._state.quorum
         begins_again = last is not None and last.step == choice.state.step
@@ -293,14 +297,14 @@ class Forming:
         return bool(texts), texts[0] if texts else AGAIN if tries else "", tries
 
     def _pauses(self, ids: Collection[str]) -> bool:
-        """Whether a member's loop stands by intention: peers wait for as long as that takes."""
+        """Whether a member's loop pauses by intention: peers then wait without a limit."""
         found = (self._state.replicas[name].progress for name in ids)
         return any(word is not None and word.phase in BY_INTENTION for word in found)
 
     def _notice_anew(self, step: int, lost: int) -> None:
-        """Notice that training starts over; only now, because the loss might have ended the job.
+        """Report that training starts over. Only now, because the loss might have ended the job.
 
-        ``lost``: so many steps, as far as they are known.
+        ``lost``: the number of steps lost, as far as is known.
         """
         is_lost, self._is_lost = self._is_lost, False
         text = f"Nobody who is left holds more: training goes on from step {step}."
@@ -327,7 +331,7 @@ class Forming:
         host = state.replicas[names[0]]
         if self._blame is not None:
             host = self._blame.meets_at([state.replicas[name] for name in names])
-        asks = state.workers > 1 or state.spec.waits_for_mends  # else one decides for itself
+        asks = state.workers > 1 or state.spec.waits_for_mends  # else each one decides for itself
         groups = names if asks and stands is None else ()
         reports = {name: state.replicas[name].reports.values() for name in groups}
         cannot_repair = [n for n, of in reports.items() if not can_repair(of, choice.state)]
@@ -346,7 +350,7 @@ class Forming:
     def _standing(self, names: Collection[str], last: Quorum) -> Standing | None:
         """What stands of the step under way in the same members' next quorum (choice.standing).
 
-        Its results are of all contributors. So must be what follows.
+        Its results come from all contributors, so the rest of the step must come from all, too.
         """
         state = self._state
         if {m.key for m in state.replicas.members(names, state.workers)} != {
@@ -385,7 +389,7 @@ class Forming:
     # ------------------------------------------------------------ attempts that fail
 
     def blame(self, replica: Replica, unreached: str = "") -> None:
-        """This replica has reported an error; ``unreached``: a host that it could not reach."""
+        """This replica has reported an error. ``unreached``: a host that it could not reach."""
         if unreached:
             live = (self._state.replicas[name] for name in self._state.live)
             self._blames.unreached(replica, unreached, live)
@@ -398,19 +402,19 @@ class Forming:
         return self._blame
 
     def excuse(self) -> None:
-        """The attempt failed by nobody's fault, so it does not count.
+        """Do not count the attempt, because no replica is at fault for its failure.
 
         A replica is in an announced pause, or has decided by itself to give the attempt up.
         """
         self._tries = max(0, self._tries - 1)
 
     def forgive(self) -> None:
-        """No attempt since the last commit counts."""
+        """Do not count any attempt since the last commit."""
         self._tries = 0
         self._blame = None
 
     def is_exhausted(self) -> bool:
-        """Whether so many attempts brought no progress that a replica must be replaced."""
+        """Whether the attempts without progress are so many that a replica must be replaced."""
         return self._tries >= self._state.settings.attempts_max
 
     def replace_worst(self) -> None:

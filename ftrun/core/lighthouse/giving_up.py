@@ -1,21 +1,22 @@
-"""The consequences for a job that is to go on without a replica.
+"""What happens to the job when an agent does not restart a replica any more.
 
 An agent gives a replica up: it is not restarted on that node. Four rules, in this order:
-- Another node gets the slot, if the cause may be the first one's, and if that node has room, no
-  failures, and has not given the slot up before. So a slot goes to each node once at most.
-- A replica that has never trained a step ends the job, unless the user has stated how few are
-  enough.
-- Where the others go on, the slot is withdrawn, as by a drain, and nobody gets it until people ask
-  (``ftrun restart``). The others go on if as many of them as the job needs have a Manager that has
-  reported, or have finished: replicas that fail alike, or have not come to their first step, end
-  the job.
+- Another node gets the slot, if the cause may be the first node, and if another node has room, has
+  no failures, and has not given the slot up before. So each node gets a slot once at most.
+- A replica that has never trained a step ends the job, unless the user has stated a minimum number
+  of replicas.
+- If the other replicas continue, the slot is withdrawn, as by a drain, and is not assigned until
+  people ask for it (``ftrun restart``). The others continue if enough of them have a Manager that
+  has reported, or have finished. Replicas that fail alike, or have not reached their first step,
+  end the job.
 - Otherwise the job ends, with the exit code and the reason of the failure.
 
-A replica has left the training loop early: its script has ended with exit code 0 while others train
-on. They go on without it if they are as many as the job needs; else the job ends, with 1.
+A replica *leaves early* if its script ends with exit code 0 while others train. The others continue
+without it if they are enough for the job; else the job ends, with 1.
 
-In a takeover nobody knows yet who goes on, so the answer comes after it. Not here: when an agent
-gives a replica up (core/agent/restarts.py), nodes on which several replicas die (set_aside.py).
+During a takeover it is not known which replicas continue, so the answer comes after it. Not here:
+when an agent gives a replica up (core/agent/restarts.py), nodes on which several replicas die
+(set_aside.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ FEWER = "--min-replicas N"
 
 @dataclass(eq=False, repr=False)
 class GivingUp:
-    """``unanswered``: by slot, the agent that gives its replica up, and its message."""
+    """Answers agents that give replicas up.
+
+    ``unanswered``: by slot, the agent that has given its replica up, and its message.
+    """
 
     _state: MembershipState
     _membership: Membership
@@ -48,12 +52,15 @@ class GivingUp:
     unanswered: dict[str, tuple[str, ReplicaGivenUp]] = field(default_factory=dict)
 
     def on_given_up(self, agent: Agent, given_up: ReplicaGivenUp) -> None:
-        """An agent will not start this replica again; it repeats that to a new lighthouse."""
+        """An agent will not start this replica again.
+
+        It repeats this message to a new lighthouse.
+        """
         if given_up.replica_id in self._state.slots:
             self.unanswered[given_up.replica_id] = agent.agent_id, given_up
 
     def run_rules(self) -> None:
-        """Answer, once it is known who goes on."""
+        """Answer, once it is known which replicas continue."""
         if self._state.phase is Phase.TAKEOVER:
             return
         unanswered, self.unanswered = self.unanswered, {}
@@ -65,8 +72,8 @@ class GivingUp:
             if slot.is_open and owner in ("", agent_id):
                 self._answer(slot, agent_id, given_up)
             if owner != agent_id and agent_id in self._state.outbox.agents:
-                # After a takeover the slot is nobody's or another's, but that agent still has it:
-                # were it given the slot later, it would not know that it is to start it again.
+                # After a takeover the slot has no agent or another one, but that agent still has
+                # it. If it got the slot later, it would not know that it must start it again.
                 self._assignment.send_slots(self._agents[agent_id])
         early, self._membership.leaving.early = self._membership.leaving.early, {}
         for name, step in early.items():
@@ -74,7 +81,7 @@ class GivingUp:
                 self._go_on_without(Absence(name, step, HAS_ENDED, EARLY))
 
     def _go_on_without(self, absence: Absence) -> None:
-        """A replica has left early: the others train on, or are too few for that."""
+        """A replica has left early: the others continue, or are too few for that."""
         state, name = self._state, absence.replica_id
         state.slots.go_without(absence)
         trains, _ = self._others(name)
@@ -114,7 +121,7 @@ class GivingUp:
         state.outbox.notice("given up", [name], text)
 
     def _others(self, name: str) -> tuple[set[str], set[str]]:
-        """The replicas that train on without ``name``, and those whose scripts have ended."""
+        """The replicas that continue without ``name``, and those whose scripts have ended."""
         state = self._state
         others = [r for r in state.replicas.values() if r.replica_id != name]
         known = [r for r in others if r.is_known(state.workers)]

@@ -1,4 +1,4 @@
-"""The job in short, for the agents that show it under their workers' output.
+"""A summary of the job, for agents that show it under their workers' output.
 
 It is made at most once a second, however many agents ask. Not here: the whole status (snapshot.py).
 """

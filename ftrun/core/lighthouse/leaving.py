@@ -1,10 +1,10 @@
 """Replicas that leave in order: drained at a boundary or finished; and the end of the job.
 
 A drain is a switch without the replica (switching.py). A replica whose script has ended is removed
-a moment later, so that others can end too; when all have ended, the job ends with them. One whose
-script has ended although its peers train on leaves *early*. Not here: replicas that are lost
-(losses.py), whether the job goes on without one (giving_up.py), which slots an agent hands on
-(assignment.py).
+a moment later, so that others can end too; when all have ended, the job ends with them. A replica
+whose script has ended although its peers train on leaves *early*. Not here: replicas that are lost
+(losses.py), whether the job continues without one (giving_up.py), how an agent's slots are
+reassigned (assignment.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ftrun.core.messages import LeaveReason
 
 
 class Leaving:
-    """Takes leavers out of the quorum. ``finish_at``: when those that have finished are removed.
+    """Takes leavers out of the quorum. ``finish_at``: when finished ones are removed.
 
     ``early``: the slots that have left early, with the step, until giving_up.py has judged that.
     ``gathered_at``: when the nodes that leave are drained; None: there are none.
@@ -42,8 +42,8 @@ class Leaving:
     def gather(self, agent_id: str) -> None:
         """A node leaves: others that leave a moment later share its boundary.
 
-        An engine notices all nodes of a job within a fraction of a second, and each boundary that
-        they leave at by themselves would be another end of the job for its script.
+        An engine signals all nodes of a job within a fraction of a second. Without this each node
+        would leave at its own boundary, and its script would see another end of the job there.
         """
         state = self._state
         self._gathered.add(agent_id)
@@ -61,8 +61,8 @@ class Leaving:
     def drain(self, replica_ids: Iterable[str]) -> None:
         """These replicas are to leave at a boundary; those that are in no quorum leave now.
 
-        While no quorum stands, a replica that has trained may hold the state that the job goes on
-        with: it leaves once a quorum stands.
+        While no quorum is in force, a replica that has trained may hold the state that the job
+        needs: it leaves once a quorum is in force.
         """
         state = self._state
         state.note_drains(())
@@ -84,7 +84,7 @@ class Leaving:
         return held is not None and held.step > 0
 
     def drain_outsiders(self) -> bool:
-        """A quorum stands: replicas that were to leave and are not in it leave now."""
+        """A quorum is in force: replicas that were to leave and are not in it leave now."""
         late = self._state.drains - self._state.live
         if not late:
             return False
@@ -116,7 +116,10 @@ class Leaving:
             self._losses.lose([loss], is_dead=False)
 
     def _drained(self, replica: Replica) -> None:
-        """All its workers have stopped; if it was at an agreed switch, nobody is interrupted."""
+        """All its workers have stopped.
+
+        If they left at an agreed switch, no replica is interrupted.
+        """
         state, name = self._state, replica.replica_id
         state.note_leaving(replica, LeaveReason.DRAINED)
         state.slots[name].has_left = True
@@ -130,17 +133,18 @@ class Leaving:
                 state.remove_member(replica, "drained", is_dead=True)
 
     def finishing(self, replica: Replica, how: LeaveReason = LeaveReason.FINISHED) -> None:
-        """The script has ended: remove the replica after a grace, in which others may end too."""
+        """The script has ended: remove the replica after a grace period; others may end too."""
         state = self._state
         state.note_leaving(replica, replica.leaving or how)
         if self.finish_at is None:
             self.finish_at = state.now + state.settings.finish_grace_s
 
     def begins_anew(self, replica: Replica) -> Replica:
-        """Its script has shut its Manager down and made another one: a newcomer like any other.
+        """Its script has shut its Manager down and made another one, which is a newcomer like any
+        other.
 
-        The process is the same, and what the former Manager held is gone. It commits nothing more,
-        so nobody need wait for it as for a removed member (Q3).
+        The process is the same, and the former Manager's state is gone. It commits nothing more, so
+        it is not waited for like a removed member (Q3).
         """
         state, name = self._state, replica.replica_id
         if name in state.live:
@@ -156,7 +160,7 @@ class Leaving:
     def remove_finished(self) -> None:
         """Take replicas that have finished out of the quorum, because they commit no more.
 
-        When all have, there is nobody to interrupt: they stay, and the job ends with them.
+        When all have finished, none is left to interrupt: they stay, and the job ends with them.
         """
         state = self._state
         self.finish_at = None
@@ -192,7 +196,7 @@ class Leaving:
                 state.replicas.remove(replica_id)
 
     def is_over(self) -> bool:
-        """Whether nobody trains any more, and all that have left are gone."""
+        """Whether no replica trains any more, and all that have left are gone."""
         state = self._state
         if state.phase is Phase.TAKEOVER or not len(state.slots):
             return False

@@ -1,7 +1,7 @@
-"""Removes lost replicas from the quorum and the table, and notices their loss.
+"""Removes lost replicas from the quorum and the table, and reports their loss.
 
-Not here: replicas that leave in order (leaving.py), how the rest goes on (forming.py), how long a
-lost member is waited for (departed.py).
+Not here: replicas that leave in order (leaving.py), how the others continue (forming.py), how long
+a lost member is waited for (departed.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ftrun.core.messages import LeaveReason, Loss
 
 
 class Losses:
-    """Removes lost replicas; the rules decide later what follows."""
+    """Removes lost replicas. The rules decide about the consequences later."""
 
     def __init__(self, state: MembershipState, takeover: Takeover) -> None:
         self._state = state
@@ -53,7 +53,7 @@ class Losses:
         if state.phase is Phase.TAKEOVER and known:
             self._takeover.is_disturbed = True
         if state.phase is not Phase.ENDED:
-            # A drained replica was noticed when it left.
+            # A drained replica was reported when it left.
             news = [
                 loss for loss, r in known if r.leaving is not LeaveReason.DRAINED or loss.killed
             ]

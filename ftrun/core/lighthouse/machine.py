@@ -1,12 +1,13 @@
 """The lighthouse's decisions: ``handle(event, now) -> list[Instruction]``. Pure.
 
-This file knows agents: their streams and heartbeats. What they report of replicas goes to
+This file handles agents: their streams and heartbeats. What they report of replicas goes to
 running.py, what workers report to membership.py; the theory of operation is in phases.py. Settings,
 events, instructions and the journal's record are defined in events.py and exported here too.
 
-Rules for agents (running.py has those for what they run):
-- When an agent's stream ends, or is silent for ``heartbeat_timeout_s`` and still at a second look
-  (suspicion.py), or its node is out of reach (reach.py), all its replicas are lost, in one change.
+Rules for agents (running.py has those for their replicas):
+- All replicas of an agent are lost, in one change, when its stream ends, or when it is silent for
+  ``heartbeat_timeout_s`` and at a second check (suspicion.py), or when its node is out of reach
+  (reach.py).
 - A job that is over makes room for the next one (next_job.py).
 
 Not here: sockets, files, clocks (lighthouse/).
@@ -51,17 +52,17 @@ CUT_OFF = (
     "lost by that. It begins again, and takes over what it finds."
 )
 ANSWERS = frozenset({m.Built, m.Promised, m.InForce})
-"""Messages of which the books receive nothing: two of three at a death."""
+"""Messages that the books do not need: two of three at a death."""
 TAKEN_AT_THE_END = (m.Heartbeat, m.FailureEvidence)
-"""Messages that are taken from agents of a job that has ended."""
+"""Messages that are accepted from agents of a job that has ended."""
 
 
 class Lighthouse:
     """One job's authority on membership.
 
-    ``journal``: what the lighthouse's last life has written, or an empty state. The ``epoch`` of an
-    empty one should be a number that no earlier life of this job can have reached (Q1).
-    ``account``: that of the last life, if there is any; nothing is decided by it.
+    ``journal``: the record that the lighthouse's last life has written, or an empty state. The
+    ``epoch`` of an empty one should be a number that no earlier life of this job can have reached
+    (Q1). ``account``: the last life's, if there is one; no decision depends on it.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Lighthouse:
         )
 
     def _tell(self, *more: Fact) -> None:
-        """Send the books what has happened and changed since the last time, and then ``more``."""
+        """Send the books what has happened and changed since the last call, and then ``more``."""
         state = self.state
         tell(state, *more)
         for record in self.books.take(state.facts, state.now):
@@ -162,15 +163,15 @@ class Lighthouse:
         state.facts.clear()
 
     def _account_for_the_end(self) -> None:
-        """The job ends in this event: what its agents receive has what its time went to."""
+        """The job ends in this event: add the account of its time to its agents' message."""
         outcome, account = self.state.outcome, self.books.account
         if outcome is not None and outcome.account is None and account.is_open:
             self.state.account_for(account.of_job(self.state.now))
 
     def _run_rules(self) -> None:
-        """Draw the consequences of an event, once all of it is noted.
+        """Apply the rules, once all of an event is noted.
 
-        Rules about something that is rare run only while there is some of it.
+        Rules for rare conditions run only while there is such a condition.
         """
         state = self.state
         if self.next_job.waiting:
@@ -284,7 +285,7 @@ class Lighthouse:
         for former in self.agents.succeeded_by(agent):
             self._forget(former)
         self.agents.attach(agent)
-        if state.attempts.outrun_epoch(hello.epoch):  # else the agent follows us no more
+        if state.attempts.outrun_epoch(hello.epoch):  # otherwise the agent would not follow us
             state.journal()
         self._interrupt_first(agent.agent_id, hello)
         welcome = m.Welcome(state.attempts.epoch, state.settings.http)
@@ -295,7 +296,7 @@ class Lighthouse:
             self.running.take_hello(agent, hello)
             self.operators.agent_came(agent)
             if state.phase is Phase.FENCE and not hello.running:
-                self.membership.forming.notice_wait(agent.agent_id)  # or it waits in silence
+                self.membership.forming.notice_wait(agent.agent_id)  # else its user sees no reason
 
     # ------------------------------------------------------------ one job after the other
 
@@ -307,7 +308,7 @@ class Lighthouse:
         return is_empty and not self.agents and state.quorum is None
 
     def _begin_job(self, spec: m.JobSpec) -> None:
-        """Begin another job; of the former one only the numbers that it has used stay (Q1).
+        """Begin another job. Of the former one only the used numbers stay (Q1).
 
         Agents that still wait for another run of the former job are sent its outcome.
         """
@@ -331,10 +332,10 @@ class Lighthouse:
             self._admit(waited)
 
     def _interrupt_first(self, agent_id: str, hello: m.Hello) -> None:
-        """Interrupt all that a new agent runs, before it is sent anything else.
+        """Interrupt all replicas of a new agent, before it is sent anything else.
 
-        None of its replicas is a member any more. They may have been isolated, and any other
-        message would let them go on with a quorum that we have replaced (Q3).
+        None of them is a member any more. They may have been isolated, and any other message would
+        let them resume a quorum that has been replaced (Q3).
         """
         state = self.state
         if hello.running and state.phase not in (Phase.TAKEOVER, Phase.ENDED):
@@ -349,7 +350,10 @@ class Lighthouse:
     def _on_detached(
         self, agent_id: str, cause: str, is_dead: bool = False, is_back: bool = False
     ) -> None:
-        """The stream is over. ``is_dead``: in order. ``is_back``: the agent has another one."""
+        """The stream is over.
+
+        ``is_dead``: its agent has ended. ``is_back``: the agent has another one.
+        """
         state = self.state
         if agent_id in self.next_job.waiting:
             self.next_job.gone(agent_id)
@@ -362,12 +366,12 @@ class Lighthouse:
         losses = [m.Loss(r.replica_id, r.incarnation, where) for r in mine]
         for loss in losses:
             self.state.record(loss.replica_id, loss)
-        if losses and not (is_dead or is_back) and state.outcome is None:  # else all go home
+        if losses and not (is_dead or is_back) and state.outcome is None:  # otherwise it is no loss
             self._tell(NodeLost(agent.agent_id, agent.host, tuple(losses)))
         self.membership.losses.lose(losses, is_dead=is_dead)
 
     def _sweep(self) -> None:
-        """Give up agents that are silent; free the slots of those that are long gone."""
+        """Declare silent agents lost, and free the slots of those that were detached for long."""
         cause = f"no heartbeat for {self.state.spec.heartbeat_timeout_s:g} s"
         for agent in self.agents.silent():
             self._give_up(agent.agent_id, cause)
@@ -376,7 +380,7 @@ class Lighthouse:
         self.agents.plan_check()
 
     def _lose_unreached(self) -> None:
-        """Give up the agents whose nodes are out of reach; nobody waits for their return."""
+        """Declare the agents lost whose nodes are out of reach. They are not waited for."""
         for agent, cause in self.reach.gone():
             self._give_up(agent.agent_id, cause)
 
@@ -390,7 +394,7 @@ class Lighthouse:
     # ------------------------------------------------------------ messages of agents
 
     def _on_messages(self, event: e.AgentSent) -> None:
-        """The rules run between two messages where the first may have changed something."""
+        """Handle messages in order; run the rules in between if one may have changed something."""
         for number, message in enumerate(event.messages):
             if number and self.membership.may_move:
                 self._run_membership_rules()

@@ -1,8 +1,8 @@
-"""Decides which replicas train together, from the messages of workers and the fate of replicas.
+"""Decides which replicas train together, from workers' messages and from losses of replicas.
 
 The theory and the table of phases are in phases.py. Handlers only note what has happened;
 ``run_rules`` then applies the rules of the phase until nothing changes any more. The rules that
-start from a standstill are in forming.py, those of switches in switching.py, the first one of a
+start from a standstill are in forming.py, those of switches in switching.py, the first rule of a
 restarted lighthouse in takeover.py; leaving.py and losses.py take replicas out. Not here: agents,
 streams, heartbeats and slots (machine.py, running.py).
 """
@@ -35,7 +35,7 @@ from ftrun.core.lighthouse.words import replicas
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE, Phase.PROPOSE, Phase.SWITCH})
 HEALED_NOTICES_MAX = 16
 RULES_MAX = 100
-"""The rules go round in circles if this many in a row change something."""
+"""The rules loop if this many in a row change something."""
 
 
 class Membership:
@@ -76,12 +76,13 @@ class Membership:
         }
 
     def end(self, exit_code: int, reason: str, kind: str = "") -> None:
-        """End the job; a switch under way is off. ``kind``: as in messages.EndJob."""
+        """End the job; a switch under way is cancelled. ``kind``: see messages.EndJob."""
         self.switching.abandon()
         self.state.end(exit_code, reason, kind)
 
     def end_if_deserted(self) -> None:
-        """All nodes leave: the job ends once nothing runs on them, and its next run is another.
+        """All nodes leave: the job ends once nothing runs on them, so that its next run is a new
+        job.
 
         A replica that has left the job keeps its slot until its processes are gone.
         """
@@ -106,14 +107,14 @@ class Membership:
         raise AssertionError(f"the rules of {self.state.phase} do not come to an end")
 
     def _end_standstill(self) -> None:
-        """All members wait for one whose loop stands still: it is given up."""
+        """All members wait for one whose loop stands still: replace it."""
         found = self.standstill.find()
         if found is not None:
             replica_id, cause = found
             self.state.replace([replica_id], cause)
 
     def _end_standoff(self) -> None:
-        """Members that wait for each other for good: give some up, or end the job."""
+        """Members wait for each other for good: replace some of them, or end the job."""
         found = self.standoff.find()
         if found is not None and found.given_up:
             self.state.replace(found.given_up, found.cause)
@@ -162,7 +163,7 @@ class Membership:
 
     @property
     def deadline(self) -> float | None:
-        """When time alone ends what the phase waits for: nobody else decides that."""
+        """When the phase's wait ends by time alone."""
         state = self.state
         match state.phase:
             case Phase.TAKEOVER:
@@ -177,7 +178,9 @@ class Membership:
                 return state.waiting.until
 
     def _break_up(self) -> bool:
-        """The attempt cannot go on: interrupt everyone, or replace the replica that fails most."""
+        """The attempt cannot continue: interrupt all, or replace the replica that fails most
+        often.
+        """
         state = self.state
         if not state.removed and self.forming.is_exhausted():
             state.failure = ""
@@ -200,7 +203,7 @@ class Membership:
         return state.phase in TRAINING and bool(state.replicas.ready)
 
     def _take_others(self) -> bool:
-        """Ready replicas join at this step: the quorum reaches no later one to switch at."""
+        """Let ready replicas join at this step: the quorum reaches no later one for a switch."""
         state = self.state
         self.switching.abandon()
         state.begin_change("grow", f"too few contribute at step {state.step_max}")
@@ -216,7 +219,7 @@ class Membership:
     def _on_report(self, replica: Replica, rank: int, report: m.Report) -> None:
         state = self.state
         if replica.leaving is m.LeaveReason.FINISHED and not replica.has_ended:
-            replica = self.leaving.begins_anew(replica)  # a Manager that has left reports nothing
+            replica = self.leaving.begins_anew(replica)  # a Manager that has left reports no more
         state.note_report(replica, rank, report)
         if replica.replica_id in state.live:
             self._member_reported(replica, rank, report)
@@ -279,7 +282,7 @@ class Membership:
             self._answered(replica, rank, word.attempt, Phase.SWITCH)
 
     def _at_step(self, replica: Replica, step: int) -> None:
-        if replica.replica_id in self.state.live and not replica.heals:  # else it may come to none
+        if replica.replica_id in self.state.live and not replica.heals:  # or it may reach none
             self.state.step_max = max(self.state.step_max, step)
 
     def _on_progress(self, replica: Replica, rank: int, word: m.Progress) -> None:
@@ -321,9 +324,9 @@ class Membership:
         replica.heals, replica.is_overtaken = False, True
         replica.has_healed = replica.has_healed or healed.step > 0
         if healed.step == 0:
-            return  # at step 0 nothing was lost: all take one replica's weights
+            return  # at step 0 nothing was lost: all load one replica's weights
         if len(quorum.newcomers) > HEALED_NOTICES_MAX:
-            return  # nobody reads so many lines
+            return  # too many lines to read
         text = (
             f"Replica {replica.replica_id} healed from {replicas(healed.donors)}: step "
             f"{healed.step}, {healed.nbytes / 1e6:.1f} MB in {healed.duration_s:.3f} s."
@@ -333,10 +336,10 @@ class Membership:
     def _fail(
         self, replica: Replica, reason: str, *, own: bool = False, unreached: str = ""
     ) -> None:
-        """The attempt has failed, so far without a loss; blame the first replica to report it.
+        """The attempt has failed, so far without a loss. Blame the first replica to report it.
 
-        ``own``: it has decided so by itself, and nobody is to blame (C8); but a newcomer is, which
-        keeps its peers from their step and does not come to hold their state. ``unreached``: the
+        ``own``: the replica has decided so by itself, and none is to blame (C8); except a newcomer,
+        which keeps its peers from their step and does not reach their state. ``unreached``: the
         host that it could not reach.
         """
         state = self.state
@@ -363,9 +366,9 @@ class Membership:
     # ------------------------------------------------------------ phases
 
     def _steady(self) -> bool:
-        """A quorum stands: outsiders that were to leave do so now, members by a switch.
+        """A quorum is in force: outsiders that were to leave do so now, members by a switch.
 
-        A quorum that all members have left is over: the next replicas that come begin another.
+        A quorum that all members have left is over: the next replicas begin another one.
         """
         if not self.state.live:
             self.switching.abandon()
@@ -374,7 +377,7 @@ class Membership:
         return self.leaving.drain_outsiders() or self.switching.consider()
 
     def _take_over(self) -> bool:
-        """All are back or the grace is over: go on with what is left of the quorum in force."""
+        """All are back or the grace period is over: continue with the quorum in force."""
         state = self.state
         takeover = self.takeover
         may_end = (takeover.is_grace_over and not takeover.put_off()) or (

@@ -3,11 +3,11 @@
 A job is over when it has ended, or when no agent runs any of it. A job with another name or other
 options is another job, and begins at once. The same command again may be another run, or a late
 node of the old one: only agents that were started after the end count as another run. It begins
-when as many of them are here as took part in the last run. Until then they are sent a notice, and
+when as many agents are here as took part in the last run. Until then they are sent a notice, and
 after the join timeout the outcome of the old run. A run that all nodes have left by a drain is to
-go on, so the next agent begins at once.
+be resumed, so the next agent begins at once.
 
-Not here: how agents attach (machine.py), what a job is made of (state.py).
+Not here: how agents attach (machine.py), a job's state (state.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ftrun.core.lighthouse.state import NO_SPEC, MembershipState
 
 @dataclass(slots=True)
 class Waiting:
-    """An agent that waits for another run; at ``until`` it is sent how the last one ended."""
+    """An agent that waits for another run. At ``until`` it is sent the outcome of the last one."""
 
     hello: m.Hello
     until: float
@@ -50,7 +50,7 @@ class NextJob:
         return state.ended_at is None or state.now - hello.age_s >= state.ended_at
 
     def wait(self, state: MembershipState, hello: m.Hello) -> bool:
-        """Let one more agent wait for another run; True: enough are here for it to begin."""
+        """Let an agent wait for another run. Returns True if enough are here for it to begin."""
         until = state.now + state.spec.join_timeout_s
         self.waiting[hello.agent_id] = Waiting(hello, until)
         if len(self.waiting) >= self.wanted(state):
@@ -84,7 +84,9 @@ class NextJob:
         self.waiting.pop(agent_id, None)
 
     def send_home(self, state: MembershipState) -> None:
-        """Too few came in time: send agents that have waited enough how the last run ended."""
+        """Too few agents came in time: send those that have waited long enough the last run's
+        outcome.
+        """
         late = [name for name, waiting in self.waiting.items() if state.now >= waiting.until]
         for agent_id in late:
             del self.waiting[agent_id]
@@ -97,13 +99,13 @@ class NextJob:
 
 
 def outcome_of(state: MembershipState) -> m.EndJob:
-    """How the last run has ended: while it runs, nobody waits for another one."""
+    """The outcome of the last run. No agent waits for another run while it has none."""
     assert state.outcome is not None
     return state.outcome
 
 
 def is_fresh(hello: m.Hello) -> bool:
-    """Whether the agent has never been in any job."""
+    """Whether the agent has never been in a job."""
     return not (hello.running or hello.dead or hello.finished or hello.epoch)
 
 
@@ -137,7 +139,7 @@ def refusal(state: MembershipState, hello: m.Hello) -> str:
 
 
 def _option(field: str) -> str:
-    """How the user spells a field of the spec."""
+    """The field's option, as the user writes it."""
     if field == "accepts_fewer":
         return "--min-replicas or MIN:MAX is stated"
     name = field.removesuffix("_s").replace("_", "-")

@@ -1,8 +1,8 @@
-"""The requests of people by number, and what of them is in the journal.
+"""People's requests by number, and the part of them that is in the journal.
 
-A request is in the journal before it is acknowledged, so a lighthouse that is started again goes on
-with it, and knows a request that is sent once more. Requests for stacks are not: whoever waits for
-them asks again. Not here: what is done (operators.py).
+A request is in the journal before it is acknowledged. So a restarted lighthouse continues it, and
+recognises a request that is sent again. Requests for stacks are not in the journal: their callers
+ask again. Not here: how requests are carried out (operators.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEPT = [x.name for x in fields(JournaledOperation) if x.name in Operation.__dat
 class OperationTable(dict[int, Operation]):
     """The last ``OPERATIONS_MAX`` operations, oldest first.
 
-    ``last_number``: of an earlier life. ``are_under_way``: some have not ended, perhaps.
+    ``last_number``: the highest of an earlier life. ``are_under_way``: some may not have ended.
     """
 
     def __init__(self, journaled: Iterable[JournaledOperation]) -> None:

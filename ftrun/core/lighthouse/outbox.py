@@ -16,7 +16,7 @@ from ftrun.core.lighthouse.replicas import Replica, Replicas
 
 NOTICE_REPLICAS_MAX = 64
 RECORD_AGENTS_MAX = 64
-"""A job of more agents has its incidents on the nodes that they happened on."""
+"""In a job of more agents, an incident is recorded only on the nodes that it concerns."""
 
 
 class Outbox:
@@ -57,10 +57,10 @@ class Outbox:
     def notice(
         self, kind: str, replica_ids: Iterable[str], text: str, only: str | None = None
     ) -> None:
-        """Show one line to people, on every agent's terminal or on that of agent ``only``.
+        """Show one line to people, on every agent's terminal or on the terminal of agent ``only``.
 
-        Of agents that share a terminal, the one that has been attached longest shows it. A notice
-        about very many replicas leaves their ids out: N ids to N agents would be O(N²).
+        Of agents that share a terminal, the one that was attached first shows it. A notice about
+        very many replicas omits their ids: N ids to N agents would be O(N²).
         """
         ids = tuple(sorted(replica_ids, key=replica_order))
         if len(ids) > NOTICE_REPLICAS_MAX:
@@ -99,13 +99,13 @@ class Outbox:
         self._out.append(e.BeginAgain(reason))
 
     def _agents_for(self, concerned: Iterable[str]) -> tuple[str, ...]:
-        """The agents that keep a record: all of them or, of very many, those that it concerns."""
+        """The agents that keep a record: all, or only those concerned if there are very many."""
         if len(self.agents) <= RECORD_AGENTS_MAX:
             return tuple(self.agents)
         return tuple(agent_id for agent_id in dict.fromkeys(concerned) if agent_id in self.agents)
 
     def swap(self, former: m.EndJob, outcome: m.EndJob) -> None:
-        """The job has ended in this event, and more is known of that by now."""
+        """The job has ended in this event, and more is known of its outcome by now."""
         for index, one in enumerate(self._out):
             if isinstance(one, e.SendToAgent) and one.message is former:
                 self._out[index] = e.SendToAgent(one.agent_id, outcome)
@@ -113,7 +113,7 @@ class Outbox:
                 self._out[index] = e.Journal(replace(one.record, outcome=outcome))
 
     def save(self, record: SaveIncident | SaveAccount) -> None:
-        """Keep this record of the books; that of an incident goes to agents."""
+        """Keep this record of the books. The record of an incident is sent to agents."""
         if isinstance(record, SaveIncident):
             record = replace(record, agents=self._agents_for(record.agents))
         self._out.append(record)

@@ -1,8 +1,8 @@
 """The exit code and the reason of a job whose scripts have all ended well. Pure.
 
-0 means that what was asked for was done: by all replicas, or by as many as the user has stated
-(``--min-replicas``), and that they have ended alike as far as that was judged (divergence.py).
-Not here: when a job is over (leaving.py, forming.py), a job that fails.
+0 means that the job has done what was asked for: all replicas have, or at least as many as the user
+has stated (``--min-replicas``), and no difference between their ends is known (divergence.py). Not
+here: when a job is over (leaving.py, forming.py), a job that fails.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ RANK_0 = "what rank 0 alone does at the end was not done, and files of its may b
 
 
 def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, str]:
-    """Of a job of which some replica has done what was asked for, or of which none has trained.
+    """The outcome of a job in which some replica has done what was asked for, or none has trained.
 
-    A replica that people have drained does not count. Where none has trained, nothing was asked for
-    but that the scripts run. ``if_none_is_absent``: the reason then.
+    A replica that people have drained does not count. If none has trained, the scripts only had to
+    run. ``if_none_is_absent``: the reason if no replica is absent.
     """
     absent, done = state.slots.absent(), state.slots.done()
     none_has_trained = not done and all(x.how == IDLE for x in absent)

@@ -1,6 +1,6 @@
-"""The switch under way, as a record: who takes part, and how far it has come.
+"""The switch under way, as a record: its participants, and its progress.
 
-Not here: what moves it (switching.py).
+Not here: the transitions (switching.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ftrun.core.quorum import Quorum
 
 @dataclass(slots=True)
 class Plan:
-    """The switch under way. ``everyone``: members, newcomers and leavers, who all must agree.
+    """The switch under way. ``everyone``: members, newcomers and leavers, all of which must agree.
 
     ``joining``: the newcomers as they were when it began. ``step``: the proposed one. ``promised``:
-    the step that members have promised, which is later where scripts let members join at some steps
-    only. ``begun``: the last step that a member has begun because of that.
+    the step that members have promised, which is later if scripts let members join only at some
+    steps. ``begun``: the last step that a member has begun because of that.
     """
 
     quorum: Quorum
@@ -34,11 +34,11 @@ class Plan:
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt that answers name."""
+        """The attempt that answers must have."""
         return self.quorum.attempt
 
     def gone(self, living: Replicas) -> list[str]:
-        """The newcomers that do not come after all, or were lost and have been started again."""
+        """The newcomers that will not join: they leave, or were lost and started again."""
         gone = [r for r in self.joining if r.leaving or living.get(r.replica_id) is not r]
         return [replica.replica_id for replica in gone]
 

@@ -1,13 +1,14 @@
-"""Tells workers that set their scripts up who their peers are: ``Present`` → ``Roster``.
+"""Sends workers that set their scripts up the addresses of their peers: ``Present`` → ``Roster``.
 
 A script may exchange values with its peers before its first step, and needs their addresses. While
-nobody trains, the answer waits until all replicas that are to take part are present, or after
-``join_timeout_s`` until enough are. From then on these *take part*, and who comes later waits until
-they train: then it reads what they have exchanged (E1). It does so at once where they have come to
-their first step, and need it to begin. Once there is a quorum its members are the answer, and it
-comes at once, also while its survivors wait for more. A worker that cannot reach a peer asks again,
-because that peer may have been restarted. A restarted lighthouse is asked again too, and the
-question names those that take part.
+no replica trains, the answer waits until all replicas that are to take part are present, or after
+``join_timeout_s`` until enough are. From then on these *take part*, and a later replica waits until
+they train: then it reads what they have exchanged (E1). It is answered at once if those that take
+part have reached their first step and are too few to begin without it.
+
+Once there is a quorum, its members are the answer, and it is sent at once, also while its survivors
+wait for more. A worker that cannot reach a peer asks again, because that peer may have been
+restarted. A restarted lighthouse is asked again too, and the question names those that take part.
 
 Not here: what workers exchange (core/worker/exchange.py); membership, which this does not change.
 """
@@ -26,19 +27,19 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.quorum import Endpoint
 
 ALIKE_WITHIN_S = 1.0
-"""An error of the script's comes to all replicas within this time of the first one's end."""
+"""An error of the script reaches all replicas within this time after the first one's end."""
 
 
 class Presence:
     """The workers that wait for a Roster.
 
-    ``_asking``: incarnations by replica_id, of which a worker has asked since the last answer.
+    ``_asking``: incarnations by replica_id, with a worker that has asked since the last answer.
     ``_part``: the slots that take part in the set-up; none before its first answer. ``_worlds``:
-    incarnations whose process groups are those of all replicas; ``_set_up``: those that were asked
+    incarnations whose process groups span all replicas; ``_set_up``: those that were sent as peers
     of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
-    ``_ending``: incarnations that were asked to begin again, and may ask until they end;
-    ``_on_way``: those that know who trains, and have not joined them. ``is_idle``: all of these
-    have joined and nobody has asked since, so there is nothing to do.
+    ``_ending``: incarnations that were asked to restart, and may still ask until they end;
+    ``_on_way``: those that know which replicas train, and have not joined them. ``is_idle``: all of
+    these are empty, so there is nothing to do.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -54,7 +55,7 @@ class Presence:
         self._on_way: set[tuple[str, str]] = set()
 
     def on_present(self, replica: Replica, rank: int, present: m.Present) -> None:
-        """A worker is here, and asks for its peers."""
+        """A worker is present, and asks for its peers."""
         self.is_idle = False
         if (replica.replica_id, replica.incarnation) in self._ending:
             return
@@ -71,7 +72,7 @@ class Presence:
             self._asked_at = self._state.now
 
     def waits_for(self) -> tuple[str, ...]:
-        """The replicas that an answer still waits for; none if nobody asks."""
+        """The replicas that an answer still waits for; none if no replica asks."""
         if not self._asking or self._state.phase is not Phase.EMPTY:
             return ()
         here = {replica.replica_id for replica in self._here()}
@@ -99,10 +100,11 @@ class Presence:
         self.is_idle = not known and self._gone_at is None
 
     def _begin_again(self) -> None:
-        """A replica has ended before the first step: those that it had process groups with restart.
+        """A replica has ended before the first step: restart those that shared process groups with
+        it.
 
-        They wait in a collective for it, and cannot give it what it was given there. An error that
-        all of them raise is seen first.
+        They wait for it in a collective, and its replacement cannot get the results that it had
+        there. An error that all of them raise is seen first.
         """
         state = self._state
         if state.phase in IN_QUORUM:
@@ -129,7 +131,9 @@ class Presence:
         self._set_up, self._gone_at = {}, None
 
     def _turn_back(self) -> None:
-        """All that trained are lost: a replica on the way to them has no peers in its set-up."""
+        """All that trained are lost: restart replicas on the way to them, whose set-up has no peers
+        left.
+        """
         if self._state.phase is Phase.EMPTY and self._on_way:
             reason = f"{TOGETHER} those that trained, of which none is left"
             for name, incarnation in sorted(self._on_way):
@@ -138,7 +142,7 @@ class Presence:
 
     def _restart(self, name: str, incarnation: str, reason: str) -> None:
         replica = self._state.replicas.find(name, incarnation)
-        if replica is not None and replica.leaving is None:  # else it has come to its end
+        if replica is not None and replica.leaving is None:  # otherwise its script has ended
             replica.present.clear()
             self._asking.pop(name, None)
             self._ending.add((name, incarnation))
@@ -176,7 +180,7 @@ class Presence:
             state.send(sorted(told, key=replica_order), roster)
 
     def _dismiss(self) -> None:
-        """Answer those at once whose replica has left early, as one of their mates has reported."""
+        """Answer the workers of a replica that has left early, as one of them has reported."""
         early = {x.replica_id for x in self._state.slots.absent() if x.how == EARLY}
         asking = sorted(early & self._asking.keys(), key=replica_order)
         if asking:
@@ -197,7 +201,7 @@ class Presence:
     def _roster(self) -> m.Roster | None:
         """The answer; None: not known yet."""
         state = self._state
-        is_rejoining = state.phase is Phase.REJOIN  # survivors may lack this one to go on
+        is_rejoining = state.phase is Phase.REJOIN  # survivors may need this one to continue
         if (state.phase in IN_QUORUM or is_rejoining) and state.live:
             members = (state.replicas.get(name) for name in state.live)
             return self._of(True, [r for r in members if r is not None])
@@ -211,14 +215,14 @@ class Presence:
         if self._need_more(known):
             return self._of(True, known)
         if part and (len(known) == len(part) or (is_late and len(known) >= state.needed)):
-            return self._of(False, known)  # who came later reads what these have exchanged
+            return self._of(False, known)  # a later replica reads what these have exchanged
         if part and not is_late:
             return None
         enough = state.needed if is_late else state.slots.open_count
         return self._of(False, here) if len(here) >= enough else None
 
     def _open_part(self) -> Set[str]:
-        """The slots that take part in the set-up and are not over."""
+        """The slots that take part in the set-up and whose part in the job is not over."""
         if not self._part:
             return self._part
         return frozenset(
@@ -247,7 +251,7 @@ class Presence:
         return tuple(found)
 
     def _need_more(self, known: list[Replica]) -> bool:
-        """Whether those that take part are over with their set-up, and too few to train."""
+        """Whether those that take part have ended their set-up, and are too few to train."""
         has_reported = [replica.is_known(self._state.workers) for replica in known]
         return 0 < len(known) < self._state.needed and all(has_reported)
 

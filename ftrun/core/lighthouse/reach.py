@@ -1,17 +1,17 @@
-"""Finds a node whose power or network has gone, sooner than its heartbeats are missed.
+"""Finds a node without power or network, sooner than its heartbeats are missed.
 
-The kernel of a live machine acknowledges what it is sent, however busy its processes are. So an
-agent that sees a host acknowledge nothing any more reports it. That may be the network between
-these two, so the lighthouse asks the suspected agent itself, and all others with it. It is lost if
-it has not answered after ``probe_s``, at a second look (suspicion.py), while a peer still sees
-nothing of it, and while at least half of all agents have answered: otherwise it may be the
-lighthouse's own network. Without a peer that sends it anything, its heartbeats decide.
+The kernel of a live machine acknowledges packets, however busy its processes are. So an agent
+reports a host that does not acknowledge any more. The cause may be the network between these two,
+so the lighthouse asks the suspected agent, and all others with it. The agent is lost if it has not
+answered after ``probe_s``, at a second check (suspicion.py), while a peer still reports it, and
+while at least half of all agents have answered: otherwise the lighthouse's own network may be down.
+If no peer sends anything to a node, its heartbeats decide.
 
-A takeover waits for members of whose agents nothing has come yet. Such an agent cannot be asked, so
-it has ``attach_s`` to come. The rest is the same, and it counts among all agents. What the takeover
-then knows is only that it need not wait: the member may live, so it is fenced (takeover.py).
+A takeover waits for members whose agents have not sent anything yet. Such an agent cannot be asked,
+so it has ``attach_s`` to attach. The rest is the same, and it counts among all agents. The takeover
+then knows only that it need not wait: the member may live, so it is fenced (takeover.py).
 
-Not here: what agents see (core/agent/peer_watch.py), what a loss means (machine.py).
+Not here: what agents see (core/agent/peer_watch.py), the consequences of a loss (machine.py).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.lighthouse.takeover import Takeover
 
 AGAIN_TIMES = 2.0
-"""One that has answered, and is still reported, is asked again after this many ``probe_s``."""
+"""An agent that has answered, and is still reported, is asked again after this many ``probe_s``."""
 
 
 class Reach:
-    """The agents that peers do not reach. ``due``: when ``gone`` is to be called."""
+    """The agents that peers do not reach. ``due``: when to call ``gone``."""
 
     def __init__(self, state: MembershipState, agents: Agents, takeover: Takeover) -> None:
         self.due: float | None = None
@@ -45,13 +45,13 @@ class Reach:
     def gone(self) -> list[tuple[Agent, str]]:
         """The attached agents that are lost now, each with the reason.
 
-        The takeover gets the names of those that it need not wait for any more.
+        The takeover receives the names of those that it need not wait for any more.
         """
         state, found = self._state, []
         late_s = 0.0 if self.due is None else state.now - self.due
         for agent, witness in self._suspects():
             if agent.agent_id not in self._asked:
-                continue  # it has come after the report
+                continue  # it has attached after the report
             asked_at, check = self._asked[agent.agent_id]
             is_silent = not self._has_answered(agent, asked_at)
             ends = is_silent and check.ends(asked_at, self._time_for(agent), state.now, late_s)
@@ -69,7 +69,7 @@ class Reach:
         return [(agent, cause) for agent, cause in found if not self._is_awaited(agent)]
 
     def _known(self) -> list[Agent]:
-        """The attached agents and, under the names of their stores, those that have to come yet."""
+        """The attached agents, and by their stores' names those that have not attached yet."""
         attached = [agent for agent in self._agents.values() if agent.gone_at is None]
         hosts = {agent.host for agent in attached}
         awaited = self._takeover.awaited().items()
@@ -81,7 +81,7 @@ class Reach:
         return agent.agent_id not in self._agents
 
     def _suspects(self) -> list[tuple[Agent, Agent]]:
-        """Each agent that another one, on another host, does not reach; with that one."""
+        """Each agent that an agent on another host does not reach; with that agent."""
         known = self._known()
         witnesses = {
             host: agent for agent in known for host in agent.silent_peers if host != agent.host
@@ -100,13 +100,13 @@ class Reach:
         return agent.last_message_at > asked_at
 
     def _is_in_touch(self, since: float) -> bool:
-        """Whether half of the agents have sent something since then, so that we are not cut off."""
+        """Whether half of the agents have sent something since: the lighthouse is not cut off."""
         known = self._known()
         heard = sum(agent.last_message_at > since for agent in known)
         return 2 * heard >= len(known)
 
     def _plan(self) -> None:
-        """Ask those that are suspected now; forget those that no longer are."""
+        """Ask agents that are suspected now; drop those that no longer are."""
         known, suspects = self._asked, [agent for agent, _ in self._suspects()]
         names, unreached = {agent.agent_id for agent in suspects}, self._takeover.unreached
         for store in unreached.keys() - names:

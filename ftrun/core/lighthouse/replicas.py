@@ -22,20 +22,19 @@ class Replica:
     """One living incarnation and the newest report of each of its workers.
 
     ``reports`` by group_rank; ``present``: the endpoints of workers that have sent Present.
-    ``leaving``: why it leaves, once its workers have reported that.
-    ``left``: the group_ranks that have. ``has_ended``: its processes are gone, with exit code
-    0. ``was_interrupted``: it was sent an Interrupt of the quorum that it came to us with.
-    ``state_at_join``: what it held when it joined the quorum as one that has to heal. ``target``:
-    its address in messages to its agent. ``paused_at``: since when it is in an announced pause.
-    ``heals``: it has joined a quorum whose state it does not hold yet. ``awaits_switch``: it is to
-    join by a switch that is not complete. ``is_overtaken``: it has joined a quorum, that came to
-    stand, or it healed, since its last Progress. ``has_healed``: it came to a job that trained.
-    ``joined_at``: when it came into its first quorum; 0.0: before this lighthouse began.
-    ``waits_since``: since when it waits in a collective of the script's own.
-    ``is_anew``: its script has shut a Manager down and made this one. ``mends``: a worker of it is
-    being replaced.
-    ``begun``: the last attempt whose first step its main thread has begun. ``facts``: what its
-    agent has measured of each worker, by group_rank, with the time of the measurement.
+    ``leaving``: why it leaves, once its workers have reported that. ``left``: the group_ranks that
+    have. ``has_ended``: its processes are gone, with exit code 0. ``was_interrupted``: it was sent
+    an Interrupt for the quorum that it reported when it came. ``state_at_join``: its state when it
+    joined the quorum as one that must heal. ``target``: its address in messages to its agent.
+    ``paused_at``: since when it is in an announced pause. ``heals``: it has joined a quorum whose
+    state it does not hold yet. ``awaits_switch``: it is to join by a switch that is not complete.
+    ``is_overtaken``: since its last Progress it has healed, or has joined a quorum that is in
+    force. ``has_healed``: it joined a job that trained. ``joined_at``: when it joined its first
+    quorum; 0.0: before this lighthouse began. ``waits_since``: since when it waits in a collective
+    of the script. ``is_anew``: its script has shut a Manager down and made this one. ``mends``: a
+    worker of it is being replaced. ``begun``: the last attempt whose first step its main thread has
+    begun. ``facts``: what its agent has measured of each worker, by group_rank, with the time of
+    the measurement.
     """
 
     replica_id: str
@@ -91,7 +90,7 @@ class Replica:
             self.is_overtaken = True
 
     def has_not_healed(self) -> bool:
-        """Whether it has to heal and has not yet: its state is not of its quorum's history (Q3)."""
+        """Whether it must heal and has not yet: its state is not of its quorum's history (Q3)."""
         reports = self.reports.values()
         if any(report.healing for report in reports):
             return True
@@ -105,8 +104,8 @@ class Replica:
 class Replicas(dict[str, Replica]):
     """The living replicas by slot.
 
-    ``ready``: those that are not in the quorum, are known in full and free to join one.
-    ``changed``: the state's, to which slots are added that got or lost an incarnation.
+    ``ready``: those that are not in the quorum, are known in full and can join one. ``changed``:
+    the state's set; slots that got or lost an incarnation are added to it.
     """
 
     def __init__(self, changed: set[str]) -> None:

@@ -1,12 +1,11 @@
 """The incarnations that run on the agents: how they begin, die and end, as agents report it.
 
 Rules:
-- A Hello is the whole truth about what an agent runs: an incarnation that it does not name has
-  ended.
+- A Hello is complete: an incarnation of the agent's that it does not name has ended.
 - A slot has one owner: an agent that starts another agent's slot is sent AssignSlots, by which it
   stops it.
 
-Not here: streams and heartbeats (machine.py), what follows for the quorum (membership.py).
+Not here: streams and heartbeats (machine.py), the consequences for the quorum (membership.py).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Running:
         self._common_error = CommonError(state)
 
     def take_hello(self, agent: Agent, hello: m.Hello) -> None:
-        """Note what the agent runs and what has ended; then send it its slots."""
+        """Note the agent's replicas and those that have ended; then send it its slots."""
         state = self._state
         is_of_old = bool(hello.running or hello.dead or hello.finished)
         is_of_old = is_of_old or self._has_known_another(hello)
@@ -87,7 +86,7 @@ class Running:
         self._membership.losses.lose(known, is_dead=True)
 
     def _start(self, agent: Agent, running: m.RunningReplica) -> Replica | None:
-        """Add an incarnation that the agent runs; None if it may not run it, or it is known."""
+        """Add an incarnation that the agent runs. None if it may not run it, or it is known."""
         state, name = self._state, running.replica_id
         if name not in state.slots:
             return None
@@ -108,7 +107,7 @@ class Running:
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         state.replicas.add(replica)
         slot.last = running.incarnation
-        if running.has_left:  # it trains no more, but its slot is not free until it has ended
+        if running.has_left:  # it trains no more, but its slot is not free until it ends
             replica.leaving, slot.dead = m.LeaveReason.DRAINED, running.incarnation
             state.departed.died(name, running.incarnation)
             return None
@@ -143,7 +142,7 @@ class Running:
             self._state.slots[name].restart_at = None
             self._state.slots[name].is_back()
             if agent.assigned is not None and name not in agent.assigned:
-                self._assignment.send_slots(agent)  # it stops it: we have crossed on the way
+                self._assignment.send_slots(agent)  # it stops it: the two messages have crossed
         elif name not in self._state.slots.of(agent.agent_id):
             self._assignment.send_slots(agent)
 
@@ -168,9 +167,11 @@ class Running:
             self._judge_start(lost.start_failure)
 
     def _judge_start(self, failure: m.StartFailure) -> None:
-        """End a job that never got going, if its script is to blame: once, not after all restarts.
+        """End a job that never began to train, if its script is to blame: at once, without
+        restarts.
 
-        A wrong usage is wrong everywhere; any other failure, if it is the same in all replicas.
+        A usage error is to blame in any replica; any other failure, if it is the same in all
+        replicas.
         """
         state = self._state
         if state.step_max > 0 or state.outcome is not None or state.slots.finished():
@@ -204,7 +205,7 @@ class Running:
         self._membership.leaving.ended(name, finished.incarnation)
 
     def _note_absence(self, slot: Slot, finished: m.ReplicaFinished) -> None:
-        """Its script has ended well, and has not done what its peers do; it may be asked again."""
+        """Its script has ended well, but without what its peers do. It may be started again."""
         if slot.absence is not None:
             return
         name = slot.replica_id
@@ -214,7 +215,7 @@ class Running:
             self._state.slots.go_without(Absence(name, self._state.step_max, UNTRAINED, IDLE))
 
     def _others_train(self, name: str) -> bool:
-        """Whether some other replica trains, and has not come to the end of its script."""
+        """Whether some other replica trains, and is not at the end of its script."""
         state = self._state
         others = [state.replicas.get(other) for other in state.live if other != name]
         return any(

@@ -1,11 +1,11 @@
 """Sets a node aside when replicas keep dying on it and other nodes can take its slots.
 
-A node's failures are counted while nothing that it runs makes progress, and for ``WINDOW_S`` at
-most. With ``FAILURES_MAX`` of them, or once when its own ``--health-check`` fails or a replica's
-parameters were corrupted on it (divergence.py), it gets no more slots, and each of its slots whose
-replica is dead goes to another node. That node must have room, and must have had no failure itself:
-an error that is in the script would only move on. Where there is none, nothing changes: the agent
-goes on with its restarts, and the lighthouse reports it.
+A node's failures are counted while none of its replicas makes progress, and for ``WINDOW_S`` at
+most. The node is set aside after ``FAILURES_MAX`` of them, or at once when its ``--health-check``
+fails or a replica's parameters were corrupted on it (divergence.py). It then gets no more slots,
+and each of its slots whose replica is dead goes to another node. That node must have room, and must
+have had no failure: an error of the script would only move on. If there is no such node, nothing
+changes: the agent keeps restarting, and the lighthouse reports it.
 
 A node that was set aside comes back as a new agent, or when a slot is free and no other node is
 left. Not here: restarts on the same node (core/agent/restarts.py), slots of agents that leave
@@ -40,7 +40,7 @@ class SetAside:
         self._assignment = assignment
 
     def failed(self, agent: Agent, evidence: FailureEvidence) -> None:
-        """A replica of this agent has failed, or its node is not well."""
+        """A replica of this agent has failed, or its node is unhealthy."""
         found = {worker.kind for worker in evidence.workers}
         is_final = evidence.verdict in kinds.ENDING_VERDICTS
         if self._state.phase is Phase.ENDED or is_final or found <= kinds.CONSEQUENCES:
@@ -94,7 +94,7 @@ class SetAside:
         state.outbox.notice("aside", moved, sentence(text))
 
     def _is_free(self, replica_id: str) -> bool:
-        """Whether no process of the slot lives: one that does not count any more may (Q4)."""
+        """Whether no process of the slot lives, of any incarnation (Q4)."""
         state = self._state
         return state.replicas.get(replica_id) is None and state.slots[replica_id].nothing_runs
 

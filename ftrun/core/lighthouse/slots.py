@@ -1,8 +1,8 @@
-"""The table of slots: the job's replica ids, shared out among the agents.
+"""The table of slots: the job's replica ids, assigned to the agents.
 
-A slot belongs to at most one agent at a time. It is handed on when that agent is gone, or when its
-replica has left in order and has ended. Not here: what runs in the slots (replicas.py), when a
-slot is to be handed on (assignment.py).
+A slot belongs to at most one agent at a time. It is reassigned when that agent is gone, or when its
+replica has left in order and has ended. Not here: the replicas in the slots (replicas.py), when a
+slot is reassigned (assignment.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ftrun.core.messages import StartFailure
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A slot that one agent gives to another, to even the load."""
+    """A slot that moves from one agent to another, to rebalance the load."""
 
     replica_id: str
     from_agent: str
@@ -34,10 +34,11 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """A replica that the job goes on without, or has ended without.
+    """A replica without which the job continues, or has ended.
 
-    ``step``: the job's when it went. ``why``: for people. ``how``: GIVEN_UP; or, with exit code 0,
-    EARLY: it has left the training loop while others train on; IDLE: before its first step.
+    ``step``: the job's step when the replica left. ``why``: for people. ``how``: GIVEN_UP; or, with
+    exit code 0, EARLY: it has left the training loop while others train; IDLE: it has ended before
+    its first step.
     """
 
     replica_id: str
@@ -57,14 +58,14 @@ class Slot:
 
     ``agent_id``: "" if it is free. ``is_finished``: its script has ended well, and nothing runs in
     it any more. ``moves_to``: the agent that gets it once its replica has left; ``has_left``: the
-    replica has left, and its processes end. ``was_drained``: free since an agent or the replica
-    left. ``is_withdrawn``: people have drained it, or the job goes on without it, and nobody gets
-    it until they ask. ``absence``: why the job goes on without it; None: it does not.
-    ``given_up_at``: the agents that have given it up. ``dead``: the last incarnation that has
-    certainly ended. ``last``: the incarnation that was started last; ``ended``: the last one whose
-    workers had all ended when its agent reported its failure. ``restarts``: as its agent counts
-    them. ``restart_at``: when its agent starts it again, while it waits for that.
-    ``start_failure``: how its script has failed, if it has not come to its first step since.
+    replica has left, and its processes are ending. ``was_drained``: free since an agent or the
+    replica left. ``is_withdrawn``: people have drained it, or the job continues without it; it is
+    not assigned until people ask for it. ``absence``: why the job continues without it; None: it
+    does not. ``given_up_at``: the agents that have given it up. ``dead``: the last incarnation that
+    has certainly ended. ``last``: the incarnation that was started last; ``ended``: the last one
+    whose workers had all ended when its agent reported its failure. ``restarts``: the count of its
+    agent. ``restart_at``: when its agent starts it again, while it waits for that.
+    ``start_failure``: how its script has failed, if it has not reached its first step since.
     ``restarts_left``: of its budget when it was started last; None: not known. ``has_trained``: it
     has committed a step.
     """
@@ -89,7 +90,7 @@ class Slot:
 
     @property
     def nothing_runs(self) -> bool:
-        """Whether all workers of what ran in it last are known to have ended, after a failure."""
+        """Whether all workers of its last incarnation are known to have ended, after a failure."""
         return self.ended != "" and self.last in ("", self.ended)
 
     @property
@@ -102,7 +103,7 @@ class Slot:
         return "" if self.is_finished or has_gone else self.agent_id
 
     def is_back(self) -> None:
-        """It is started again: what had left early has failed in the end."""
+        """It is started again: the incarnation that had left early has failed in the end."""
         if self.absence is not None and self.absence.how != GIVEN_UP:
             self.absence = None
 
@@ -115,9 +116,9 @@ class Slot:
 class SlotTable(dict[str, Slot]):
     """The slots "0".."N-1" of a job, in order.
 
-    ``open_count``: how many are still to train. ``free_count``: how many of these belong to nobody.
-    ``withdrawn``: those that people have drained, in order. ``changed``: the state's, to which
-    slots are added that are given, freed or ended.
+    ``open_count``: the number of slots that must still train. ``free_count``: the number of these
+    that have no agent. ``withdrawn``: the drained ones, in order. ``changed``: the state's set;
+    slots that are assigned, freed or ended are added to it.
     """
 
     def __init__(self, count: int, changed: set[str]) -> None:
@@ -129,7 +130,10 @@ class SlotTable(dict[str, Slot]):
         changed.update(self)
 
     def finish(self, replica_id: str) -> bool:
-        """The slot's part is over; False if it was so before, or the job has no such slot."""
+        """The slot's part is over.
+
+        Returns False if it was so before, or the job has no such slot.
+        """
         slot = self.get(replica_id)
         if slot is None or slot.is_finished:
             return False
@@ -140,7 +144,7 @@ class SlotTable(dict[str, Slot]):
         return True
 
     def withdraw(self, replica_id: str) -> None:
-        """Nobody gets the slot from now on; the agent that has it keeps it until it is freed."""
+        """Do not assign the slot from now on. Its agent keeps it until it is freed."""
         slot = self.get(replica_id)
         if slot is not None and slot.is_open:
             self._count(slot, -1)
@@ -149,7 +153,7 @@ class SlotTable(dict[str, Slot]):
             self.withdrawn += (replica_id,)
 
     def go_without(self, absence: Absence) -> None:
-        """The job goes on without this replica: its slot is withdrawn, or finishes by itself."""
+        """The job continues without this replica: its slot is withdrawn, or finishes by itself."""
         slot = self.get(absence.replica_id)
         if slot is not None:
             slot.absence = absence
@@ -157,11 +161,11 @@ class SlotTable(dict[str, Slot]):
             self.withdraw(absence.replica_id)
 
     def done(self) -> int:
-        """How many slots have ended well, after they had done what was asked for."""
+        """The number of slots that have ended well, after they had done what was asked for."""
         return sum(slot.is_finished and slot.absence is None for slot in self.values())
 
     def absent(self) -> tuple[Absence, ...]:
-        """The replicas without which the job goes on, in order."""
+        """The replicas without which the job continues, in order."""
         return tuple(slot.absence for slot in self.values() if slot.absence is not None)
 
     def restore(self, replica_id: str) -> None:
@@ -185,7 +189,7 @@ class SlotTable(dict[str, Slot]):
         return tuple(slot.replica_id for slot in self.values() if slot.is_finished)
 
     def give(self, replica_id: str, agent_id: str) -> None:
-        """The slot is this agent's from now on; nobody's if that is ""."""
+        """Assign the slot to this agent; "": to none."""
         slot = self[replica_id]
         if slot.is_open:
             self.free_count += (not agent_id) - (not slot.agent_id)
@@ -194,11 +198,11 @@ class SlotTable(dict[str, Slot]):
         self.changed.add(replica_id)
 
     def of(self, agent_id: str) -> tuple[str, ...]:
-        """The slots that an agent is to run, in order."""
+        """The slots that an agent must run, in order."""
         return tuple(slot.replica_id for slot in self.values() if slot.runs_at == agent_id)
 
     def by_agent(self) -> dict[str, list[str]]:
-        """The slots to run, in order, by agent; agents without slots are left out."""
+        """The slots to run, in order, by agent; without agents that have no slots."""
         slots: dict[str, list[str]] = {}
         for slot in self.values():
             if slot.runs_at:
@@ -222,9 +226,10 @@ class SlotTable(dict[str, Slot]):
         self.hand_out(capacities)
 
     def hand_out(self, capacities: Mapping[str, int], spare: int = 0) -> set[str]:
-        """Give free slots, one by one, to the agent with the most room; returns the receivers.
+        """Assign free slots, one by one, to the agent with the most room; returns these agents.
 
-        ``spare``: how many agents stand by for this; then any that does comes first.
+        ``spare``: the number of agents that stand by for this. If it is not 0, agents without slots
+        come first.
         """
         room = self._room(capacities)
         idle = {name for name, left in room.items() if spare and left == capacities[name]}
@@ -239,11 +244,11 @@ class SlotTable(dict[str, Slot]):
         return changed
 
     def uneven(self, capacities: Mapping[str, int], spare: int = 0) -> Move | None:
-        """The move that evens the load: from the agent with most slots to the one with fewest.
+        """The move that rebalances the load: from the agent with most slots to the one with fewest.
 
         None unless the loads differ by two or more and the receiver has room. The highest slot
-        goes. One that stands by gets none while the others have no more than they would have
-        without the last ``spare`` agents.
+        moves. A standby agent gets none while the others have no more than they would have without
+        the last ``spare`` agents.
         """
         room = self._room(capacities)
         loads = {agent_id: capacities[agent_id] - left for agent_id, left in room.items()}

@@ -37,7 +37,7 @@ INCIDENTS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The sources of a picture.
+    """The sources of a status.
 
     ``wait``: the wait that holds the job up, if any. ``hung``: the replica that is about to be
     replaced, because the others wait for it.
@@ -199,7 +199,7 @@ def _restart_in_s(slot: Slot, replica: Replica | None, now: float) -> float | No
 
 
 def _scalars_of_job(state: MembershipState) -> dict[str, float | None]:
-    """Those of the first live member that has any."""
+    """The scalars of the first live member that has any."""
     for name in sorted(state.live, key=replica_order):
         progress = state.replicas[name].progress
         if progress is not None and progress.scalars:
@@ -251,14 +251,14 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
 
 
 def _rate(counted: s.RateStatus, apart: Sequence[m.Progress]) -> s.RateStatus:
-    """Of a group without a Manager its agent has measured a step."""
+    """The job's rate. For a group without a Manager, its agent has measured a step."""
     times = [x.step_s for x in apart if x.step_s]
     now = round(1 / max(times), 4) if times else counted["now"]
     return {"now": now, "run": counted["run"]}
 
 
 def _recovery(apart: Sequence[m.Progress]) -> s.RecoveryStatus | None:
-    """Of the group that would lose most."""
+    """The recovery of the group that would lose most."""
     told = [x for x in apart if x.worker_lost and x.node_lost and x.job_lost]
     if not told:
         return None

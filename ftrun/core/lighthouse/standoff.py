@@ -1,23 +1,24 @@
 """Finds members that wait for each other for good: some in a reduction, some in a collective.
 
-The script's own collectives are those of all its ranks. If one replica has left its loop for an
-``all_reduce`` behind it, and another one begins a further step there, neither comes to the other:
-an operation that times out is begun again in both. So if all members wait, in a reduction or a
-collective, and there are some of each, nothing goes on by itself. That is a standoff if it lasts
-for the longest of the members' limits of a standstill in a step (standstill.py), without the time
-that an evaluation may take: nobody computes.
+All ranks take part in the script's own collectives. If one replica has left its loop for an
+``all_reduce`` behind it, and another one begins a further step there, neither reaches the other: an
+operation that times out is begun again in both. So if all members wait, some in a reduction and
+some in a collective, nothing changes by itself. That is a standoff if it lasts for the longest of
+the members' standstill limits in a step (standstill.py), without the time that an evaluation may
+take: no member computes.
 
 Between two tries of an operation a member reports another activity for some seconds. That does not
 end a standoff: it has the same members at the same steps, and a worker counts the wait in one
-collective over all tries. Whoever goes on meanwhile reports another step, or another collective.
+collective over all tries. A member that makes progress meanwhile reports another step, or another
+collective.
 
-A newcomer has made the difference, by a value that did not heal. So the side of which all members
-joined after the first one of the other side is given up, and is started again within its budget;
-the others go on without it. If both sides have members that joined at one time, it is not known
-whose place is right, and no other try would end otherwise: the job ends with both places.
+A newcomer has caused the difference, by a value that did not heal. So the side whose members all
+joined after the first one of the other side is given up, and is restarted within its budget; the
+others continue without it. If both sides have members that joined at one time, it is unknown which
+place is right, and another try would end in the same way: the job ends, and reports both places.
 
-Not here: a member that all others wait for, and that does not wait itself (standstill.py); what
-follows for those that are given up (losses.py).
+Not here: a member that all others wait for, and that does not wait itself (standstill.py); the
+consequences for those that are given up (losses.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _Key = frozenset[tuple[str, str, int, int, bool]]
 
 @dataclass(frozen=True, slots=True)
 class FoundStandoff:
-    """``given_up``: the members that are wrong; none: they are not known, and the job ends."""
+    """A standoff that has lasted for its limit.
+
+    ``given_up``: the members that are wrong. Empty: that is unknown, and the job ends.
+    """
 
     given_up: tuple[str, ...]
     cause: str
@@ -54,7 +58,7 @@ class _Sides:
     calls: tuple[Replica, ...]
 
     def key(self) -> _Key:
-        """Changes if one of them goes on."""
+        """A key that changes if one of the members makes progress."""
         sides = (self.steps, False), (self.calls, True)
         return frozenset(
             (x.replica_id, x.incarnation, x.progress.step, x.progress.beats, is_call)
@@ -64,7 +68,7 @@ class _Sides:
         )
 
     def wrong(self) -> tuple[Replica, ...]:
-        """The side whose members have all joined after the first of the other one."""
+        """The side whose members have all joined after the first of the other side."""
         steps_at, calls_at = (min(x.joined_at for x in side) for side in (self.steps, self.calls))
         if steps_at == calls_at:
             return ()
@@ -82,7 +86,7 @@ class _Suspicion:
 
 
 class Standoff:
-    """``find`` names the members that are given up."""
+    """Watches for a standoff. ``find`` returns the members that are given up."""
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
@@ -90,7 +94,7 @@ class Standoff:
         self._is_seen = False
 
     def find(self) -> FoundStandoff | None:
-        """The end of a standoff that has lasted; None: there is no standoff."""
+        """The standoff, if it has lasted for its limit; None: there is none."""
         state = self._state
         sides = self._sides()
         was_seen, self._is_seen = self._is_seen, sides is not None
@@ -122,7 +126,7 @@ class Standoff:
         return known
 
     def _sides(self) -> _Sides | None:
-        """The places where replicas wait; None: one does not wait, or all are of one kind."""
+        """The places where members wait; None: one does not wait, or all are of one kind."""
         state = self._state
         if not state.stalled or state.phase not in TRAINING:
             return None

@@ -1,11 +1,11 @@
 """Finds the member whose loop stands still, because all other members wait for it.
 
-Such a worker's link thread answers everything, so it is not silent (core/agent/hang_watch.py). But
-a member that waits in a reduction reports that. One that heals waits as well, until some donor has
-begun the quorum's first step; so does one without a quorum, while replicas are to join or leave at
-a step to which the last member does not come. While one that is to leave has not, nobody can join:
-those that train on without it wait too. If all others wait, the last one is waited for, and its
-loop stands still if it has gone on with nothing for the limit:
+Such a worker's link thread still answers, so the worker is not silent (core/agent/hang_watch.py).
+But a member that waits in a reduction reports that. A member that heals waits as well, until some
+donor has begun the quorum's first step. So does one without a quorum, while replicas are to join or
+leave at a step that the last member does not reach. Until a departing replica has left, no replica
+can join, so it counts as waited for although the others keep training. If all others wait, the last
+one is waited for, and its loop stands still if it has made no progress for the limit:
 
 - in a step: ``--hang-timeout``, or ``FACTOR`` times its own usual step, or twice its longest one,
   whichever is the longest;
@@ -13,14 +13,14 @@ loop stands still if it has gone on with nothing for the limit:
 - before it has timed ``STEPS_MIN`` steps (the first ones compile): ``FIRST_TIMES`` the option.
 
 A worker times its steps itself and reports them, so the limit depends neither on the heartbeats
-that came by, nor on the life of a lighthouse. It counts over quorums: members that give an
-operation up and repeat the step still wait for the same replica. A member is never found that
+that arrived, nor on the life of a lighthouse. It counts over quorums: members that give an
+operation up and repeat the step still wait for the same replica. A member is never found if it
 heals, has announced a pause (``ftrun.paused``), has left, or reports a new step or heartbeat within
-the limit. One that is asked to leave, and does not come to its boundary, is found like any other.
+the limit. One that is asked to leave, and does not reach its boundary, is found like any other.
 
-A lighthouse that was paused itself finds old waits. So a second look decides (suspicion.py).
-Not here: what follows (losses.py), a loop that nobody waits for (core/agent/loop_watch.py), members
-that wait for each other at unlike places (standoff.py).
+A lighthouse that was paused itself finds old waits. So a second check decides (suspicion.py). Not
+here: the consequences (losses.py), a loop that no member waits for (core/agent/loop_watch.py),
+members that wait for each other at different places (standoff.py).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ FACTOR = 10.0
 OUTSIDE_TIMES = 10.0
 FIRST_TIMES = 10.0
 FOUND_IN = frozenset({Activity.STEP, Activity.OUTSIDE})
-"""The activities of a loop that should go on by itself."""
+"""The activities of a loop that should make progress by itself."""
 SAME_STEP = FOUND_IN | {Activity.QUORUM, Activity.COLLECTIVE}
-"""Between two tries of a step a worker is in no quorum: that does not end a standstill."""
+"""Between two tries of a step a worker is in no quorum: this does not end a standstill."""
 SWITCHING = frozenset({Phase.PROPOSE, Phase.SWITCH})
 TRAINING = frozenset({Phase.STEADY, Phase.PREPARE}) | SWITCHING
 
@@ -57,18 +57,18 @@ class _Suspect:
     check: SilenceCheck = field(default_factory=SilenceCheck)
 
     def is_same(self, replica: Replica, progress: Progress) -> bool:
-        """Whether the replica has gone on with nothing since it was suspected."""
+        """Whether the replica has made no progress since it was suspected."""
         now = (replica.incarnation, progress.step, progress.beats)
         return now == (self.incarnation, self.step, self.beats)
 
 
 class Standstill:
-    """``find`` names the replica to be replaced, with the cause."""
+    """Watches for a standstill. ``find`` returns the replica to replace, with the cause."""
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state
-        self._suspects: dict[str, _Suspect] = {}  # several in turn: reports cross on the way
-        self._moved_at = 0.0  # when a suspect last went on: its peers may not know that yet
+        self._suspects: dict[str, _Suspect] = {}  # several in turn, because reports may cross
+        self._moved_at = 0.0  # when a suspect last made progress, perhaps unknown to its peers
 
     def find(self) -> tuple[str, str] | None:
         """The replica whose loop stands still, and the cause; None if none is found."""
@@ -100,7 +100,7 @@ class Standstill:
         return replica_id if now - suspect.since >= limit_s / 2 else None
 
     def next_deadline(self) -> float | None:
-        """When to look again; None: nobody is suspected."""
+        """When to check again; None: no replica is suspected."""
         found = self._suspected()
         if found is None:
             return None
@@ -131,7 +131,7 @@ class Standstill:
         state, phase = self._state, member.progress.phase if member.progress else None
         attempt = state.quorum.attempt if state.quorum is not None else None
         if state.phase is Phase.SWITCH and member.begun == attempt:
-            return True  # it trains under the next quorum, and nobody can join meanwhile
+            return True  # it trains under the next quorum, and no replica can join meanwhile
         if phase is Activity.QUORUM:
             return state.phase in SWITCHING and not member.is_overtaken
         return phase is Activity.HEALING and not self._has_donor()
@@ -144,7 +144,7 @@ class Standstill:
         return any(donor is not None and donor.begun == quorum.attempt for donor in donors)
 
     def _waited_for(self) -> Replica | None:
-        """The only member that all others wait for, if its loop should go on by itself."""
+        """The only member that all others wait for, if its loop should make progress by itself."""
         replica = self.lone_busy() if self._state.phase in TRAINING else None
         if replica is None or replica.progress is None:
             return None

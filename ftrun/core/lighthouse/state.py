@@ -34,7 +34,7 @@ NO_SPEC = JobSpec(
     heartbeat_timeout_s=0.0,
     isolation_limit_s=0.0,
 )
-"""Stands in until the first agent brings the job's."""
+"""A stand-in for the job's settings, until the first agent brings them."""
 
 LARGE_MEMBERS = 1000
 LARGE_MEMBER_S = 0.005
@@ -44,29 +44,30 @@ LARGE_MEMBER_S = 0.005
 class MembershipState:
     """The lighthouse's memory of the membership.
 
-    ``quorum``: in force or being built; in FENCE the last one. ``quorum_since``: when it came, or
-    when this lighthouse began. ``prior``: during SWITCH the one before it. ``live``: the members of
-    both that have not been removed. ``latecomers``: replicas whose set-up waits until the others
-    train (presence.py). ``drains``: replicas that have been asked to leave at a boundary.
-    ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``: the
-    highest step that a member is known to have come to. ``compared``: the lineage of the state at
-    which all members were judged by the ends of their scripts; ``unlike``: how they are not alike
-    there, as the end of a sentence; "": they are, as far as anybody can tell (divergence.py).
-    ``groups_placed``: as in Hello, the most that any agent has reported.
-    ``contributors_min``: without so many the job's scripts commit nothing, by their Reports.
-    ``stalled``: members that wait for peers, and since when. ``too_few``: members that repeat their
-    step because too few contribute to it, and since when. ``reassigned``: agents that have not been
-    sent their changed slots. ``ended_at``: when the job ended; None: not yet, or under an earlier
-    lighthouse. ``agents_seen``: the most agents that were attached at once. ``changing_since``:
-    when the change of membership began that is under way.
+    ``quorum``: in force or being built; in FENCE the last one. ``quorum_since``: when it was
+    installed, or when this lighthouse began. ``prior``: during SWITCH the one before it. ``live``:
+    the members of both that have not been removed. ``latecomers``: replicas whose set-up waits
+    until the others train (presence.py). ``drains``: replicas that have been asked to leave at a
+    boundary. ``interrupt``: the attempt that survivors must have given up in REJOIN. ``step_max``:
+    the highest step that a member is known to have reached. ``compared``: the lineage of the state
+    at which all members were judged by the ends of their scripts; ``unlike``: how they differ
+    there, as the end of a sentence; "": no difference is known (divergence.py). ``groups_placed``:
+    as in Hello, the most that any agent has reported. ``contributors_min``: with fewer contributors
+    the job's scripts commit nothing, by their Reports. ``stalled``: members that wait for peers,
+    and since when. ``too_few``: members that repeat their step because too few contribute to it,
+    and since when. ``reassigned``: agents that have not been sent their changed slots.
+    ``ended_at``: when the job ended; None: not yet, or under an earlier lighthouse.
+    ``agents_seen``: the most agents that were attached at once. ``changing_since``: when the change
+    of membership under way began.
 
     For the books, which receive it (telling.py): ``facts``: what has happened; ``changed``: the
-    slots of which something has changed; ``told``: how the job stood.
+    slots of which something has changed; ``told``: the job's phase, step and quorum that were sent
+    last.
 
     Handlers note what has happened, and the rules decide once, when all of an event is noted.
-    ``removed``: members that were removed in this event; ``failure``: why the attempt cannot go on,
-    if nobody was lost; ``replacements``: replicas to be killed and restarted; ``is_dirty``:
-    something happened that may end a wait or the job.
+    ``removed``: members that were removed in this event; ``failure``: why the attempt cannot
+    continue, if no member was lost; ``replacements``: replicas to be killed and restarted;
+    ``is_dirty``: something happened that may end a wait or the job.
     """
 
     def __init__(self, settings: LighthouseSettings, journal: JournalState, now: float) -> None:
@@ -129,7 +130,7 @@ class MembershipState:
 
     @property
     def nodes(self) -> int:
-        """How many agents are to come at first."""
+        """How many agents the job waits for at first."""
         return min(self.spec.nodes, self.groups_placed or self.spec.nodes)
 
     @property
@@ -143,7 +144,7 @@ class MembershipState:
         return max(self.spec.min_replicas, self.contributors_min)
 
     def enter(self, phase: Phase) -> None:
-        """Change the phase; the new one waits for nobody until answers are expected."""
+        """Change the phase. The new phase waits for no answer until ``expect`` is called."""
         assert phase in TRANSITIONS[self.phase], f"{self.phase} → {phase}"
         self._keeps_spec = True
         self.phase = phase
@@ -153,7 +154,7 @@ class MembershipState:
         self.waiting.clear()
 
     def expect(self, replica_ids: Iterable[str], timeout_s: float) -> None:
-        """Wait for answers of all workers of these replicas, for this long at most."""
+        """Wait for answers of all workers of these replicas, for ``timeout_s`` at most."""
         until = self.now + self.timeout_for(timeout_s, len(self.live))
         self.waiting.expect(replica_ids, self.workers, until)
 
@@ -174,7 +175,7 @@ class MembershipState:
         self.is_dirty = True
 
     def readmit(self, replica_ids: Collection[str]) -> None:
-        """Members that were removed are back: they count as survivors again."""
+        """Removed members are back: they count as survivors again."""
         for name in replica_ids:
             self.departed.release(name, self.replicas[name].incarnation)
         self.live |= set(replica_ids)
@@ -256,7 +257,7 @@ class MembershipState:
             self.is_dirty |= replica.is_known(self.workers)
 
     def note_too_few(self, replica_id: str, since: float) -> None:
-        """A member repeats its step, since then, because too few contribute to it."""
+        """A member repeats its step, since then, because too few replicas contribute to it."""
         if replica_id not in self.too_few:
             self.too_few[replica_id] = since
             self.is_dirty = True
@@ -302,7 +303,8 @@ class MembershipState:
 
     @property
     def silence_s(self) -> float:
-        """How long an agent must be silent before its replicas are fenced: they train no more.
+        """How long an agent must be silent before its replicas are fenced: they cannot train any
+        more.
 
         By the isolation limit their lease is over, which they count from when they asked for it.
         The heartbeat timeout is a margin for clocks that run at different speeds.
@@ -310,17 +312,17 @@ class MembershipState:
         return self.spec.isolation_limit_s + self.spec.heartbeat_timeout_s
 
     def close_quorum(self, quorum: Quorum) -> None:
-        """``quorum`` is issued: whatever its predecessor's members do does not count any more."""
+        """``quorum`` is issued: what its predecessor's members do has no effect any more."""
         self.departed.close_quorum(quorum.members, self.now - self.silence_s)
 
     def remove_member(self, replica: Replica, cause: str, *, is_dead: bool) -> None:
-        """Take a member out of the quorum, which cannot go on without it."""
+        """Take a member out of the quorum, which cannot continue without it."""
         self.retire(replica, is_dead=is_dead)
         if self.phase in IN_QUORUM:
             self.removed.append(Loss(replica.replica_id, replica.incarnation, cause))
 
     def replace(self, replica_ids: Iterable[str], cause: str) -> None:
-        """These replicas are useless as they are: have their agents kill and restart them."""
+        """Have the agents of these replicas kill and restart them, because they cannot continue."""
         found = (self.replicas.get(name) for name in sorted(replica_ids, key=replica_order))
         self.replacements += [Loss(r.replica_id, r.incarnation, cause) for r in found if r]
 
@@ -328,7 +330,7 @@ class MembershipState:
         """The job is complete or has failed: inform all agents. A failed job leaves no quorum."""
         self.end_change(None, reason)
         self.enter(Phase.ENDED)
-        self.removed, self.replacements = [], []  # nothing follows from them any more
+        self.removed, self.replacements = [], []  # they have no consequences any more
         if exit_code:
             self.install(None, self.live)
         self.outcome = EndJob(exit_code, reason, kind)
@@ -338,7 +340,7 @@ class MembershipState:
         self.outbox.to_all(self.outcome)
 
     def account_for(self, account: JobAccount) -> None:
-        """The uses of the job's time, which ends in this event: its agents receive them."""
+        """The job ends in this event: add the account of its time, which its agents receive."""
         assert self.outcome is not None
         former, self.outcome = self.outcome, replace(self.outcome, account=account)
         self.outbox.swap(former, self.outcome)

@@ -1,8 +1,8 @@
 """The types of the status that ``/status`` serves and ``ftrun status --json`` prints.
 
-Each field stands here once: the OpenAPI document is derived from these types, and the table, the
-metrics and ``ftrun chaos`` read them. ``*_s`` are seconds. Not here: the values (snapshot.py fills
-``MembershipStatus``, lighthouse/status.py the rest).
+Each field is defined here once: the OpenAPI document is derived from these types, and the table,
+the metrics and ``ftrun chaos`` read them. ``*_s`` are seconds. Not here: the values (snapshot.py
+fills ``MembershipStatus``, lighthouse/status.py the rest).
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class LighthouseStatus(TypedDict):
 class JobStatus(TypedDict):
     """The job's settings; ``job_id`` is empty before the first agent attaches.
 
-    ``spare_nodes``: how many are to stand by; those that do are the attached agents without slots.
-    ``uptime_s``: since the account began, with the time in which no lighthouse lived.
+    ``spare_nodes``: the number of nodes that should stand by; those that do are the attached agents
+    without slots. ``uptime_s``: since the account began, with the time in which no lighthouse
+    lived.
     """
 
     job_id: str
@@ -42,7 +43,10 @@ class JobStatus(TypedDict):
 
 
 class QuorumStatus(TypedDict):
-    """The quorum in force. ``live``: the members that are not lost. ``age_s``: since it came."""
+    """The quorum in force.
+
+    ``live``: the members that are not lost. ``age_s``: since it was installed.
+    """
 
     quorum_id: int
     age_s: float
@@ -68,9 +72,9 @@ class NoticeStatus(TypedDict):
 class WorkerStatus(TypedDict):
     """One worker's process, as its agent measures it; None: not known, or the machine lacks it.
 
-    ``device``: "cpu" or for example "cuda:0". ``cpu_share``: of one core, 1.0 is one core in full.
-    The GPU's figures are of the device, all processes together. ``age_s``: since the measurement.
-    ``node``: the node's name, if it is not that of the replica's agent.
+    ``device``: "cpu" or for example "cuda:0". ``cpu_share``: 1.0 is one core in full. The GPU's
+    figures are of the device, all processes together. ``age_s``: since the measurement. ``node``:
+    the node's name, if it is not that of the replica's agent.
     """
 
     group_rank: int
@@ -95,9 +99,9 @@ class HealStatus(TypedDict):
 class ReplicaStatus(TypedDict):
     """One slot of the job. ``scalars``: what the script logged; None is NaN or infinite.
 
-    ``use``: what its time is booked as (uses.py: Use), for ``use_s`` seconds so far; ``seconds``
-    by use since the job began, without the uses that have none. ``step_s``: the median time of its
-    last steps; ``own_s``: the part of it in which the replica did not wait for its peers.
+    ``use``: what its time is booked as (uses.py: Use), for ``use_s`` seconds so far; ``seconds`` by
+    use since the job began, without uses that have none. ``step_s``: the median time of its last
+    steps; ``own_s``: the part of it in which the replica did not wait for its peers.
     ``last_event``: the last notice that names the replica. ``restart_in_s``: until it is started
     again, in the phase "backoff". ``restarts_left``: of its budget, when it was started last; None:
     not known. ``is_hung``: it stands still while it should not, and is about to be replaced.
@@ -164,8 +168,9 @@ class AccountStatus(TypedDict):
     """The use of the time of all replicas since the job began (docs/ACCOUNT.md).
 
     ``total_s`` is the sum of ``seconds`` over all uses, and equals ``wall_s`` times the replicas.
-    ``goodput``: the share of training in all that counts; None: no quorum has stood. ``lost_s``:
-    the seconds in which replicas could not train. ``steps``: committed since the job began.
+    ``goodput``: the share of training in all that counts; None: there was no quorum yet.
+    ``lost_s``: the seconds in which replicas could not train. ``steps``: committed since the job
+    began.
     """
 
     wall_s: float
@@ -204,8 +209,11 @@ class IncidentStatus(TypedDict):
 
 
 class LossStatus(TypedDict):
-    """The cost of a loss, if it came now: all go on ``from_step`` (0: from the start, or from a
-    checkpoint of the script's own), so ``steps`` are taken again, the work of ``seconds``."""
+    """The cost of a loss, if it happened now.
+
+    All resume ``from_step`` (0: from the start, or from a checkpoint of the script's own), so
+    ``steps`` are repeated, the work of ``seconds``.
+    """
 
     from_step: int
     steps: int
@@ -213,7 +221,7 @@ class LossStatus(TypedDict):
 
 
 class RecoveryStatus(TypedDict):
-    """What the loss of a worker, of a node and of the whole job would cost."""
+    """The cost of a loss of a worker, of a node and of the whole job."""
 
     worker: LossStatus
     node: LossStatus
@@ -230,7 +238,7 @@ class OutcomeStatus(TypedDict):
 class MembershipStatus(TypedDict):
     """The part of a status that the core knows.
 
-    ``scalars``: those of the first live member that has any. ``incidents``: the last ones.
+    ``scalars``: the scalars of the first live member that has any. ``incidents``: the last ones.
     ``recovery``: of a job with memory snapshots, else None.
     """
 
@@ -259,10 +267,10 @@ SCHEMA = "ftrun.status/1"
 
 
 class Status(MembershipStatus):
-    """The whole status. ``messages_received``: how many of each kind, since the start.
+    """The whole status. ``messages_received``: the number of each kind, since the start.
 
-    ``idle_nodes``: the nodes in no replica group, where groups are larger than a node.
-    ``schema``: ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
+    ``idle_nodes``: the nodes in no replica group, where groups are larger than a node. ``schema``:
+    ``SCHEMA``. ``torchft``: None: no port for torchft's own clients is open.
     """
 
     schema: str
@@ -274,7 +282,7 @@ class Status(MembershipStatus):
 
 
 class StackStatus(TypedDict):
-    """The Python stacks of one worker; empty: it gave none."""
+    """The Python stacks of one worker; empty: it did not send any."""
 
     replica_id: str
     group_rank: int
@@ -282,9 +290,9 @@ class StackStatus(TypedDict):
 
 
 class OperationStatus(TypedDict):
-    """A request of a person and what has become of it. ``state``: under way, done or failed.
+    """A request of a person and its progress. ``state``: under way, done or failed.
 
-    ``request_id``: as it was asked with.
+    ``request_id``: the caller's.
     """
 
     operation: int

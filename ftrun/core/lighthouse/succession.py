@@ -7,11 +7,12 @@ From INVARIANTS.md:
 
 All members take part in every reduction, so a quorum with an interrupted member commits no more.
 If every quorum that may be in force has a survivor, no lost member commits elsewhere (Q3). If a
-survivor holds what the last quorum began with, no lost member alone holds a confirmed step (C6).
-Otherwise the job waits until members come back, or until all of them are dead or isolated.
+survivor holds the state that the last quorum began with, no lost member alone holds a confirmed
+step (C6). Otherwise the job waits until members come back, or until all of them are dead or
+isolated.
 
-Pure arithmetic over records. Not here: which state is the best of several (choice.py), how long
-removed members are waited for (departed.py), what is sent (forming.py).
+Pure arithmetic over records. Not here: which state is the best of several (choice.py), how long the
+job waits for removed members (departed.py), what is sent (forming.py).
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from ftrun.core.quorum import Quorum
 class Candidate:
     """One living replica, as far as succession is concerned.
 
-    ``held``: the state that all its workers hold. ``has_healed``: it had nothing to heal, or has.
-    ``was_removed``: it was struck from the last quorum or an earlier one. ``too_few``: it cannot
-    commit its step without others. ``bars_at``: the steps at which its script lets nobody join.
+    ``held``: the state that all its workers hold. ``has_healed``: it had nothing to heal, or has
+    healed. ``was_removed``: it was removed from the last quorum or an earlier one. ``too_few``: it
+    cannot commit its step without others. ``bars_at``: the steps at which its script permits no
+    join.
     """
 
     replica_id: str
@@ -53,9 +55,9 @@ class Case:
 
     ``quorum``: the last one; ``prior``: in a switch the one before it, which may be in force too.
     ``survivors``: their interrupted members. ``ready``: other replicas that could join. ``needed``:
-    the least members of a quorum. ``is_switch``: ``quorum`` came by a switch. ``finishing``:
-    replicas whose script has ended and whose processes have not. ``departed``: removed members that
-    may live on and that are still waited for.
+    the smallest size of a quorum. ``is_switch``: ``quorum`` was installed by a switch.
+    ``finishing``: replicas whose script has ended and whose processes have not. ``departed``:
+    removed members that may still run and are still waited for.
     """
 
     quorum: Quorum | None
@@ -70,11 +72,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Succession:
-    """How the job goes on.
+    """How the job continues.
 
     ``may_decide``: the survivors need not ask those that are lost. ``survivors``: including removed
     members that are back, without newcomers that join later. ``wait_for``: replicas without which
-    nothing can be decided yet. ``members``: of the next quorum; empty while they are too few.
+    no decision is possible yet. ``members``: of the next quorum; empty while they are too few.
     ``choice``: the state they begin with; None if no member holds a whole one.
     """
 
@@ -100,9 +102,9 @@ def candidate(replica: Replica, *, was_removed: bool) -> Candidate:
 
 
 def first(members: Sequence[Candidate], needed: int) -> Succession:
-    """The quorum of a job that nobody trains: the best state that any of them holds.
+    """The quorum of a job in which no replica trains: the best state that any of them holds.
 
-    Replicas that hold another state join later if a holder's script lets nobody join at that step,
+    Replicas that hold another state join later if a holder's script permits no join at that step,
     and the holders are enough to train without them (Q9).
     """
     choice = choose({member.replica_id: member.held for member in members})
@@ -115,7 +117,7 @@ def first(members: Sequence[Candidate], needed: int) -> Succession:
 
 
 def succeed(case: Case) -> Succession:
-    """The quorum after the last one, or whom it waits for."""
+    """The quorum after the last one, or the replicas that it waits for."""
     survivors = case.survivors
     may_decide = _may_decide(case, survivors)
     if not may_decide:
@@ -153,10 +155,10 @@ def _may_decide(case: Case, survivors: Sequence[Candidate]) -> bool:
 
 
 def _are_behind(quorum: Quorum | None, survivors: Sequence[Candidate]) -> bool:
-    """Whether no survivor holds what ``quorum`` began with, and a lost member may.
+    """Whether no survivor holds the state that ``quorum`` began with, and a lost member may.
 
-    If all its donors survive and none of them holds it, nobody does: the script has run one more
-    operation, which outdated the results that they had reported.
+    If all its donors survive and none of them holds it, no replica does: the script has run one
+    more operation, which outdated the results that they had reported.
     """
     if quorum is None or any(_holds(survivor, quorum) for survivor in survivors):
         return False
@@ -166,19 +168,19 @@ def _are_behind(quorum: Quorum | None, survivors: Sequence[Candidate]) -> bool:
 
 
 def _holds(replica: Candidate, quorum: Quorum) -> bool:
-    """Whether it is where ``quorum`` began, or further, in the same history."""
+    """Whether it has reached the begin of ``quorum``, or is further, in the same history."""
     held, began = replica.held, quorum.step or 0
     if held is None:
         return False
     if held.step == began == 0:
-        return True  # of any lineage: at step 0 all heal before they reduce, so nobody is ahead
+        return True  # of any lineage: at step 0 all heal before they reduce, so none is ahead
     if not replica.has_healed:
         return False
     return held.step > began or (held.step == began and quorum.state in (None, held))
 
 
 def _held_off(case: Case, survivors: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The newcomers of a switch to a step at which a script lets nobody join (Q9).
+    """The newcomers of a switch to a step at which a script permits no join (Q9).
 
     They join at a later step, unless the others are too few to train without them.
     """
@@ -194,10 +196,10 @@ def _held_off(case: Case, survivors: Sequence[Candidate]) -> tuple[Candidate, ..
 def _without_outsiders(
     case: Case, survivors: tuple[Candidate, ...], *, may_decide: bool
 ) -> tuple[Candidate, ...]:
-    """The survivors without those of no quorum in force that would heal at a barred step (Q9).
+    """The survivors, without replicas of no quorum in force that would heal at a barred step (Q9).
 
-    Such a replica was lost before, and came back while the job waited for the others. It joins
-    later, unless the others are too few to train without it, or could decide only with it.
+    Such a replica was lost before, and returned while the job waited for the others. It joins
+    later, unless the others are too few to train without it, or can decide only with it.
     """
     choice = _choice(case, survivors, survivors if may_decide else ())
     if choice is None or any(r.too_few for r in survivors):
@@ -213,10 +215,11 @@ def _without_outsiders(
 def _without_barred(
     case: Case, members: tuple[Candidate, ...], choice: Choice | None
 ) -> tuple[Candidate, ...]:
-    """The members without ready replicas that would have to heal at a step that a holder bars (Q9).
+    """The members, without ready replicas that would have to heal at a step that a holder bars
+    (Q9).
 
     They join later if the ready holders of the state are enough to train without them. If there are
-    no such holders, the survivors are too few, and only those that heal can help.
+    no such holders, the survivors are too few, and only replicas that heal can help.
     """
     if choice is None:
         return members

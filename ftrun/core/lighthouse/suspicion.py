@@ -1,4 +1,4 @@
-"""Tells a silent peer from a lighthouse that was itself paused.
+"""Distinguishes a silent peer from a lighthouse that was itself paused.
 
 A lighthouse that was paused (a suspended machine, a starved process) finds every peer overdue,
 although their messages lie unread in its sockets. So no peer is given up at the first look: the
@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LATE_SHARE = 0.05
-"""A look that is late by this share of the timeout means that we were paused."""
+"""A check that is late by this share of the timeout means that the lighthouse was paused."""
 SECOND_LOOK_SHARE = 0.05
 SECOND_LOOK_IF_LATE_SHARE = 0.25
 LOOKS_MAX = 4
-"""The last look at one silence gives the peer up, even if we are late every time."""
+"""The last check of one silence gives the peer up, even if the lighthouse is late every time."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class SilenceCheck:
     next_look_at: float = 0.0
 
     def overdue_at(self, last_message_at: float, timeout_s: float) -> float:
-        """When to look at a peer whose last message came at ``last_message_at``."""
+        """When to check a peer whose last message arrived at ``last_message_at``."""
         return max(last_message_at + timeout_s, self.next_look_at)
 
     def ends(self, last_message_at: float, timeout_s: float, now: float, late_s: float) -> bool:
-        """Whether the peer is given up now, at a look that should have been ``late_s`` ago."""
+        """Whether to give the peer up now, at a check that was due ``late_s`` ago."""
         if now < self.overdue_at(last_message_at, timeout_s):
             return False
         if self.last_message_at != last_message_at:

@@ -1,6 +1,6 @@
 """A change without an interruption: newcomers join and leavers leave at one agreed step.
 
-PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts anybody. Not here: what the loss
+PREPARE, PROPOSE and SWITCH of phases.py. Nothing here interrupts a replica. Not here: what the loss
 of a member does to a switch (membership.py), the record of a switch (plan.py).
 """
 
@@ -43,7 +43,10 @@ class Switching:
             self._state.waiting.answer(replica_id, rank)
 
     def on_build_failed(self, replica_id: str, failure: m.BuildFailed) -> bool:
-        """One worker could not prepare: try again later. False: it meant another attempt."""
+        """One worker could not prepare: try again later.
+
+        Returns False if it meant another attempt.
+        """
         if self.plan is None or not self._is_ours(failure.attempt):
             return False
         culprits = self.plan.quorum.newcomers or (replica_id,)
@@ -67,7 +70,7 @@ class Switching:
         self._state.waiting.answer(replica.replica_id, rank)
 
     def on_refused(self, replica: Replica, rank: int, refusal: m.Refused) -> None:
-        """One worker has begun the step already: propose a later one; or it promises later.
+        """One worker has begun the step already: propose a later one. Or it promises later.
 
         The margin doubles, so that the proposal overtakes even quick steps.
         """
@@ -104,9 +107,9 @@ class Switching:
     # ------------------------------------------------------------ STEADY
 
     def consider(self) -> bool:
-        """Set the time of the next switch, if there is something to do; begin when it comes.
+        """Set the time of the next switch, if there is something to do; begin when it is due.
 
-        Joins a moment apart share a switch. Replicas that have finished are removed first.
+        Joins within a moment share a switch. Replicas that have finished are removed first.
         """
         state = self._state
         if state.drains:
@@ -121,10 +124,10 @@ class Switching:
         return state.now >= self.begins_at and self._begin()
 
     def _begin(self) -> bool:
-        """Everyone builds the next group next to the one in force; leavers are sent it too.
+        """All build the next group next to the one in force; leavers are sent it too.
 
-        Leavers go first, because they need not wait until others may join. If nobody would stay to
-        heal from, the ready replicas join first.
+        Leavers go first, because they need not wait until others may join. If no replica would stay
+        to heal from, the ready replicas join first.
         """
         state, self.begins_at = self._state, None
         leavers, newcomers = frozenset(state.drains & state.live), set(state.replicas.ready)
@@ -182,7 +185,7 @@ class Switching:
         return True
 
     def _hindered(self) -> bool:
-        """Cancel the switch if a newcomer has gone or an answer is late; True: it was cancelled."""
+        """Cancel the switch if a newcomer has gone or an answer is late. Returns whether it did."""
         state, plan = self._state, self.plan
         assert plan is not None
         gone = plan.gone(state.replicas) if state.is_dirty else []
@@ -197,9 +200,11 @@ class Switching:
         return False
 
     def _is_late(self, plan: Plan) -> bool:
-        """Blame silent replicas, but not those that answer once their scripts let members join.
+        """Blame silent replicas, but not those that will answer once their scripts let members
+        join.
 
-        Those are asked again after each ``promise_timeout_s``: one that hangs answers no more.
+        The latter are asked again after each ``promise_timeout_s``: one that hangs does not answer
+        again.
         """
         state = self._state
         silent = state.waiting.overdue()
@@ -246,7 +251,7 @@ class Switching:
         state.send(everyone, m.Switch(state.quorum.attempt, state.switch_step))
 
     def complete(self) -> bool:
-        """Everyone trains under the next quorum, and the leavers have left → STEADY."""
+        """All train under the next quorum, and the leavers have left → STEADY."""
         state = self._state
         if not state.waiting.done:
             return False
@@ -275,7 +280,7 @@ class Switching:
             self.plan = None
 
     def _cancel(self, why: str) -> None:
-        """The switch is off and the old quorum trains on, until the next try."""
+        """The switch is cancelled and the old quorum trains on, until the next try."""
         state, plan = self._state, self.plan
         assert plan is not None
         self.plan = None
@@ -284,7 +289,7 @@ class Switching:
         state.send(plan.everyone, m.Cancel(plan.attempt))
 
     def _fail(self, culprits: tuple[str, ...], why: str) -> None:
-        """The switch has failed: try again after a pause, after some failures without the culprits.
+        """The switch has failed: try again after a pause. After some failures replace the culprits.
 
         A slow worker is not replaced at once, because that costs more than another try.
         """
@@ -292,7 +297,7 @@ class Switching:
         assert plan is not None
         settings = state.settings
         if len(culprits) == len(plan.everyone):
-            culprits = plan.quorum.newcomers  # all wait for each other: blame those that came last
+            culprits = plan.quorum.newcomers  # all wait for each other: blame the newest
         self._failures += 1
         pause_s = settings.join_gather_s * 2**self._failures
         self._retry_at = state.now + min(settings.switch_retry_max_s, pause_s)

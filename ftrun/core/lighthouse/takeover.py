@@ -1,7 +1,7 @@
-"""A restarted lighthouse finds out which quorum is in force, from its journal and from reports.
+"""A restarted lighthouse finds the quorum in force, from its journal and from reports.
 
-During a grace it collects reports and issues nothing (Q6). ``Takeover.verdict`` then finds the
-quorum in force and its members that are back, and ``conclude`` goes on with them. Not here:
+During a grace period it collects reports and issues nothing (Q6). ``Takeover.verdict`` then finds
+the quorum in force and its members that are back, and ``conclude`` continues with them. Not here:
 replicas that are in no quorum (membership.py).
 """
 
@@ -23,10 +23,10 @@ from ftrun.core.quorum import Member, Quorum
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``phase``: how to go on. ``live``: members that are back; ``missing``: those that are not.
+    """The quorum in force as a takeover has found it. ``phase``: how to continue.
 
-    ``behind``: members that are back and not in the quorum in force yet; a confirmed switch leads
-    them there.
+    ``live``: members that are back; ``missing``: members that are not. ``behind``: members that are
+    back and not in the quorum in force yet; a confirmed switch leads them there.
     """
 
     phase: Phase
@@ -38,10 +38,11 @@ class Verdict:
 class Takeover:
     """Finds the quorum in force: the one with the highest attempt in the journal and in reports.
 
-    A quorum that comes by a switch counts once the journal or any report has its confirmation.
-    ``is_disturbed``: a replica was lost or reported an error during the grace. ``grace_until``: its
-    end; None: it has not begun. ``unreached``: the stores of nodes that a peer does not reach and
-    that have not come, with the reason: nobody waits for their members (reach.py).
+    A quorum of a switch counts once the journal or any report has its confirmation.
+    ``is_disturbed``: a replica was lost or reported an error during the grace period.
+    ``grace_until``: its end; None: it has not begun. ``unreached``: the stores of nodes that a peer
+    does not reach and that have not attached, with the reason: their members are not waited for
+    (reach.py).
     """
 
     def __init__(self, state: MembershipState, journal: JournalState) -> None:
@@ -63,10 +64,11 @@ class Takeover:
             state.departed.add(member, state.now, is_dead=False)
 
     def _begin_grace(self, journal: JournalState) -> None:
-        """Begin the grace, if the journal allows it.
+        """Begin the grace period, if the journal allows it.
 
-        A journal with a job and no quorum needs no grace: the journal is written before a quorum is
-        issued, so none ever was. With neither, the grace begins when the first agent comes.
+        A journal with a job and no quorum needs none: the journal is written before a quorum is
+        issued, so there never was a quorum. With neither, the grace period begins when the first
+        agent attaches.
         """
         state = self._state
         if journal.quorum is not None:
@@ -75,7 +77,7 @@ class Takeover:
             self.grace_until = state.now
 
     def agent_came(self, nothing_ran: bool) -> None:
-        """An agent has come. ``nothing_ran``: no replica, on it or on any agent before it."""
+        """An agent has attached. ``nothing_ran``: no replica, on it or on any agent before it."""
         state = self._state
         self._ran_before = not nothing_ran
         if self.grace_until is None:
@@ -85,11 +87,11 @@ class Takeover:
 
     @property
     def is_grace_over(self) -> bool:
-        """Whether time alone ends it; ``put_off`` may prolong it then."""
+        """Whether the time is over; ``put_off`` may still prolong the grace period."""
         return self.grace_until is not None and self._state.now >= self.grace_until
 
     def _grace_over(self, replicas: int) -> float:
-        """When a grace that begins now is over; it is longer where agents report large quorums."""
+        """The end of a grace period that begins now. It is longer for large quorums."""
         state = self._state
         return state.now + state.timeout_for(state.settings.takeover_grace_s, replicas)
 
@@ -98,7 +100,8 @@ class Takeover:
         return len(self._state.outbox.agents) >= self._state.spec.nodes
 
     def put_off(self) -> bool:
-        """Whether to prolong the grace: the journal is lost and some worker has not reported.
+        """Whether to prolong the grace period: the journal is lost and some worker has not
+        reported.
 
         That worker may train in a quorum that no other has reported, until it is isolated (Q3).
         """
@@ -121,10 +124,10 @@ class Takeover:
 
     @property
     def _all_have_reported(self) -> bool:
-        """Whether nobody else can train: every slot is here, and all its workers have reported.
+        """Whether no other worker can train: every slot is here, and all its workers have reported.
 
-        More agents than ``nodes`` may have come before the journal was lost, so agents are not
-        enough.
+        More agents than ``nodes`` may have attached before the journal was lost, so it is not
+        enough to count agents.
         """
         state = self._state
         has_all_slots = len(state.replicas) >= state.spec.replicas
@@ -150,7 +153,7 @@ class Takeover:
             self._prior = quorum
 
     def awaited(self) -> dict[str, str]:
-        """The hosts of members of the quorum in force that may still come, by their stores."""
+        """The hosts of members of the quorum in force that may still return, by their stores."""
         if self.quorum is None or self._state.phase is not Phase.TAKEOVER:
             return {}
         find = self._state.replicas.find
@@ -169,13 +172,13 @@ class Takeover:
         return self._prior if self.switch_step is not None else None
 
     def is_complete(self) -> bool:
-        """Whether the grace can end: nobody of the quorum in force is to be waited for any more.
+        """Whether the grace period can end: no member of the quorum in force is awaited any more.
 
         All its members have reported, or have died or ended, or are out of reach. Interrupted
-        members may not know a later quorum yet, and those that are lost may have known one. None is
+        members may not know a later quorum yet, and lost ones may have known one. No quorum is
         later than the journal's, because the journal is written first. A replica that is out of
-        reach may live, and is fenced as at the grace's end. Without a journal a switch that the
-        members have promised may be confirmed, and only its newcomers may know that (Q5).
+        reach may live, and is fenced as at the grace period's end. Without a journal a switch that
+        the members have promised may be confirmed, and perhaps only its newcomers know that (Q5).
         """
         quorum, state = self.quorum, self._state
         if self._is_put_off and self._all_have_reported:
@@ -193,7 +196,7 @@ class Takeover:
         return bool(live) and all(r.is_known(state.workers) for r in live)
 
     def _is_awaited(self, quorum: Quorum) -> bool:
-        """Whether a member may still come, or is back and some of its workers have not reported.
+        """Whether a member may still return, or is back and some of its workers have not reported.
 
         Caches one such member: checking all of them at every report would be O(groups²).
         """
@@ -219,7 +222,7 @@ class Takeover:
         return any(promise is not None and not promise.confirmed for promise in promises)
 
     def verdict(self) -> Verdict:
-        """How to go on with the replicas that have reported so far."""
+        """How to continue with the replicas that have reported so far."""
         quorum, find = self.quorum, self._state.replicas.find
         if quorum is None:
             return Verdict(Phase.EMPTY)
@@ -275,7 +278,7 @@ class Takeover:
     # ------------------------------------------------------------ acting upon it
 
     def conclude(self, forming: Forming, switching: Switching) -> None:
-        """The grace is over: enter the phase of the verdict."""
+        """The grace period is over: enter the phase of the verdict."""
         state, verdict = self._state, self.verdict()
         prior = self.prior if verdict.phase is Phase.SWITCH else None
         state.install(self.quorum, verdict.live, prior, self.switch_step)
@@ -306,11 +309,11 @@ class Takeover:
         return Loss(name, member.incarnation, "gone" if self._is_gone(member) else absent)
 
     def _is_lost(self, member: Member) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it is not waited for any more."""
         return member.store in self.unreached or self._is_gone(member)
 
     def _is_gone(self, member: Member) -> bool:
-        """Whether it cannot come back, because it has died or ended well."""
+        """Whether it cannot return, because it has died or ended well."""
         if member.replica_id not in self._state.slots:
             return False
         slot = self._state.slots[member.replica_id]

@@ -1,6 +1,6 @@
-"""Sends the books what cannot be sent where it happens: how slots and the job stand now.
+"""Sends the books the present state of the slots and of the job.
 
-Not here: the facts (facts.py), what follows in the books (books.py).
+Not here: the facts (facts.py), what the books do with them (books.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ STAGES = {
 
 
 def tell(state: MembershipState, *failure: Fact) -> None:
-    """Send how the changed slots and the job stand now, and then of a failure.
+    """Send the present state of the changed slots and of the job, and then a failure.
 
-    The record of a failure has how the others stood when it came.
+    So the record of a failure has the state of the others at that time.
     """
     if state.changed:
         state.facts += [seen(state, state.slots[x]) for x in state.changed if x in state.slots]

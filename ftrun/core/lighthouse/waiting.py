@@ -1,6 +1,6 @@
 """Counts outstanding answers, for every phase that waits.
 
-Not here: what is waited for, and how long (membership.py).
+Not here: which answers, and the deadlines (membership.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ftrun.core.ids import replica_order
 class Waiting:
     """The workers whose answer is outstanding, by replica. An answer costs O(1).
 
-    ``done``: all have answered. ``until``: how long the others are waited for; None: for ever.
+    ``done``: all have answered. ``until``: the deadline for the others; None: no limit.
 
     A worker may announce that it answers later. It is asked again from time to time
     (``ask_again``), because it may die or hang after that.
@@ -36,11 +36,11 @@ class Waiting:
         self.done, self.until = not self._ranks, until
 
     def is_over(self, now: float) -> bool:
-        """Whether those that have not answered were waited for long enough."""
+        """Whether the deadline has passed."""
         return self.until is not None and now >= self.until
 
     def answer(self, replica_id: str, group_rank: int) -> None:
-        """One worker has answered; a repeated or unasked answer changes nothing."""
+        """One worker has answered. A repeated or unexpected answer changes nothing."""
         ranks = self._ranks.get(replica_id)
         if ranks is None:
             return
@@ -49,7 +49,7 @@ class Waiting:
             self.drop(replica_id)
 
     def put_off(self, replica_id: str, group_rank: int) -> None:
-        """One worker will answer in its own time."""
+        """One worker has announced that it answers later."""
         if group_rank in self._ranks.get(replica_id, ()):
             self._later.add((replica_id, group_rank))
             self._said_again.add((replica_id, group_rank))
@@ -79,7 +79,7 @@ class Waiting:
         return tuple(sorted(self._ranks, key=replica_order))
 
     def unheard(self) -> tuple[str, ...]:
-        """The replicas with a worker that has never answered and never put it off, in order."""
+        """The replicas with a worker that has neither answered nor announced it, in order."""
         return self._without(self._later)
 
     def overdue(self) -> tuple[str, ...]:

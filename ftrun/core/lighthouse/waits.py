@@ -1,10 +1,11 @@
-"""Notices what the job waits for, when a wait lasts and when its subject changes.
+"""Reports what the job waits for, when a wait lasts and when its subject changes.
 
 After every event ``run_rules`` finds the kind of the wait under way, in a few comparisons. A wait
-that has lasted for ``NOTICE_AFTER_S`` is noticed to everyone. It is checked again after each such
-time, and noticed again if it is for others by then. The status shows the wait at any time.
+that has lasted for ``NOTICE_AFTER_S`` is reported on every terminal. It is checked again each time
+that this period has passed, and reported again if it is for others by then. The status shows the
+wait at any time.
 
-Not here: deciding anything; an agent's wait for a lighthouse (core/agent/supervisor.py).
+Not here: decisions; an agent's wait for a lighthouse (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ BUSY = {
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``whom``: the replicas or, of ``NODES``, the agents; ``words``: for people, without times.
+    """One wait of the job.
 
+    ``whom``: the replicas or, of ``NODES``, the agents; ``words``: for people, without times.
     ``since``: when it began; ``until``: when it ends at the latest, if that is known.
     """
 
@@ -69,7 +71,7 @@ class Wait:
 
 
 class Waits:
-    """The wait under way, and the one that was noticed last."""
+    """The wait under way, and the one that was reported last."""
 
     def __init__(self, membership: Membership, assignment: Assignment, presence: Presence) -> None:
         self._state = membership.state
@@ -83,7 +85,7 @@ class Waits:
         self._shown: Wait | None = None
 
     def run_rules(self) -> None:
-        """Find the wait under way; notice it if it has lasted."""
+        """Find the wait under way; report it if it has lasted."""
         state, now = self._state, self._state.now
         kind = self._kind_of_wait()
         phase = state.phase if kind == ANSWERS else None
@@ -156,7 +158,9 @@ class Waits:
         return Wait(NODES, here, words, self._since, self._assignment.gathered_at())
 
     def _gathering(self) -> Wait:
-        """The replicas that are here wait for the rest, before the first quorum or the next one."""
+        """The replicas that are here wait for the others, before the first quorum or the next
+        one.
+        """
         state = self._state
         ready = state.replicas.ready | state.live
         late = {slot.replica_id for slot in state.slots.values() if not slot.is_finished} - ready

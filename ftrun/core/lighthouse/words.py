@@ -1,6 +1,6 @@
-"""Words for people that many notices have.
+"""Words for people that many notices share.
 
-Not here: the notices (where they are sent).
+Not here: the notices (in the modules that send them).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between an agent and its workers, which no lighthouse sees."""
+"""Messages between an agent and its workers, which the lighthouse does not see."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ftrun.core.messages.from_worker import LeaveReason
 
 @dataclass(frozen=True, slots=True)
 class WorkerHello:
-    """A worker's first frame to its agent: its identity, which must be that of a started worker."""
+    """A worker's first frame to its agent: its identity, which must be one of a started worker."""
 
     key: WorkerKey
     pid: int
@@ -20,12 +20,12 @@ class WorkerHello:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The worker may commit until ``until_s``, and not from then on (Q3).
+    """The worker may commit before ``until_s``, and not after (Q3).
 
     ``until_s``: on the monotonic clock, which the agent and its workers share. The agent sends each
     new lease ahead of time, because a stopped agent cannot send anything later. When a lease ends
     the agent sends it again, so that its workers notice at once and not at their next tick.
-    ``agreed``: as in HeartbeatAck.
+    ``agreed``: see HeartbeatAck.
     """
 
     until_s: float
@@ -48,9 +48,9 @@ class LeaveNow:
 class FailureReport:
     """An uncaught exception of the script, sent before the worker exits.
 
-    ``step``: the one that it was in, or that came next; None: the script had begun none. A verdict
-    needs this, because the last Progress may be 0.1 s old. ``heals``: the step is its peers', whose
-    state it did not hold yet.
+    ``step``: the step under way, or the next one; None: the script had begun none. A verdict needs
+    it, because the last Progress may be 0.1 s old. ``heals``: the step is its peers', whose state
+    it did not hold yet.
     """
 
     error_type: str
@@ -62,7 +62,7 @@ class FailureReport:
 
 @dataclass(frozen=True, slots=True)
 class NoManager:
-    """The script has made no Manager so far; sent at its first optimizer step, or at its end.
+    """The script has made no Manager yet; sent at its first optimizer step, or at its end.
 
     ``has_stepped``: an optimizer has stepped, so it trains.
     """
@@ -74,7 +74,8 @@ class NoManager:
 class AnotherForm:
     """The script cannot run as it was started (core/forms.py).
 
-    ``form``: how it is to run instead. ``reason``: what it does, by file and line, for people.
+    ``form``: the form in which it should run instead. ``reason``: what it does, by file and line,
+    for people.
     """
 
     form: str
@@ -83,7 +84,7 @@ class AnotherForm:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The loop of a script without a Manager goes on; sent at most once a second.
+    """The loop of a script without a Manager makes progress; sent at most once a second.
 
     ``pause``: the name of a pause that begins now, of at most ``limit_s`` seconds; "": none.
     """

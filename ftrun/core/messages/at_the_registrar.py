@@ -1,7 +1,8 @@
-"""What a node and the lighthouse's registrar tell each other, where a group takes several nodes.
+"""Messages between a node and the lighthouse's registrar, for groups that span several nodes.
 
-Every node keeps a stream to the registrar. It says which nodes make a replica group; what they do
-then is between them (in_a_team.py), and the lighthouse sees the agent of the first one.
+Every node keeps a stream to the registrar. The registrar decides which nodes make a replica group.
+These nodes then talk to each other (in_a_team.py), and the lighthouse sees the agent of the first
+one.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ftrun.core.version import PROTOCOL_VERSION
 class NodeHello:
     """A node that offers itself, the first message of its stream.
 
-    ``node_id``: of this life of its agent. ``node``: its name, for people. ``host``: its address;
-    ``address``, ``certificate``: its hands' door, if it leads. ``workers``: how many it is to run.
-    ``rank``: its number, if it has one. ``label``: of nodes that are close to each other.
-    ``expected``: how many nodes the job waits for at first; ``spares``: how many are to stand by.
-    ``team``, ``members``: where it is now, which another life of the lighthouse has told.
+    ``node_id``: names this life of its agent. ``node``: its name, for people. ``host``: its
+    address; ``address``, ``certificate``: of the server for its hands, if it leads. ``workers``:
+    how many it should run. ``rank``: its number, if it has one. ``label``: shared by nodes that are
+    close to each other. ``expected``: how many nodes the job waits for at first; ``spares``: how
+    many should stand by. ``team``, ``members``: its present team, assigned by another life of the
+    lighthouse.
     """
 
     node_id: str
@@ -43,7 +45,7 @@ class NodeHello:
 
 @dataclass(frozen=True, slots=True)
 class MemberGone:
-    """A lead has lost the node that has this id, whether the registrar has or not."""
+    """A lead has lost the node with this id, whether or not the registrar has lost it too."""
 
     node_id: str
     reason: str
@@ -53,8 +55,8 @@ class MemberGone:
 class TeamPlace:
     """The node is number ``place`` of team ``team``; 0 leads it, the others are its hands.
 
-    ``members``: the ids of all its nodes, in order. ``host``: the lead's, ``address``,
-    ``certificate``: of its door. ``placed``: how many teams have their nodes.
+    ``members``: the ids of all its nodes, in order. ``host``: the lead's; ``address``,
+    ``certificate``: of the lead's server. ``placed``: the number of teams that have their nodes.
     """
 
     team: int
@@ -68,7 +70,7 @@ class TeamPlace:
 
 @dataclass(frozen=True, slots=True)
 class NodeFree:
-    """The node is in no team, or not any more."""
+    """The node is in no team, or not in its former one any more."""
 
     reason: str
 

@@ -17,11 +17,12 @@ class JobSpec:
     """The settings that all agents of a job must share; the first agent brings them.
 
     ``rebalance``: replicas may be moved to nodes that join late. ``hang_timeout_s``: how long a
-    member's loop may stand still while the others wait for it; 0: for ever. ``accepts_fewer``: the
-    user has stated ``min_replicas``, so a job that ends with as many has done what was asked for.
-    ``spare_nodes``: how many nodes are to stand by. ``on_corruption``: what follows when replicas
-    hold unlike parameters that were equal (core/failure_kinds.py). ``waits_for_mends``: a lost
-    worker is replaced in its replica, which is waited for like a newcomer meanwhile.
+    member's loop may stand still while the others wait for it; 0: without a limit.
+    ``accepts_fewer``: the user has stated ``min_replicas``, so a job in which that number finishes
+    has succeeded. ``spare_nodes``: how many nodes should stand by. ``on_corruption``: the reaction
+    when replicas hold unlike parameters that were equal (core/failure_kinds.py).
+    ``waits_for_mends``: a lost worker is replaced in its replica, and the replica is waited for
+    like a newcomer meanwhile.
     """
 
     job_id: str
@@ -55,12 +56,12 @@ class Hello:
     """An agent's first message on a stream; its workers' Reports follow as WorkerMessages.
 
     ``capacity``: how many replica groups fit on the node. ``dead``: incarnations that ended on this
-    node, and whose end a lighthouse may not know. ``finished``: slots that ended well. ``epoch``:
-    that of the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since
-    the agent started. ``version``: the protocol's; 0: the agent is older than this field.
+    node; the lighthouse may not know their end. ``finished``: slots that ended well. ``epoch``: of
+    the lighthouse that last welcomed this agent; 0: none has. ``age_s``: the seconds since the
+    agent started. ``version``: the protocol's; 0: the agent is older than this field.
     ``incidents``: the highest number of an incident that it was sent. ``rank``: the agent's place
     among the job's, if it has one: the first gets the first slots. ``placed``: how many groups have
-    their nodes, where they are larger than a node; 0: not known.
+    their nodes, if groups are larger than a node; 0: not known.
     """
 
     agent_id: str
@@ -91,8 +92,9 @@ class WorkerMessage:
 class ReplicaStarted(OfIncarnation):
     """The agent has started an incarnation of a slot; ``restarts`` counts the earlier ones.
 
-    ``restarts_left``: of the slot's budget; None: the agent is older than this field. It is sent
-    again when a worker is to be replaced in it (``mends``), and when all are connected again.
+    ``restarts_left``: in the slot's budget; None: the agent is older than this field. The message
+    is sent again when a worker of the incarnation is being replaced (``mends``), and when all are
+    connected again.
     """
 
     restarts: int
@@ -104,7 +106,7 @@ class ReplicaStarted(OfIncarnation):
 class StartFailure:
     """A script's end before its first step, by the script's own fault.
 
-    ``signature``: equal for equal failures. ``exit_code``: that of the first worker that failed.
+    ``signature``: equal for equal failures. ``exit_code``: of the first worker that failed.
     """
 
     signature: str
@@ -114,7 +116,7 @@ class StartFailure:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception of the script's own, at ``step``, of a replica that held its peers' state.
+    """An exception of the script's own code at ``step``, in a replica that held its peers' state.
 
     ``signature``: equal for equal exceptions with equal frames. ``words``: with the line.
     """
@@ -133,10 +135,10 @@ class Raised:
 class ReplicaLost(OfIncarnation):
     """An incarnation has ended badly (or is being killed); its processes cannot act any more.
 
-    ``killed``: as in Loss. ``start_failure``: set if it had not reached its first step. ``kind``:
-    of the failure (core/failure_kinds.py); "": it did not fail, its agent has stopped it.
-    ``raised``: the script's exception that ended it, at a later step. ``follows``: it is over
-    because a worker's replacement did not help, whose evidence was sent as this incarnation's.
+    ``killed``: see Loss. ``start_failure``: set if it had not reached its first step. ``kind``: of
+    the failure (core/failure_kinds.py); "": it did not fail, its agent has stopped it. ``raised``:
+    the script's exception that ended it, at a later step. ``follows``: the incarnation as which
+    evidence of a worker was sent that was replaced in vain, so that this loss follows from it.
     """
 
     cause: str
@@ -151,8 +153,8 @@ class ReplicaLost(OfIncarnation):
 class FailedWorker:
     """One worker that ended badly by itself, with all that its agent knows of it.
 
-    ``kind``: as in ReplicaLost. ``status``: the exit code, or minus the signal. ``age_s``: the time
-    from its end until this was sent. ``memory``: what the kernel counts of its memory's end.
+    ``kind``: see ReplicaLost. ``status``: the exit code, or minus the signal. ``age_s``: the time
+    from its end until this was sent. ``memory``: the kernel's evidence that its memory ran out.
     ``output``: its last lines. ``stacks``: its Python stacks, taken before it was killed.
     """
 
@@ -178,8 +180,9 @@ class FailureEvidence(OfIncarnation):
     ``step``: the last one that it is known to have trained; ``has_step`` False: none is known.
     ``verdict``: the consequence, one word of ``core/failure_kinds.py``; ``words``: the same for
     people. ``restart_in_s``: the wait until it is started again. ``incident``: the number of the
-    record that a lighthouse has sent of it; 0: none has. Of a worker that was replaced inside its
-    group, which is over: ``steps_again``, and ``stood_s``: so long all have stood still for it.
+    record that a lighthouse has sent about it; 0: none. If a worker was replaced inside its group,
+    and this is over: ``steps_again``: the number of repeated steps; ``stood_s``: how long all
+    waited for it.
     """
 
     restarts: int
@@ -198,9 +201,9 @@ class FailureEvidence(OfIncarnation):
 class ReplicaFinished(OfIncarnation):
     """All workers of the slot have ended with exit code 0.
 
-    ``idle``: nothing that has run in the slot on this node was ever in a quorum. ``unjoined``: it
-    was started again, and this incarnation has not joined its peers. ``early``: the step at which
-    it has left, and its peers train on. If any of these is set, an agent repeats it to a new
+    ``idle``: no incarnation of the slot on this node was ever in a quorum. ``unjoined``: it was
+    started again, and this incarnation has not joined its peers. ``early``: the step at which it
+    has left while its peers train. If any of these is set, an agent repeats the message to a new
     lighthouse.
     """
 
@@ -218,10 +221,10 @@ class ReplicaProgress(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """The agent's measurements of one worker's process; None: not known, or there is no such thing.
+    """The agent's measurements of one worker's process; None: not known, or not present.
 
-    ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are of the device, all
-    processes together. ``age_s``: since this was measured. ``node``: on which it runs; "": the
+    ``device``: "cpu" or "cuda:3". ``cpu_share``: of one core. GPU figures are the device's, all
+    processes together. ``age_s``: since the measurement. ``node``: where it runs; "": on the
     agent's.
     """
 
@@ -241,8 +244,9 @@ class WorkerFacts:
 class Heartbeat:
     """The agent is alive; ``progress`` lists only replicas whose step or phase has changed.
 
-    ``quiet``: no HeartbeatAck is wanted (the rule is in core/agent/lease.py). ``workers``: what was
-    measured since the last Heartbeat; mostly nothing. ``wants_glance``: the answer is to have one.
+    ``quiet``: do not send a HeartbeatAck (the rule is in core/agent/lease.py). ``workers``: what
+    was measured since the last Heartbeat; mostly nothing. ``wants_glance``: the answer should have
+    one.
     """
 
     progress: tuple[ReplicaProgress, ...] = ()
@@ -255,8 +259,8 @@ class Heartbeat:
 class AgentLeaving:
     """The agent received SIGTERM: its replicas leave at a boundary that all members agree on.
 
-    Its slots then go to other agents, and it takes no new ones. ``running``: the replicas of which
-    a process still lives. The agent's other slots are free at once.
+    Its slots then go to other agents, and it takes no new ones. ``running``: the replicas that
+    still have a process. The agent's other slots are free at once.
     """
 
     reason: str
@@ -265,9 +269,9 @@ class AgentLeaving:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """The agent gives the job up, without asking: no other replica could go on.
+    """The agent gives the job up without asking, because no other replica could continue.
 
-    ``kind``: "script" if the exit code is that of the first cause; "": it is ftrun's own.
+    ``kind``: "script" if the exit code is the first cause's own; "": it is ftrun's.
     """
 
     exit_code: int
@@ -277,11 +281,11 @@ class JobFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGivenUp(OfIncarnation):
-    """The agent will not start this replica again. The job goes on without it, or ends.
+    """The agent will not start this replica again. The job continues without it, or ends.
 
-    ``exit_code``, ``reason``, ``kind``: of the job, if it ends by this, as in ``JobFailed``.
-    ``elsewhere``: another node may try it, because the cause may be this one's. ``has_trained``: it
-    has committed a step on that node.
+    ``exit_code``, ``reason``, ``kind``: of the job, if it ends for this reason, as in
+    ``JobFailed``. ``elsewhere``: another node may try it, because this node may be the cause.
+    ``has_trained``: it has committed a step on this node.
     """
 
     exit_code: int
@@ -293,7 +297,7 @@ class ReplicaGivenUp(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStacks:
-    """The Python stacks of one worker, as ``AskStacks`` asks; "": it could not give any."""
+    """The Python stacks of one worker, the answer to ``AskStacks``; "": there are none."""
 
     request: int
     key: WorkerKey
@@ -302,7 +306,7 @@ class WorkerStacks:
 
 @dataclass(frozen=True, slots=True)
 class PeersSilent:
-    """Hosts that acknowledge nothing that is sent to them from this node; none: all do again."""
+    """Hosts that acknowledge nothing sent from this node; empty: all do again."""
 
     hosts: tuple[str, ...] = ()
 

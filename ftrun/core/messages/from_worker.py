@@ -1,4 +1,4 @@
-"""Messages of a worker to the lighthouse; its agent relays it unchanged."""
+"""Messages of a worker to the lighthouse; its agent relays them unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from ftrun.core.quorum import Endpoint, Quorum
 
 @dataclass(frozen=True, slots=True)
 class SwitchPromise:
-    """A worker begins ``step`` only under the prepared quorum. ``confirmed``: a Switch came."""
+    """A worker begins ``step`` only under the prepared quorum.
+
+    ``confirmed``: a Switch has arrived.
+    """
 
     step: int
     confirmed: bool = False
@@ -36,18 +39,17 @@ class Report:
     ``in_force`` / ``pending``: the quorums it trains in and prepares, as whole records, so that a
     lighthouse without a journal can rebuild. ``reduced``: the tag under which all operations of its
     current step are complete (its results stand). ``under``: the tag under which it would commit
-    that step, if what it has of it can stand in a next quorum of the same members: results of its
-    first ``done`` operations, of which its script has been given the first ``handed``. ``voted``:
-    the tag of a vote within the group whose outcome it does not know yet. ``local_step_index``: the
-    step, counted from its start, that it works on or begins next. ``repairable``: under a next
-    quorum it can go on with that step and lose nothing. ``torn``: a heal left ``state`` half
-    written over, so it holds none. ``freezes_membership``: at its step the script lets
-    nobody join. ``too_few``: it repeats its step because too few contributed, so every ready
-    replica is needed. ``contributors_min``: its
-    script commits no step with fewer (``min_replica_size``); 0: not reported. ``refused``: why an
-    operation of the attempt that it gave up last can be carried out by no attempt; "": none was.
-    ``refused_tries``: how often it has tried the step after ``state`` in vain for such a reason,
-    its own or a peer's.
+    that step, if its part of it can stand in a next quorum of the same members: it has results of
+    its first ``done`` operations, and its script has received the first ``handed`` of these.
+    ``voted``: the tag of a vote within the group whose outcome it does not know yet.
+    ``local_step_index``: the step, counted from its start, that it works on or begins next.
+    ``repairable``: under a next quorum it can continue that step and lose nothing. ``torn``: a heal
+    left ``state`` half overwritten, so it holds no state. ``freezes_membership``: at its step the
+    script permits no join. ``too_few``: it repeats its step because too few contributed, so every
+    ready replica is needed. ``contributors_min``: its script commits no step with fewer
+    (``min_replica_size``); 0: not reported. ``refused``: why no attempt can carry out an operation
+    of the attempt that it gave up last; "": none was refused. ``refused_tries``: its failed tries
+    of the step after ``state`` for such a reason, its own or a peer's.
     """
 
     state: StateId
@@ -112,8 +114,8 @@ class Promised:
 class Refused:
     """The worker cannot promise ``step``: it has begun ``current``, or does not know the attempt.
 
-    ``later``: it promises by itself at its first boundary from ``step`` on at which its script lets
-    members join. At each earlier boundary from ``step`` on it refuses again.
+    ``later``: it promises by itself at its first boundary at ``step`` or later at which its script
+    lets members join. At each earlier boundary from ``step`` on it refuses again.
     """
 
     attempt: Attempt
@@ -135,7 +137,7 @@ class Errored:
     """A reduction, vote or heal under ``attempt`` failed here; the worker has given it up.
 
     ``own``: by its own decision (a vote against, an operation that was refused): no connection and
-    no member has failed, so nobody is to blame.
+    no member has failed, so none is to blame.
     """
 
     attempt: Attempt
@@ -169,7 +171,7 @@ class LeaveReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The worker leaves the job. ``step``: the one at which its script has ended early."""
+    """The worker leaves the job. ``step``: the step at which its script has ended early."""
 
     reason: LeaveReason
     step: int | None = None
@@ -187,9 +189,9 @@ class HealProgress:
 class Mark:
     """The facts that are equal on all replicas with one state: ``step`` and ``lineage`` name it.
 
-    ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not of every
-    step. ``position``: where the script stands. ``is_late``: at the script's end the digest was
-    taken so late that the script may have changed the parameters since that step.
+    ``settings``: of the optimizers, for people too. ``parameters``: their digest; "": not computed
+    at this step. ``position``: the place in the script. ``is_late``: at the script's end the digest
+    was taken late, so the script may have changed the parameters since that step.
     """
 
     step: int
@@ -202,7 +204,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where all would go on after a loss: ``step``, whose state is ``age_s`` old; 0: the start."""
+    """Where all would resume after a loss: ``step``, whose state is ``age_s`` old; 0: the start."""
 
     step: int
     age_s: float
@@ -213,13 +215,14 @@ class Progress:
     """A worker's progress. Status and restart budgets use it. No answer; the newest one counts.
 
     ``phase``: one of ``activity.Activity``. ``since_s``: the seconds since that phase began.
-    ``pause``: the name of the announced pause that it is in. ``beats``: how often the script has
-    called ``ftrun.heartbeat()``. ``position``: where its script stands, for people. ``steps``: how
-    many steps this process has timed itself; ``usual_s`` and ``longest_s``: how long its last ones
-    took (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and the part of
-    it in which it did not wait for others (core/worker/pace.py). ``heal``: the one under way.
-    ``marks``: of its last steps, for comparison (core/worker/marks.py); of the oldest step first.
-    ``worker_lost``, ``node_lost``, ``job_lost``: what a loss of one would cost now; None: not told.
+    ``pause``: the name of the announced pause that it is in. ``beats``: the number of the script's
+    calls of ``ftrun.heartbeat()``. ``position``: the place in its script, for people. ``steps``:
+    the number of steps that this process has timed itself; ``usual_s`` and ``longest_s``: the times
+    of its last ones (step_times.py). ``step_s`` and ``own_s``: the time of the very last ones, and
+    the part of it in which it did not wait for others (core/worker/pace.py). ``heal``: the one
+    under way. ``marks``: of its last steps, for comparison (core/worker/marks.py), oldest step
+    first. ``worker_lost``, ``node_lost``, ``job_lost``: what a loss of one would cost now; None:
+    not reported.
     """
 
     step: int
@@ -244,15 +247,15 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The worker sets its script up and wants to know its peers; it has sent no Report yet.
+    """The worker sets its script up and asks for its peers; it has sent no Report yet.
 
     The lighthouse answers with a Roster: at once if a quorum trains, else when all replicas that
     are to take part are present.
 
-    ``part``: the slots that the last Roster of this worker named, if nobody trained then. So a
-    restarted lighthouse knows who takes part in the set-up. ``together``: its process groups are
-    those of all replicas, so that all begin again if one of them ends before the first step.
-    ``ended``: its script has ended, and those were its parameters after the last step.
+    ``part``: the slots that this worker's last Roster named, if no replica trained then. So a
+    restarted lighthouse knows which slots take part in the set-up. ``together``: its process groups
+    span all replicas, so that all restart if one of them ends before the first step. ``ended``: its
+    script has ended, and these were its parameters after the last step.
     """
 
     endpoint: Endpoint

@@ -1,8 +1,8 @@
-"""Messages between the agents of one replica group's nodes, which no lighthouse sees.
+"""Messages between the agents of one replica group's nodes, which the lighthouse does not see.
 
 One agent **leads** the group: it alone has a supervisor and a link to the lighthouse. The agents of
 the group's other nodes are its **hands**: they start, signal and watch the workers of their node,
-and pass on what these send. A hand opens the stream.
+and relay their messages. A hand opens the stream.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from ftrun.core.version import PROTOCOL_VERSION
 class HandHello:
     """A node that offers itself, the first message of its stream.
 
-    ``node``: its name, for people. ``host``: its address. ``workers``: how many it is to run.
-    ``rank``: the place that its user has given it; None: any. ``size``: of the team, as typed.
-    ``mark``: a file that it has made in its --snapshot; "": it writes none of its memory there.
+    ``node``: its name, for people. ``host``: its address. ``workers``: how many it should run.
+    ``rank``: the place that its user has stated; None: any. ``size``: of the team, as typed.
+    ``mark``: a file that it has made in its --snapshot; "": it writes no states from its memory
+    there.
     """
 
     node: str
@@ -40,10 +41,10 @@ class HandHello:
 
 @dataclass(frozen=True, slots=True)
 class RankEnded:
-    """A worker has ended, or dies (``is_dying``): then its end follows.
+    """A worker has ended, or is dying (``is_dying``): then its end follows.
 
     ``exit_code``: or minus the signal. ``pid`` 0: it could not be started. ``output``: its last
-    lines. Others: as core/agent/events.py has them.
+    lines. Other fields: see core/agent/events.py.
     """
 
     incarnation: str
@@ -59,7 +60,7 @@ class RankEnded:
 
 @dataclass(frozen=True, slots=True)
 class RankMessage:
-    """What a worker has told its agent, and not the lighthouse."""
+    """A worker's message to its agent, not for the lighthouse."""
 
     key: WorkerKey
     message: FailureReport | NoManager | AnotherForm | Beat
@@ -83,16 +84,17 @@ class RankUsed:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What was measured of the node's workers just now."""
+    """The latest measurements of the node's workers."""
 
     workers: tuple[WorkerFacts, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RankKept:
-    """What a node's memory has of one rank. ``steps``: those at whose begin it has its whole state.
+    """What a node's memory has of one rank. ``steps``: those at whose begin it has the whole state.
 
-    ``is_copy``: another node runs it. ``fall``: why it cannot be followed (core/replay/falls.py).
+    ``is_copy``: another node runs the rank. ``fall``: why it cannot be followed
+    (core/replay/falls.py).
     """
 
     group_rank: int
@@ -103,10 +105,10 @@ class RankKept:
 
 @dataclass(frozen=True, slots=True)
 class RanksKept:
-    """What the node's memory has of a group, now and then, and before the end of each worker.
+    """What the node's memory has of a group. Sent from time to time, and before each worker's end.
 
-    ``address``, ``certificate``: where other nodes may read it. ``copied``: the ``KeepRanks`` of
-    this step is carried out. ``reason``: the newest one could not be.
+    ``address``, ``certificate``: of the server from which other nodes may read it. ``copied``: the
+    ``KeepRanks`` of this step is carried out. ``reason``: why the newest one could not be.
     """
 
     incarnation: str
@@ -122,7 +124,7 @@ class RanksKept:
 class RanksStored:
     """``WriteRanks`` or ``FillRanks`` of this ``name`` is carried out, or could not be: ``reason``.
 
-    ``is_damaged``: because a file is not as it was written.
+    ``is_damaged``: the reason is a file that differs from what was written.
     """
 
     name: str
@@ -147,7 +149,7 @@ class RankWords:
 
 @dataclass(frozen=True, slots=True)
 class GroupWords:
-    """Words of a node's ranks, as of decree ``number``; the lead sends them on to all hands."""
+    """Words of a node's ranks under decree ``number``; the lead forwards them to all hands."""
 
     incarnation: str
     number: int
@@ -156,14 +158,17 @@ class GroupWords:
 
 @dataclass(frozen=True, slots=True)
 class AskLease:
-    """``asked_at``: on the hand's own clock, which the answer repeats."""
+    """A hand asks for the lease. ``asked_at``: by its own clock; the answer repeats it."""
 
     asked_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class HandLeaving:
-    """The node was asked to stop, by ``number`` if it was a signal, so the whole group is to."""
+    """The node was asked to stop, so the whole group must stop.
+
+    ``number``: the number of the signal, if it was a signal.
+    """
 
     reason: str
     exit_code: int
@@ -176,10 +181,10 @@ class HandLeaving:
 
 @dataclass(frozen=True, slots=True)
 class HandPlace:
-    """A node's place in the group. A hand that has another one ends its processes and begins again.
+    """A node's place in the group. A hand whose place changes ends its processes and begins again.
 
-    ``number``: of ``nodes``. ``first``: the group rank of its first worker. ``master_addr``: where
-    the group's store is.
+    ``number``: of ``nodes``. ``first``: the group rank of its first worker. ``master_addr``: the
+    address of the group's store.
     """
 
     job_id: str
@@ -192,9 +197,9 @@ class HandPlace:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks(OfIncarnation):
-    """Start this node's workers of a new incarnation. ``port``: of its store.
+    """Start this node's workers of a new incarnation. ``port``: of the group's store.
 
-    ``lighthouse``: its address, for workers. ``world_port``: of the store of the world of all
+    ``lighthouse``: its address, for workers. ``world_port``: of the store for the world of all
     replicas; 0: there is none.
     """
 
@@ -206,7 +211,7 @@ class StartRanks(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class RankSource:
-    """Where a rank's state can be read: at ``node``, for people."""
+    """A server from which a rank's state can be read. ``node``: its name, for people."""
 
     group_rank: int
     node: str
@@ -218,7 +223,8 @@ class RankSource:
 class KeepRanks:
     """Keep the states of this step, and copy those of other nodes' ranks from their ``sources``.
 
-    ``pinned``: all nodes have those of this step, so keep them too; None: of no step so far.
+    ``pinned``: all nodes have the states of this step, so keep them too; None: there is no such
+    step.
     """
 
     incarnation: str
@@ -242,7 +248,7 @@ class WriteRanks:
 
 @dataclass(frozen=True, slots=True)
 class FillRanks(OfIncarnation):
-    """Before ``StartRanks``: have the states of the snapshot ``name`` in memory.
+    """Before ``StartRanks``: load the states of the snapshot ``name`` into memory.
 
     ``digest``: of its manifest, as the lead has read it.
     """
@@ -256,7 +262,7 @@ class FillRanks(OfIncarnation):
 class RewindRanks:
     """No process of the group runs: drop what is later than ``step``; decree ``number`` follows.
 
-    ``sources``: of the states that this node does not have, because it has come for a lost one.
+    ``sources``: for the states that this node does not have, because it replaces a lost one.
     """
 
     start: StartRanks
@@ -275,7 +281,7 @@ class ReplaceRank(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class GroupDue:
-    """At which steps all workers of the group keep their states: a word of their board."""
+    """The steps at which all workers of the group keep their states: a word of their board."""
 
     incarnation: str
     word: int
@@ -285,7 +291,7 @@ class GroupDue:
 class GroupDecree:
     """A worker of the group is lost, or the group could not be connected: wake all workers.
 
-    ``lost``: its rank. ``number``: as core/replay/mending.py has it.
+    ``lost``: its rank. ``number``: see core/replay/mending.py.
     """
 
     incarnation: str
@@ -295,7 +301,7 @@ class GroupDecree:
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks(OfIncarnation):
-    """Signal the workers of an incarnation, or one. ``asks``: as AskToStop does."""
+    """Send a signal to the workers of an incarnation, or to one. ``asks``: as AskToStop does."""
 
     number: int
     group_rank: int | None = None
@@ -304,14 +310,14 @@ class SignalRanks(OfIncarnation):
 
 @dataclass(frozen=True, slots=True)
 class SweepRanks:
-    """End what an ended incarnation has left behind."""
+    """End what an ended incarnation has left running."""
 
     incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToRanks(OfIncarnation):
-    """``message`` for the workers of an incarnation, or for one; "": for all."""
+    """A ``message`` for the workers of an incarnation, or for one; "" and None: for all."""
 
     group_rank: int | None
     message: ToWorker | LeaveNow
@@ -321,7 +327,8 @@ class ToRanks(OfIncarnation):
 class LeaseLeft:
     """Workers may commit until ``left_s`` after ``asked_at`` on the hand's clock (Q3).
 
-    A lease counts from the question, so neither clocks are compared nor a late answer prolongs it.
+    A lease counts from the question. So no two clocks are compared, and a late answer does not
+    prolong it.
     """
 
     asked_at: float

@@ -49,8 +49,8 @@ class RestartReplica(OfIncarnation):
 class StopReplica(OfIncarnation):
     """Ask this incarnation to leave; then the agent starts the slot again, or not.
 
-    ``incarnation`` "": the one that there is; if none runs, a planned restart is due now or off.
-    ``at_boundary``: it is in a quorum, and a switch follows; otherwise it leaves where it stands.
+    ``incarnation`` "": the present one; if none runs, a planned restart is due now or cancelled.
+    ``at_boundary``: it is in a quorum, and a switch follows; otherwise it leaves at once.
     """
 
     restart: bool
@@ -74,19 +74,21 @@ class AskStacks:
 
 @dataclass(frozen=True, slots=True)
 class DrainAgent:
-    """Leave with all that runs on the node, as at SIGTERM."""
+    """Leave with all replicas of the node, as at SIGTERM."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskHeartbeat:
-    """Send a heartbeat now: an agent seems out of reach, and the others show that we are not."""
+    """Send a heartbeat now: an agent seems out of reach, and answers of the others prove that the
+    lighthouse is not.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class JobGlance:
-    """The job in short, for the terminal of an agent. ``live``: replicas that train together.
+    """A summary of the job for an agent's terminal. ``live``: replicas that train together.
 
     ``steps_per_s``: of the last half minute; None: no step yet.
     """
@@ -101,7 +103,7 @@ class JobGlance:
 class HeartbeatAck:
     """The answer to a Heartbeat that is not quiet: the lighthouse lives and knows this agent.
 
-    ``agreed``: the last state of which all members have shown the same parameters.
+    ``agreed``: the last state at which all members have shown the same parameters.
     """
 
     glance: JobGlance | None = None
@@ -124,7 +126,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class SlotAccount:
-    """The seconds in which a slot could not train since the job's first quorum stood."""
+    """The seconds in which a slot could not train since the job's first quorum was in force."""
 
     replica_id: str
     lost_s: float
@@ -134,7 +136,7 @@ class SlotAccount:
 class JobAccount:
     """The uses of the job's time (docs/ACCOUNT.md): in replica-seconds, except for ``wall_s``.
 
-    ``goodput``: None: no quorum has stood, or nothing counts. ``slots``: none of a job of very
+    ``goodput``: None: there was no quorum, or nothing counts. ``slots``: empty in a job of very
     many.
     """
 
@@ -149,7 +151,7 @@ class JobAccount:
 class EndJob:
     """The job is over: stop all processes. ``exit_code`` 0: every member has finished.
 
-    ``kind``: as in JobFailed. ``account``: until the end; None: the job never had any agent.
+    ``kind``: see JobFailed. ``account``: until the end; None: the job never had any agent.
     """
 
     exit_code: int
@@ -160,10 +162,10 @@ class EndJob:
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecord:
-    """An incident as it stands now, for the agents' log directories; a later one replaces it.
+    """An incident's present state, for the agents' log directories; a later one replaces it.
 
-    ``incarnations``: those of which it has the evidence. ``is_open``: it is not over, so another
-    record follows. ``document``: the record in JSON (docs/INCIDENTS.md).
+    ``incarnations``: those whose evidence it has. ``is_open``: it is not over, so another record
+    follows. ``document``: the record in JSON (docs/INCIDENTS.md).
     """
 
     number: int

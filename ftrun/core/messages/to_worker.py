@@ -1,4 +1,4 @@
-"""Messages of the lighthouse to a worker; its agent relays it unchanged."""
+"""Messages of the lighthouse to a worker; its agent relays them unchanged."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Interrupt:
 class NewQuorum:
     """Form or shrink: build ``quorum`` in the background; it is in force as soon as it is built.
 
-    ``refused``: whose operation of the step that it begins with was refused, and why. "": none was.
-    ``refused_tries``: how often a member has tried that step in vain for such a reason. A worker
-    that has tried it less often makes the step under way void and does not repair it. ``pauses``: a
-    member is in an announced pause or at the end of its script, so its peers may have to wait for
-    long.
+    ``refused``: whose operation of the quorum's first step was refused, and why; "": none was.
+    ``refused_tries``: the highest number of a member's failed tries of that step for such a reason.
+    A worker that has tried it less often makes the step under way void and does not repair it.
+    ``pauses``: a member is in an announced pause or at the end of its script, so its peers may have
+    to wait for long.
     """
 
     quorum: Quorum
@@ -79,12 +79,12 @@ class RosterEntry(OfIncarnation):
 class Roster:
     """The answer to Present, in the order of the slots.
 
-    ``has_begun``: the job has come to its first step, and ``entries`` are the members that train;
+    ``has_begun``: the job has reached its first step, and ``entries`` are the members that train;
     else they are all replicas that are to take part. ``finished``: slots whose part is over, also
-    those that were drained; ``early``: those of them that have left while others train on.
-    ``store``: the ``host:port`` of the TCPStore in which the replicas that set up meet.
-    ``compared``: the lineage of the state whose parameters all members have shown at the end of
-    their scripts, and have been judged by; "": of none yet.
+    drained ones; ``early``: those of them that have left while others train. ``store``: the
+    ``host:port`` of the TCPStore in which the replicas that set up meet. ``compared``: the lineage
+    of the state whose parameters all members have shown at the end of their scripts, and by which
+    they were judged; "": there is none yet.
     """
 
     has_begun: bool

@@ -1,4 +1,4 @@
 """The election of one of several lighthouses, by compare-and-set on one register.
 
-Not here: the stores that hold it, clocks, threads (lighthouse/).
+Not here: the stores of the register, clocks, threads (lighthouse/).
 """

@@ -10,11 +10,12 @@ from typing import TypeAlias
 class Value:
     """The content of the register beside its version.
 
-    ``epoch``: rises with each holder, and with the journal's. ``holder``: one life of one process.
-    ``address``: where it takes agents. ``silence_s``: how long it may write nothing before another
-    may take the register. ``serial``: of the holder's writes, so that it knows its own again.
-    ``is_free``: the holder has stopped, and anybody may take the register. ``journal``: the job's
-    record. None: in an answer, it was not asked for; in a write, the former one stays.
+    ``epoch``: rises with each holder, and with the journal's. ``holder``: names one life of one
+    process. ``address``: where it accepts agents. ``silence_s``: how long it may write nothing
+    before another process may take the register. ``serial``: counts the holder's writes, so that it
+    recognises its own. ``is_free``: the holder has stopped, and any process may take the register.
+    ``journal``: the job's record. None: in an answer, it was not requested; in a write, the former
+    one stays.
     """
 
     epoch: int
@@ -51,19 +52,19 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The store gave no answer. A Swap may have been carried out, or may be later."""
+    """The store has not answered. A Swap may have been carried out, or may be later."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The deadline has come, or the machine begins."""
+    """The deadline has passed, or the machine begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Among outputs: what follows must not go out before this is in the register."""
+    """An output: later outputs must not be sent before this record is in the register."""
 
     epoch: int
     journal: bytes
@@ -78,14 +79,14 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class HolderEnded:
-    """The process with this name has certainly ended: its silence need not be waited for."""
+    """The process with this name has certainly ended: do not wait for its silence."""
 
     holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """This process is to end: give the register back if it is ours."""
+    """This process must end: give the register back if this process holds it."""
 
 
 Event: TypeAlias = (
@@ -126,28 +127,28 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Depose:
-    """Another process leads: drop all that this one has decided and not released."""
+    """Another process leads: drop what this one has decided and not released."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Another process holds the register, and was seen to write this value: it lives."""
+    """Another process holds the register and has just written this value, so it lives."""
 
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Words for people."""
+    """A text for people."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The process may end: the register is not ours, or not any more."""
+    """The process may end: it does not hold the register, or does not any more."""
 
 
 Instruction: TypeAlias = Read | Swap | Lead | Follow | Release | Depose | Say | GivenBack

@@ -1,32 +1,34 @@
 """Leadership of one process: ``handle(event, now) -> list[Instruction]``. Pure.
 
 Theory of operation. There is one register ``(version, value)`` and one operation on it that
-matters: write a value if the version is still the one that the writer has seen. Nobody compares
-clocks of two machines.
+matters: write a value if the version is still the one that the writer has seen. Clocks of two
+machines are never compared.
 
 - The leader writes every quarter of T (``silence_s``), and whenever the job's journal changes.
-- A standby that has seen no new version for T writes its own name with the next epoch. If that is
-  accepted, it leads. If not, somebody has written meanwhile, and it goes on watching. While the
-  store does not answer, it sees nothing; so the one that led goes on when the store is back.
+- A standby that has seen no new version for T writes its own name with the next epoch. If the write
+  is accepted, it leads. If not, another process has written meanwhile, and it keeps watching. While
+  the store does not answer, it sees nothing; so the former leader continues when the store is back.
 - The leader acts for two thirds of T after it *asked* for its last accepted write, by its own
-  clock. Whoever saw that write saw it later, and waits longer. Then the leader is **suspended**: it
-  decides nothing and sends nothing. If its next write is accepted, nobody has led meanwhile, and it
-  goes on. If another's value is there, it is deposed.
+  clock. A standby saw that write later, and waits longer. Then the leader is **suspended**: it
+  decides nothing and sends nothing. If its next write is accepted, no other process has led
+  meanwhile, and it continues. If another process's value is there, it is deposed.
 - What follows a Record is **held** until that record is in the register, and until leadership is
-  proven. While anything is held no event is to be handled (``may_decide``): they queue.
+  proven. While anything is held, events queue and must not be handled (``may_decide``).
 
 | state | leads by | ends by |
 |---|---|---|
-| watching | ``_may_take`` and an accepted write: leading | |
+| watching | silence for T or a free register, and an accepted write: leading | |
 | leading, proven | an accepted write asked for less than 2/3 T ago | time: suspended |
 | leading, suspended | | an accepted write: proven; another's value: Depose, watching |
 
 A write without an answer may have been carried out, and may be later. So the register is read, and
-our own name and serial show which of our writes is there. One request is under way at a time.
+the holder's name and serial show which write of this process is there. One request is under way at
+a time.
 
-What this does not see: a machine whose clock stands still while it does (a suspended host). When it
-goes on, it may answer agents for 2/3 T at most; it can write nothing.
-Not here: the stores, what is in a journal.
+A limit of this: the clock of a suspended host may stand still with it. When the host resumes, its
+lighthouse may answer agents for 2/3 T at most; it cannot write.
+
+Not here: the stores, the content of a journal.
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ LOOK_MAX_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``name``: of this life of this process, and of no other one. ``address``: for its agents.
+    """The settings of one process.
 
-    ``silence_s``: T. Infinite for a process that is known to be the only one: it writes only when
-    its journal changes. ``epoch_floor``: below the first epoch of a register without a value.
+    ``name``: names this life of this process alone. ``address``: the address for its agents.
+    ``silence_s``: T. It is infinite for a process that is known to be the only one, which writes
+    only when its journal changes. ``epoch_floor``: an epoch below the first one of a register
+    without a value.
     """
 
     name: str
@@ -59,13 +63,13 @@ class Settings:
 
     @property
     def look_s(self) -> float:
-        """Between two looks."""
+        """The pause between two looks."""
         return min(self.silence_s / LOOKS_PER_SILENCE, LOOK_MAX_S)
 
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A write whose end is not known. ``asked_at``: when it was first asked for."""
+    """A write whose outcome is not known. ``asked_at``: when it was first asked for."""
 
     value: e.Value
     record: e.Record | None
@@ -75,7 +79,7 @@ class _Try:
 class Leadership:
     """One process's part in the register. ``epoch``: under which it leads, or has led last.
 
-    ``watched_s``: for how long it had seen the former holder write nothing when it took over; 0: it
+    ``watched_s``: how long the former holder had written nothing when this process took over; 0: it
     did not wait for that.
     """
 
@@ -86,13 +90,13 @@ class Leadership:
         self._settings = settings
         self._now = 0.0
         self._out: list[e.Instruction] = []
-        # The register as it was seen last.
+        # The last known state of the register.
         self._version = 0
         self._value: e.Value | None = None
         self._seen_at: float | None = None
         self._answered_at = 0.0
         self._ended: str | None = None
-        # The request that is under way, and those writes whose end is not known.
+        # The request under way, and the writes whose outcome is not known.
         self._asked: e.Read | e.Swap | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
@@ -171,7 +175,7 @@ class Leadership:
 
     @property
     def _blind_s(self) -> float:
-        """After so long without an answer, the silence was not observed: it begins again."""
+        """After this long without an answer, the silence was not observed: it begins again."""
         return self._settings.silence_s / 2
 
     def _on_found(self, version: int, value: e.Value | None, *, with_journal: bool) -> None:
@@ -190,7 +194,7 @@ class Leadership:
             self._saw(version, value)
 
     def _saw(self, version: int, value: e.Value | None) -> None:
-        """The register has another value than we have seen or written."""
+        """The register has a value other than this process has seen or written."""
         former = self._value
         self._version, self._value, self._seen_at = version, value, self._now
         self._tries.clear()
@@ -207,7 +211,7 @@ class Leadership:
                 self._out.append(e.Follow(value))
 
     def _landed(self, version: int, written: _Try) -> None:
-        """A write of ours is in the register."""
+        """A write of this process is in the register."""
         self._version, self._value, self._seen_at = version, written.value, self._now
         self._tries.clear()
         if written.value.is_free:
@@ -239,7 +243,7 @@ class Leadership:
 
     @property
     def _missed_at(self) -> float:
-        """When a missed answer is reported to people; a pause of our own is no such case."""
+        """When a missing answer is reported to people. A pause of this process does not count."""
         pause_s = self._settings.silence_s / WRITES_PER_SILENCE
         return max(self._proven_until, self._asked_at + pause_s)
 
@@ -258,7 +262,7 @@ class Leadership:
         return self._held[0] if self._held and isinstance(self._held[0], e.Record) else None
 
     def _takes_at(self) -> float:
-        """When a standby may take the register, if no new version is seen until then."""
+        """When a standby may take the register, if it sees no new version until then."""
         assert self._seen_at is not None
         value = self._value
         if value is None or value.is_free or value.holder == self._ended:
@@ -291,15 +295,15 @@ class Leadership:
         self._swap(former + 1, None)
 
     def _write(self) -> None:
-        """The journal's record, if one waits; at the end, that nobody holds the register."""
+        """Write the journal's record, if one waits; at the end, that the register is free."""
         record = self._record
         epoch = self.epoch if record is None else max(self.epoch, record.epoch)
-        # Another may lead from the moment at which this is asked, whenever its answer comes.
+        # Another process may lead from the moment of this request on, whenever its answer arrives.
         self._gives_back = self._is_stopping and record is None
         self._swap(epoch, record, is_free=self._gives_back)
 
     def _swap(self, epoch: int, record: e.Record | None, *, is_free: bool = False) -> None:
-        """Ask for a write. The same one, asked for again, keeps its serial and its first time."""
+        """Ask for a write. A repeated one keeps its serial and the time of its first request."""
         last = self._tries.get(self._serial)
         if last is None or (last.value.is_free, last.record) != (is_free, record):
             self._serial += 1
@@ -319,7 +323,7 @@ class Leadership:
     # ------------------------------------------------------------ words
 
     def _is_away(self, reason: str) -> None:
-        """The store has given no answer, or none in time. Short failures are not worth words."""
+        """The store has not answered, or not in time. Short failures are not reported."""
         is_idle = self._has_begun and not self._held and self._is_proven(self._now)
         if self._away_since is not None or is_idle:
             return

@@ -1,24 +1,24 @@
-"""Whether all go on after a mend. Pure.
+"""Watches whether all ranks make progress after a mend. Pure.
 
-Theory of operation. A mend is over once every rank is connected again. Whether all then meet in
-their calls nobody knows so far: a replacement that has made a call too many or too few waits in
-another one than its peers, and no call of theirs ever ends. So the board is looked at until every
-rank has taken ``STEPS`` more steps. Each worker says about once a second which of its calls is the
-first that it has begun and that is not complete (``Waits``).
+Theory of operation. A mend is over once every rank is connected again. That alone does not show
+that the ranks' calls match: a replacement that has made one call too many or too few waits in
+another call than its peers, and none of these calls ever ends. So the agent keeps looking at the
+board until every rank has completed ``STEPS`` more steps. About once a second each worker reports
+the first call that it has begun and that is not complete (``Waits``).
 
-| a rank has said the same for so long                     | it follows                           |
+| a rank has reported the same call for                   | result                               |
 |----------------------------------------------------------|--------------------------------------|
-| ``limit_s``: it waits in a call                          | Stand, once: people are told who     |
-|                                                          | waits where. It may be right so: a   |
-|                                                          | rank that lives is waited for        |
-| ``apart_s``: and all members of a group do so too, in    | Apart: these calls never end         |
-| calls of this group that are not one                     |                                      |
+| ``limit_s``                                              | Stand, once: the user sees which     |
+|                                                          | rank waits where. This may be no     |
+|                                                          | fault: a rank that lives is awaited  |
+| ``apart_s``, and so has every member of a group, in      | Apart: these calls never end         |
+| calls of this group that do not match                    |                                      |
 
-A worker that is stopped, or holds Python's lock, says nothing. What it has said before counts for
-nothing then (``FRESH_S``), because it may go on as soon as it can. So it begins to stand only when
-it says so again.
+A worker that is stopped, or that waits for Python's lock, reports nothing. Its last report then
+expires (``FRESH_S``), because the worker may make progress as soon as it runs again. Its time in
+the call is counted from its next report.
 
-Not here: what follows (mending.py), the words for people (core/agent/mend_words.py).
+Not here: what the agent does about it (mending.py), the messages (core/agent/mend_words.py).
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from typing import TypeAlias
 from ftrun.core.replay.settling import Board, Counts
 
 STEPS = 2
-"""A step that was under way at the mend, and a whole one."""
+"""The rest of the step that was under way at the mend, and one whole step."""
 FRESH_S = 5.0
-"""A worker says it each second; on a busy machine its thread may come late."""
+"""A worker reports each second. On a busy machine its thread may be late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
     """The first call that a rank has begun and that is not complete.
 
-    ``call``: its number in the ``group``; -1: there is none. ``kind``: the method of
-    torch's ProcessGroup. ``nbytes``: of its tensors, where all members must have as many; else 0.
-    ``age_s``: it has said so that long ago.
+    ``call``: its number in the ``group``; -1: there is none. ``kind``: the method of torch's
+    ProcessGroup. ``nbytes``: the size of its tensors if it must be equal at all members, else 0.
+    ``age_s``: the age of this report.
     """
 
     group: int
@@ -57,7 +57,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Some ranks have waited in their calls for ``still_s``. ``waits``: of every rank."""
+    """Some ranks have waited in their calls for ``still_s``. ``waits``: the report of each rank."""
 
     still_s: float
     waits: Sequence[Waits | None]
@@ -65,7 +65,7 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Apart(Stand):
-    """The members of a group wait in calls that cannot meet. ``group``: the group."""
+    """The members of ``group`` wait in calls that cannot match."""
 
     group: int
 
@@ -78,9 +78,9 @@ class Afterwards:
     """The watch over one mend.
 
     Args:
-        steps: by rank, so many it has taken when the mend was over.
-        limit_s: that a rank may do nothing for.
-        apart_s: that members of a group may wait for in calls that are not one.
+        steps: by rank, its number of steps when the mend was over.
+        limit_s: a rank that waits in one call for this long is shown to the user.
+        apart_s: the members of a group may wait in calls that do not match for this long.
     """
 
     steps: Sequence[int]
@@ -101,8 +101,8 @@ class Afterwards:
         """Look at the board.
 
         Args:
-            steps: by rank, so many it has taken.
-            waits: by rank, what it has said last; None: nothing.
+            steps: by rank, its number of steps.
+            waits: by rank, its last report; None: it has sent none.
         """
         ranks = range(len(steps))
         for rank in ranks:
@@ -134,20 +134,20 @@ class Afterwards:
 
 @dataclass(frozen=True, slots=True)
 class StepVerdict:
-    """What becomes of the step that was under way at a mend in a replica of several.
+    """What becomes of the step that was under way at a mend in a job of several replicas.
 
-    All replicas decide about it, perhaps in a quorum that no lighthouse has formed so far.
+    All replicas decide about that step, perhaps in a quorum that no lighthouse has formed yet.
 
     Args:
-        steps: by rank, so many it had taken when the mend was over.
-        lost: by rank, so many were not committed when its worker was lost.
+        steps: by rank, its number of steps when the mend was over.
+        lost: by rank, its number of steps without a commit when its worker was lost.
     """
 
     steps: Sequence[int]
     lost: Sequence[int]
 
     def known(self, board: Board, steps: Sequence[int], lost: Sequence[int]) -> int | None:
-        """How many steps were not committed since; None: that is not known so far."""
+        """The number of steps since the mend that were not committed; None: not known yet."""
         gone = max((now - before for now, before in zip(lost, self.lost, strict=False)), default=0)
         if gone > 0:
             return gone
@@ -157,7 +157,7 @@ class StepVerdict:
 
 
 def is_apart(group: int, done: Sequence[Counts], stands: Mapping[int, Waits]) -> bool:
-    """Whether the members of a group wait in calls of it that can never meet."""
+    """Whether the members of a group wait in calls of it that can never match."""
     calls = [stands.get(rank) for rank, own in enumerate(done) if group in own]
     here = [known for known in calls if known and known.group == group]
     return len(here) == len(calls) and len({(x.call, x.kind, x.nbytes) for x in here}) > 1

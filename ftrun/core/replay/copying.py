@@ -1,28 +1,29 @@
-"""Which states a group copies from node to node, and from where it goes on without one. Pure.
+"""Which states a group copies from node to node, and the step at which it resumes. Pure.
 
-Theory of operation. Each node's memory has the newest states of its own ranks. In *rounds* those of
-one step are copied to another node (``keepers``), so that a node that comes for a lost one finds
-them there, and all others go on from that step too.
+Theory of operation. Each node's memory holds the newest states of its own ranks. In a *round* the
+states of one step are copied to another node (``keepers``). So a node that replaces a lost one can
+fetch them there, and all other nodes resume from that step too.
 
-| event                         | it follows                                                       |
+| event                         | result                                                           |
 |-------------------------------|------------------------------------------------------------------|
-| a step is announced at which  | a round of this step, in time: each node keeps its own states as |
-| all take their states         | soon as they are there, and copies                               |
-| all nodes have carried it out | its step is *pinned*: each keeps it until another one is         |
-| one could not                 | the round is over                                                |
-| no process of the group runs, | the round is over, and all go on from the newest step of which   |
+| a step is announced at which  | a round of this step begins ahead of it: each node keeps its own |
+| all workers copy their states | states of the step as soon as it has them, and copies others'    |
+| all nodes have carried it out | the step is *pinned*: nodes keep it until another one is pinned  |
+| one node could not            | the round is over                                                |
+| no process of the group runs, | the round is over, and all resume from the newest step of which  |
 | and no node is missing        | each rank's state is on some node (``step_for``, ``restore``)    |
 
-During a round a node keeps two steps, so at any moment there is one that all have: what was pinned
-is given up only by the order of the next round, when all have the newer one. The lead's own ranks
-are copied nowhere, because a group does not outlive its lead. The pinned step is also what goes to
-a disk. No round begins from its choice until each node holds it for that, too (``is_taken``).
+During a round a node keeps two steps, so at any moment there is one step that all nodes have. A
+pinned step is dropped only at the order of the next round, when all nodes have the newer one. The
+lead's own ranks are not copied, because a group does not outlive its lead. The pinned step is also
+the one that is written to a disk. Once a step is chosen for that, no round begins until each node
+holds it for the disk too (``is_taken``).
 
-When all go on from a step, each node keeps the states of that one as well until the next round, as
-a node that has come has no other. Later states are of steps that will be made again, perhaps with
-another result: all nodes drop them.
+When all resume from a step, each node also keeps the states of that step until the next round,
+because a new node has no other. All nodes drop later states: their steps will be repeated, perhaps
+with another result.
 
-Not here: when workers take their states (pacing.py), how they travel (agent/team/).
+Not here: when workers copy their states (pacing.py), how the copies travel (agent/team/).
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from dataclasses import dataclass, field
 
 EVERY_S = 5.0
 AGAIN_S = 0.5
-"""After the end of a round, at the least."""
+"""The shortest pause after the end of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """A node's report: the steps of which it has the states.
+    """A node's report: the steps of which it holds states.
 
-    Those of its ``own`` ranks, and ``copies`` of others'. ``label``: nodes of one are lost
-    together. ``is_sound``: its ranks can go on from its states. ``copied``: the round of this step
-    is carried out. ``has_failed``: one could not be.
+    ``own``: by rank of this node. ``copies``: by rank of other nodes. ``label``: nodes with one
+    label are lost together. ``is_sound``: the ranks can resume from its states. ``copied``: the
+    step whose round this node has carried out. ``has_failed``: it could not carry out a round.
     """
 
     own: Mapping[int, Collection[int]]
@@ -53,9 +54,10 @@ class Had:
 
 
 def keepers(labels: Sequence[str], lead: int) -> dict[int, int]:
-    """By number of a node, the number of that which keeps its copies.
+    """By number of a node, the number of the node that keeps its copies.
 
-    The next one of another label in the order of a ring; if all are of one label, the next one.
+    That is the next node in the order of a ring that has another label; if all labels are equal,
+    the next node.
     """
     found = {}
     for node in range(len(labels)):
@@ -68,10 +70,11 @@ def keepers(labels: Sequence[str], lead: int) -> dict[int, int]:
 
 @dataclass
 class Copying:
-    """The rounds of one incarnation of a group. Nodes are named by ids of one life each.
+    """The rounds of one incarnation of a group. A node is named by an id that is new at each start.
 
-    ``places``: the ranks of each node of the group, in order; ``lead``: one of them. ``step``: of
-    the round that is under way, or None. ``pinned``, ``is_taken``: see the module's text.
+    ``places``: the ranks of each node of the group, in order; ``lead``: one of these nodes.
+    ``step``: the step of the round under way, or None. ``pinned``, ``is_taken``: see the module's
+    text.
     """
 
     lead: str
@@ -88,7 +91,7 @@ class Copying:
         self._had.pop(node, None)
 
     def has(self, node: str, had: Had, now: float) -> None:
-        """A node has reported, as it does before it reports the end of a process."""
+        """A node has reported. It does so before it reports the end of a process."""
         self._had[node] = had
         if had.has_failed:
             self._over(now)
@@ -99,9 +102,10 @@ class Copying:
                 self._over(now)
 
     def begin(self, announced: int, now: float) -> bool:
-        """Whether the round of a step begins now, to which no worker has come so far.
+        """Whether the round of a step begins now.
 
-        A node that is told of one that is over may have overwritten it.
+        No worker may have reached that step yet: a node that is asked to copy a past step may
+        already have overwritten its states.
         """
         is_known = self.places.keys() <= self._had.keys()
         if self.step is not None or self.is_taken or now < self._begins_at:
@@ -115,7 +119,7 @@ class Copying:
         return True
 
     def copies_of(self, node: str) -> dict[int, str]:
-        """The ranks whose states this node copies in a round, and the node of each."""
+        """The ranks whose states this node copies in a round, and the node that owns each."""
         nodes = list(self.places)
         labels = [self._had[one].label if one in self._had else "" for one in nodes]
         found = keepers(labels, nodes.index(self.lead))
@@ -124,25 +128,31 @@ class Copying:
 
     @property
     def is_sound(self) -> bool:
-        """What is in memory may be gone on from."""
+        """Whether the group can resume from what is in memory."""
         return all(had.is_sound for had in self._had.values())
 
     def at_own_nodes(self) -> int | None:
-        """No process of the group runs: the newest step of which each node has its own states."""
+        """The newest step of which each node has its own ranks' states.
+
+        No process of the group runs.
+        """
         known = [set(self._own(node, x)) for node, own in self.places.items() for x in own]
         return max(set.intersection(*known), default=None) if known else None
 
     def step_for(self, ranks: Collection[int]) -> int | None:
-        """No process of the group runs: the newest step of which each rank's state is somewhere."""
+        """The newest step of which each rank's state is on some node.
+
+        No process of the group runs.
+        """
         if not self.is_sound:
             return None
         return max(set.intersection(*map(self._somewhere, ranks)), default=None)
 
     def restore(self, step: int, now: float) -> dict[int, str]:
-        """All go on from this step, and no node of the group is missing.
+        """All resume from this step, and no node of the group is missing.
 
         Returns:
-            By rank the node with its state, where its own node has none.
+            By rank, the node that has its state, where the rank's own node does not have it.
         """
         self._over(now)
         lacks = (

@@ -1,6 +1,6 @@
-"""Why a lost worker cannot be replaced inside its group, so that all workers are restarted.
+"""The reasons why a lost worker cannot be replaced alone, so that all workers are restarted.
 
-Each reason is a number too, which a worker writes into its word of the board (snapshots/board.py).
+Each reason is also a number, which a worker writes into its word of the board (snapshots/board.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 GROUPS_MAX = 32
-"""Of one rank: process groups of several ranks."""
+"""The limit for one rank: process groups that have several ranks."""
 
 
 class Fall(IntEnum):
@@ -51,7 +51,7 @@ class Fall(IntEnum):
         return _WORDS[self]
 
     def because(self, why: str) -> str:
-        """``words``, and what a worker has found; "": it has found nothing more."""
+        """``words`` with a detail that a worker has found; "": there is no detail."""
         if not why:
             return self.words
         return f"{_UNKNOWN}: {why}" if self is Fall.SCRIPT else f"{self.words} ({why})"

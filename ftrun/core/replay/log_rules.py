@@ -1,14 +1,14 @@
-"""What a rank logs of a call, so that a replacement can be given the same result; where. Pure.
+"""What a rank logs of its calls, and where, so that a replacement gets the same results. Pure.
 
-A result that does not fit is not logged, and from there on a replacement lacks it. Then a death
-takes all back to a generation, whatever the others keep. So the rank writes a word, and where they
-begin their next steps the others write it too, and keep nothing either until their next generation
-(``is_in_vain``). No rank has to know it at the same moment: what is missing is a fall, and never
-another result.
+A result that does not fit is not logged, and a replacement lacks it and all that follow. A death
+then takes all ranks back to a generation, whatever the other ranks log. So the rank sets its word
+``full``. The others read it where they begin their next steps, and log nothing either until their
+next generation (``is_in_vain``). The ranks need not read it at the same moment: a missing result
+leads to a fall, never to a different result.
 
-A step that is due, and that all know of before they come to it, begins with an empty log at its
-place (``begins``). So even where logs are always full one has what follows up to the copy, and all
-that begin again there take it from the log (settling.py: ``common``).
+A due step that all ranks know of in advance begins with an empty log at its place (``begins``). So
+even if each log overflows, one log has the calls from there to the copy, and all ranks that resume
+there take them from it (settling.py: ``common``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation, Logged
 
 MISSED_MAX = 3
-"""Generations in a row that were due, and could not be made at the place of their step."""
+"""The limit of due generations in a row that could not be made at the place of their step."""
 
 
 class Keeps(IntEnum):
     """What the log has of a call. 0 is not used, so that an empty word is none of them.
 
-    ``RESULT``: what the call gave this rank. ``INPUT``: what this rank gave; the result is made of
-    the inputs in the logs of all members. ``ALIKE``: what the call gave all alike, which one member
-    logs for all (``of_all``). ``NOTHING``: the call gave this rank nothing.
+    ``RESULT``: the result at this rank. ``INPUT``: the input of this rank; the result is made of
+    the inputs in the logs of all members. ``ALIKE``: a result that all members share, which one
+    member logs for all (``of_all``). ``NOTHING``: the call has no result at this rank.
     """
 
     RESULT = 1
@@ -40,15 +40,17 @@ class Keeps(IntEnum):
 
 
 def may_take(noted: Attempt, highest: Attempt) -> bool:
-    """Whether a replacement has had a result that another replica's worker of its rank has logged.
+    """Whether a replacement counts as having had a result that a peer of another replica has
+    logged.
 
-    That worker has met the lost one in this reduction. So the lost one had the result too, or died
-    just before; nobody can tell. If its group knows of no later attempt than that worker did then,
-    no quorum relies on its not having it.
+    The peer has the same rank and took part in this reduction together with the lost worker. So the
+    lost worker had the result too, or died just before; this cannot be decided. If the
+    replacement's group has seen no later attempt than the peer knew then, no quorum relies on its
+    not having had the result.
 
     Args:
-        noted: the highest attempt that the other worker knew when it logged the result.
-        highest: that the replacement's group has seen.
+        noted: the highest attempt that the peer knew when it logged the result.
+        highest: the highest attempt that the replacement's group has seen.
     """
     return noted >= highest
 
@@ -70,14 +72,15 @@ _RESULTS = {
     "alltoall_base",
 }
 CALLED = ("", *sorted({"barrier", *_ROOT_ONLY, *_GATHERS, *_ALIKE, *_RESULTS}))
-"""The calls that can be followed."""
+"""The calls that can be logged and repeated."""
 
 
 def keeps(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
-    """What is logged of a call; None: a script that makes it cannot be followed.
+    """What is logged of a call; None: a script that makes this call cannot be followed.
 
-    A send or a receive is not numbered alike at all ranks. A replacement has the logs of its own
-    node, so what is gathered from several nodes is logged as a result.
+    Sends and receives are not supported, because they are not numbered alike at all ranks. A
+    replacement has only the logs of its own node, so a gather over several nodes is logged as a
+    result.
 
     Args:
         kind: the method of torch's ProcessGroup.
@@ -96,36 +99,38 @@ def keeps(kind: str, *, is_root: bool, spans: bool = False) -> Keeps | None:
 
 
 def is_of_one_size(kind: str) -> bool:
-    """Whether all members give tensors of as many bytes."""
+    """Whether the tensors of all members have the same number of bytes."""
     return kind in _ALIKE
 
 
 def of_all(call: int, members: Sequence[int]) -> int:
-    """The member whose log has the result of a call that gives all alike; they take turns.
+    """The member that logs a result which all members share; members take turns.
 
-    ``members``: those of one node.
+    ``members``: the members on one node.
     """
     return members[call % len(members)]
 
 
 def free_parts(taken: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
-    """Of a memory of so many bytes, what lies between the parts that are taken; some are empty."""
+    """The free parts of a memory of ``room`` bytes, between the parts taken; some are empty."""
     ordered = sorted(taken)
     begins, ends = [begin for begin, _ in ordered], [end for _, end in ordered]
     return list(zip([0, *ends], [*begins, room], strict=True))
 
 
 def roomy(free: Sequence[tuple[int, int]], wanted: int) -> tuple[int, int]:
-    """The first part of so many bytes, because its memory was used before; else the largest one."""
+    """The first free part of at least ``wanted`` bytes, because its memory was used before; if
+    there is none, the largest part.
+    """
     fit = (part for part in free if part[1] - part[0] >= wanted)
     return next(fit, max(free, key=lambda part: part[1] - part[0]))
 
 
 def is_in_vain(full: Sequence[int], opened: Sequence[int]) -> bool:
-    """Whether what a rank keeps of its calls helps nobody before its next generation.
+    """Whether what a rank logs of its calls is of no use before its next generation.
 
     Args:
-        full: of each rank, one more than the step of the generation whose log is full; 0: none is.
+        full: by rank, 1 + the step of the generation whose log is full; 0: no log is full.
         opened: the steps of the generations of this rank's logs, as far as they are known.
     """
     return bool(opened) and opened[-1] + 1 in full
@@ -140,18 +145,21 @@ def begins(
     is_behind: bool,
     spans: bool,
 ) -> bool:
-    """Whether a log begins where a step does that is due: what a generation shows is in one log.
+    """Whether a new log begins at the begin of a due step, so that one log has all calls from there
+    to the copy.
 
-    A replacement goes on in the log that its predecessor has begun there. If each of several did
-    begin one, the last would take the place of the log that others still repeat their calls from.
+    A replacement continues the log that its predecessor has begun there. If each of several
+    replacements began a new log, the last one would overwrite the log that others still repeat
+    their calls from.
 
     Args:
-        logs, generations: of this rank. A step that was due may have got no generation; then its
-            log goes on.
-        begun: so many calls the rank has begun.
-        is_full: the log under way is, so that it helps nobody.
-        is_behind: the rank repeats calls, and the lost worker has begun its log.
-        spans: the logs of other nodes' ranks may be lost, so none is of use to who begins again.
+        logs, generations: this rank's. A due step may have got no generation; its log is then
+            continued.
+        begun: the number of calls that the rank has begun.
+        is_full: the current log is full, so it is of no use.
+        is_behind: the rank repeats calls whose log its predecessor has begun.
+        spans: the group has several nodes. The logs of other nodes' ranks may be lost, so no log is
+            of use to a rank that resumes.
     """
     if is_full or is_behind:
         return is_full and not (is_behind or spans)
@@ -161,37 +169,41 @@ def begins(
 
 
 def needed(log: Logged, generations: Iterable[Generation]) -> int:
-    """How many of its calls are needed of a log that is no part of a whole one any more.
+    """The number of calls that must be kept of a log that is not part of a whole one any more.
 
-    Nobody can be replaced alone then, and all that begin again need what a generation shows.
+    No worker can be replaced alone then. All that resume need the calls from the place of a
+    generation to its copy.
     """
     ends = (x.copied for x in generations if x.copied > x.place and log.leads_to(x))
     return max(ends, default=log.first) - log.first
 
 
 def may_be_made(*, whole_from: int | None, since: int, begun: int) -> bool:
-    """Whether a generation can be made: what is copied may show what the calls since its place have
-    given, so whoever begins there must have them from the log.
+    """Whether a generation can be made.
+
+    Its copy may depend on the results of the calls since its place, so these must be in the log of
+    each rank that resumes there.
 
     Args:
         whole_from: the logs have all calls from this one on; None: they lack the latest ones.
-        since: the number of calls that had begun at the place; ``begun``: that have by now.
+        since: the number of calls that had begun at the place.
+        begun: the number of calls that have begun by now.
     """
     return since == begun or (whole_from is not None and whole_from <= since)
 
 
 @dataclass
 class Misses:
-    """Why steps that were due have got no generation: now and then is well, always is a fall."""
+    """Counts due steps in a row that got no generation: a few are harmless, too many are a fall."""
 
     _in_row: int = 0
 
     def look(self, *, is_logged: bool, is_known: bool, is_settled: bool) -> Fall | None:
-        """One is due at this step. Why it cannot be made; None: it can.
+        """A generation is due at this step. Returns why it cannot be made; None: it can.
 
         Args:
-            is_logged: ``may_be_made``.
-            is_known: a replacement would get the same batch there: from a loader, or by a turn.
+            is_logged: the result of ``may_be_made``.
+            is_known: a replacement would get the same batch there, from a loader or by a turn.
             is_settled: the script waits for no call from before the step.
         """
         lacks = Fall.LOG_FULL if not is_logged else None if is_settled else Fall.IN_FLIGHT
@@ -201,19 +213,22 @@ class Misses:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether nobody can be replaced alone from now on. It is so once, until one is made."""
+        """Whether no worker can be replaced alone from now on.
+
+        True once, until a generation is made.
+        """
         return self._in_row == MISSED_MAX
 
 
 def is_over(opened: Sequence[int], step: int, newest: Sequence[int]) -> bool:
-    """Whether nobody needs the log before the last two, so that its memory is free.
+    """Whether the log before the last two is not needed any more, so that its memory is free.
 
-    A rank that is in the step of its newest generation may not have copied that, and then its
-    replacement begins at the one before.
+    A rank in the step of its newest generation may not have completed that copy. Its replacement
+    then begins at the generation before.
 
     Args:
         opened: the steps of the generations of this rank's logs, in order.
-        step: it begins now.
+        step: the step that begins now.
         newest: the steps of the newest whole generations of all ranks of the node.
     """
     return len(opened) > 1 and step > opened[-1] and min(newest) >= opened[-2]

@@ -1,47 +1,47 @@
-"""The agent's side: a decree at each death, until all are in one group again, or a fall. Pure.
+"""The agent's side of a mend: a decree at each death, until all are connected, or a fall. Pure.
 
-| event               | it follows                                                              |
+| event               | result                                                                  |
 |---------------------|-------------------------------------------------------------------------|
 | a worker has died   | a fall, if it cannot be replaced alone; else Decree: the worker is not   |
-|                     | ``over`` any more, the number is raised, all are woken, and when the     |
-|                     | process is gone (not before, as its threads may still write) its         |
-|                     | replacement starts                                                       |
-| a look at the board | a fall, if a process has written one, or nothing has moved for too long   |
-|                     | (``LIVING`` times that, as long as a worker that lives has not left its  |
-|                     | broken group: it may compute in a library that holds Python's lock);     |
-|                     | Decree, if a group could not be connected though nobody has died;        |
-|                     | Mended, once each rank has joined the group of the newest number         |
-| a look after a mend | ``Stand``, if some wait in their calls for long; a fall, if their calls  |
-|                     | cannot meet (afterwards.py)                                              |
+|                     | ``over`` any more, the number is raised, all processes are woken, and   |
+|                     | the replacement starts when the process is gone (not before, because    |
+|                     | its threads may still write)                                            |
+| a look at the board | a fall, if a process has written one, or nothing has moved for the      |
+|                     | limit (``LIVING`` times that while a worker that lives has not left its |
+|                     | broken group: it may compute in a library that holds Python's lock);    |
+|                     | Decree, if a group could not be connected although no worker has died;  |
+|                     | Mended, once each rank has joined the group of the newest number        |
+| a look after a mend | ``Stand``, if some ranks wait in their calls for long; a fall, if their |
+|                     | calls cannot match (afterwards.py)                                      |
 
-The first death of a mend counts as a restart, and so does each further one of a rank that is being
-replaced. The first deaths of other ranks meanwhile belong to the same restart, as under torchrun,
-where it is always one of all workers (``counts``). Whether a restart is left, and whether an
-exception comes twice at one place, is for the group's budget (core/agent/restarts.py).
+The first death of a mend counts as a restart, and so does each further death of a rank that is
+being replaced. The first deaths of other ranks meanwhile belong to the same restart, as under
+torchrun, where a restart is always of all workers (``counts``). The group's budget decides whether
+a restart is left, and whether an exception has come twice at one place (core/agent/restarts.py).
 
-A fall is told once, and the other workers are killed. When all are gone, and what is in memory is
-sound, all of them are replaced (``rewind``). For that the agent drops all logs, and what is newer
-than the newest generations of one boundary, sets ``done`` to the calls before it, clears the other
-words, and raises the number. So each call is a new one for all. Else all workers are
-restarted, in new memory.
+A fall is reported once, and the other workers are killed. When all processes are gone, and what is
+in memory is sound, all of them are replaced (``rewind``). For that the agent drops all logs and
+what is newer than the newest generations of one boundary, sets ``done`` to the calls before it,
+clears the other words, and raises the number. So each call is a new one for all. Otherwise all
+workers are restarted, in new memory.
 
-Of several ``replicas`` the other ones wait while this one is mended, but only so long
-(``rejoin_s``). Then they go on without it, and it is restarted and heals from them, as after a
-fall. So a worker is not replaced where that is known to be in vain: its script's main thread works
-for longer to its first step, or the mend before was too late (``is_late``). Then the next death is
-a restart at once, and the one after it is tried again. Nor is a worker replaced twice in one step:
-what has ended both may be in the step, and a replica that heals from the others does not repeat it.
-Its memory outlives a replica by that restart: where none holds the job's state any more, all go on
-from the newest step that one of them has left whole and sound there (``sound_until``; which one is
-chosen in core/lighthouse/choice.py).
+If the job has several ``replicas``, the others wait while this one is mended, for ``rejoin_s`` at
+most. Then they continue without it, and it is restarted and heals from them, as after a fall. So a
+worker is not replaced alone where that cannot succeed: if its script's main thread needs longer to
+its first step, or if the mend before was too late (``is_late``). After a late mend the next death
+is a restart at once, and the death after that is mended again. Nor is a worker replaced twice in
+one step: the step itself may have killed both, and a replica that heals does not repeat it. A
+replica's memory outlives such a restart. If no replica holds the job's state any more, all resume
+from the newest step that one of them has left whole and sound in memory (``sound_until``; the
+choice is in core/lighthouse/choice.py).
 
-Of a group that ``spans`` several nodes a whole node may be lost, which is a fall. If another one is
-lost in the rewind, that leads to one more.
+A group that ``spans`` several nodes may lose a whole node, which is a fall. If another node is lost
+in the rewind, another rewind follows.
 
-After a mend from which its workers wait in calls that cannot meet, they may have exchanged wrong
-values. So all begin again from a step that was taken before that mend, and only once: if it comes
-to the same, the group is restarted. So is one of several ``replicas``, and sooner, because all the
-others wait for it, and have its state.
+If the workers wait in calls that cannot match after a mend, they may have exchanged wrong values.
+So all resume from a step that was made before that mend. This is tried once: if it ends in the same
+way, the group is restarted. One of several ``replicas`` is restarted at once, and after a shorter
+wait, because all others wait for it and have its state.
 
 Not here: what the processes do (settling.py), starting one (core/agent/supervisor.py).
 """
@@ -60,12 +60,12 @@ from ftrun.core.replay.settling import Board, Generation, missing
 
 DEATHS_MAX = 3
 TRIES_MAX = 20
-"""Of a mend: new numbers because a group could not be connected."""
+"""The limit in one mend: new numbers because a group could not be connected."""
 LIVING = 5
 APART_S = 10.0
-"""So long workers of one of several replicas may wait in calls that cannot meet."""
+"""Workers of one of several replicas may wait in calls that cannot match for this long."""
 REWINDS_MAX = 3
-"""Of a group that spans several nodes, in a row."""
+"""The limit in a row, for a group that spans several nodes."""
 SOUND = frozenset(
     {
         Fall.LOG_FULL,
@@ -84,11 +84,12 @@ SOUND = frozenset(
         Fall.QUORUM,
     }
 )
-"""After these falls all generations are as good as before. A replacement that dies writes no whole
-one that is not; and should it be the newest one that kills, those before lead to the same place.
-Other values may be a device's rounding. But a step that makes another collective than before takes
-another way, by something that the script trains with and that no generation has: all that began
-from one would end otherwise."""
+"""After these falls all generations are as good as before. A replacement that dies leaves no whole
+generation that is wrong; if the newest one is the cause of its death, those before lead to the same
+place. Different values may be a device's rounding. But if a repeated step makes another collective
+than before, it depends on something that no generation has: a group that resumed from one would end
+with another result.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Decree:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """All are in one group again, ``after_s`` from the first death on."""
+    """All are in one group again, ``after_s`` after the first death."""
 
     after_s: float
 
@@ -110,15 +111,19 @@ Outcome: TypeAlias = Decree | Mended | Fall | None
 
 @dataclass
 class Mending:
-    """One incarnation of a group. ``number``: of the newest decree. ``fallen``: it is over.
+    """One incarnation of a group.
+
+    ``number``: the number of the newest decree. ``fallen``: the reason why this group cannot be
+    mended any more.
 
     Args:
-        limit_s: that nothing may move for, while all wait.
-        hang_s: after a mend, that a rank may wait in one call for; 0: nobody looks.
-        spans: it has ranks on several nodes.
-        replicas: that train together; if it is not the only one, ``rejoin_s``: so long the others
-            wait for its answer after an interrupt.
-        was_late: the mend before, from which this incarnation is the restart.
+        limit_s: the longest time without progress, while all wait.
+        hang_s: after a mend, the longest time that a rank may wait in one call; 0: not watched.
+        spans: the group has ranks on several nodes.
+        replicas: the number of replicas that train together.
+        rejoin_s: if there are several replicas, the time for which the others wait for this one's
+            answer after an interrupt.
+        was_late: the mend whose restart is this incarnation was too late.
     """
 
     limit_s: float
@@ -143,16 +148,16 @@ class Mending:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a lost worker's replacement has not joined yet: look at the board."""
+        """Whether a lost worker's replacement has not joined yet: call ``look`` meanwhile."""
         return bool(self._deaths) and self.fallen is None
 
     def is_late(self, now: float) -> bool:
-        """Whether the last mend has lasted for longer than the others wait. Ask at a restart."""
+        """Whether the last mend took longer than the other replicas wait. Ask at a restart."""
         took_s = now - self._began_at if self.is_under_way else self._took_s
         return took_s >= self.rejoin_s
 
     def counts(self, rank: int) -> bool:
-        """Whether the death of ``rank`` now is one more restart. Ask before ``died``."""
+        """Whether a death of ``rank`` now counts as one more restart. Ask before ``died``."""
         return not self._deaths or rank in self._deaths
 
     def died(
@@ -163,10 +168,10 @@ class Mending:
         set_up_s: float = 0.0,
         reached: int = 0,
     ) -> Outcome:
-        """A worker has died; ``place``: where its replacement would begin (settling.begin).
+        """A worker has died. ``place``: where its replacement would begin (settling.begin).
 
-        ``set_up_s``: so long its main thread has worked to its first step, as the replacement's
-        will. ``reached``: so many steps it has taken.
+        ``set_up_s``: the work of its main thread to its first step, which the replacement needs
+        too. ``reached``: the number of steps that it has made.
         """
         if self.fallen is not None:
             return None
@@ -199,22 +204,23 @@ class Mending:
 
         Args:
             joined: by rank, the decree of the group that it is connected to.
-            falls: by rank, what it has written as the reason of a fall; 0: none.
-            broken: by rank, the decree whose group it could not connect, though nobody has died: a
-                new number lets all try again, because a group's place in the store is of one try.
-            steps: by rank, so many it has taken.
+            falls: by rank, the reason of a fall that it has written; 0: none.
+            broken: by rank, the decree whose group it could not connect although no worker has
+                died. A new number lets all try again, because a group's place in the store serves
+                one try.
+            steps: by rank, its number of steps.
         """
         if not self.is_under_way:
             return None
         if any(falls):
             return self._fall(Fall(next(filter(None, falls))))
-        # One that is over is needed by those that are not: it may be asked for a call again.
+        # A rank that is over is still needed while others are not: it may have to repeat a call.
         if all(board.over) or all(number >= self.number for number in joined):
             self._deaths.clear()
             self._rewinds = self._tries = 0
             self._took_s = now - self._began_at
             if self.hang_s and not self.spans:
-                is_one = self.replicas == 1  # else the lighthouse tells who waits
+                is_one = self.replicas == 1  # otherwise the lighthouse reports who waits
                 limits = (self.hang_s,) * 2 if is_one else (inf, min(APART_S, self.hang_s))
                 self._after = Afterwards(tuple(steps), *limits)
                 known = self._sound_until
@@ -235,7 +241,7 @@ class Mending:
 
     @property
     def is_watched(self) -> bool:
-        """Whether all go on after a mend is not known so far: ``look_after``."""
+        """Whether progress after a mend is not certain yet: call ``look_after`` meanwhile."""
         return self._after is not None and not self.is_under_way and self.fallen is None
 
     def look_after(
@@ -254,21 +260,23 @@ class Mending:
         return found
 
     def staying(self, board: Board) -> list[int]:
-        """The ranks that live, and have not left their broken group."""
+        """The ranks that live and have not left their broken group."""
         return [rank for rank in missing(board) if rank not in self._deaths]
 
     @property
     def can_rewind(self) -> bool:
-        """Whether what is in memory may be good enough to begin again from it, after a fall."""
+        """Whether the group may resume from memory after a fall, if what is there is whole."""
         if self.replicas > 1:
-            return False  # it is restarted, because the others may train on: it heals from them
+            return False  # a restart: the others may train meanwhile, and this one heals from them
         return self.fallen in SOUND and self._rewinds < (REWINDS_MAX if self.spans else 1)
 
     @property
     def sound_until(self) -> float:
-        """The generations of this step and of those before are good enough to begin from, when all
-        processes are gone; -1: none is. If it is not known whether all go on after a mend, and the
-        others have gone on without it, it may be as after an APART."""
+        """The newest step whose generation is good enough to resume from, when all processes are
+        gone; those before it are too. -1: none is. In a job of several replicas the last mend may
+        not be proved yet when the others continue without this replica: then the same limit holds
+        as after APART.
+        """
         if self.fallen is not None and self.fallen not in SOUND:
             return -1
         is_unsure = self.replicas > 1 and self._after is not None
@@ -278,8 +286,8 @@ class Mending:
         """After a fall all processes are gone: replace all of them, or (None) restart the group.
 
         Args:
-            boundary: of the memory that they have left (settling.common); None also if a worker
-                has ended well, because it is not to come back.
+            boundary: the common boundary in the memory that they have left (settling.common). None
+                also if a worker has ended well, because that worker must not start again.
         """
         if boundary is None or not self.can_rewind or boundary > self.sound_until:
             return None

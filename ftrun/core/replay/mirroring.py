@@ -1,22 +1,22 @@
-"""How the words of a group's ranks come to the boards of its other nodes. Pure.
+"""How the words of a group's ranks get to the boards of its other nodes. Pure.
 
-Theory of operation. Each node has a board. The words of its own ranks there are the truth, which
-its workers write, and those of other nodes' ranks are copies. While nobody dies nothing travels. A
-node sends the words of a rank when one of them has changed since it was sent last, and those of all
-its ranks at each new decree; how far a rank is (``done``) goes with them, and does not count as a
-change. So what a rank of another node has done is right here once the decree is published that is
-in force here (settling.py), which is when it is read.
+Theory of operation. Each node has a board. Workers write the words of their own ranks there; the
+words of other nodes' ranks are copies. Without a death nothing is sent. A node sends the words of a
+rank when one of them has changed since it was sent last, and those of all its ranks at each new
+decree. The rank's progress (``done``) is sent along, but its change alone is no reason to send. So
+the ``done`` of a rank on another node is right here once that rank has published the decree in
+force here (settling.py). It is read only then.
 
-| event                         | it follows                                                      |
+| event                         | result                                                          |
 |-------------------------------|-----------------------------------------------------------------|
-| a look at the own ranks       | those that the other nodes lack are sent, in order, to the lead |
-| words come, of the decree in  | they are written; the lead sends them on to the other nodes      |
-| force here                    |                                                                 |
-| ... of an older one           | they are dropped, because the node sends them again             |
-| ... of a newer one            | they wait: this node has come for a lost one, and has no memory |
-| a decree                      | what has waited for it is written; all own words are sent again |
+| a look at the own ranks       | words that the other nodes lack are sent, in order, to the lead |
+| words arrive, of the decree   | they are written; the lead forwards them to the other nodes     |
+| in force here                 |                                                                 |
+| ... of an older one           | they are dropped, because their node sends them again           |
+| ... of a newer one            | they wait: this node replaces a lost one, and has no memory yet |
+| a decree                      | words that waited for it are written; all own words are resent  |
 
-Not here: the words themselves (settling.py), how they travel (agent/team/boards.py).
+Not here: the meaning of the words (settling.py), how they travel (agent/team/boards.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ftrun.core.replay.settling import Board, missing
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The words of a rank, read in this order but for ``done``, which is read after ``published``.
+    """The words of a rank. They are read in this order, but ``done`` is read after ``published``.
 
-    As of settling.py and mending.py; ``done`` by the group of the same place in ``groups``.
-    ``appends``: to which files (snapshots/board.py).
+    The words are those of settling.py and mending.py. ``done`` belongs to the group at the same
+    place in ``groups``. ``appends``: the files to which they are appended (snapshots/board.py).
     """
 
     rank: int
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass
 class Mirror:
-    """Of one node, and one incarnation. ``number``: of the decree in force here."""
+    """The mirror of one node and one incarnation. ``number``: the decree in force here."""
 
     own: Collection[int]
     number: int = 0
@@ -56,13 +56,13 @@ class Mirror:
     _early: dict[int, tuple[int, Row]] = field(default_factory=dict)
 
     def news(self, rows: Sequence[Row]) -> list[Row]:
-        """Which of its own ranks' words the other nodes lack. They are sent as of ``number``."""
+        """The words of own ranks that the other nodes lack. They are sent under ``number``."""
         found = [row for row in rows if self._sent.get(row.rank) != _without_done(row)]
         self._sent |= {row.rank: _without_done(row) for row in found}
         return found
 
     def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
-        """Words have come that were sent as of a decree: those to write now."""
+        """Words have arrived that were sent under a decree. Returns those to write now."""
         others = [row for row in rows if row.rank not in self.own and number >= self.number]
         if number == self.number:
             return others
@@ -70,7 +70,7 @@ class Mirror:
         return []
 
     def raised(self, number: int) -> list[Row]:
-        """A decree is in force here: the words to write now."""
+        """A decree is in force here. Returns the words to write now."""
         self.number = number
         self._sent.clear()
         found = [row for known, row in self._early.values() if known == number]
@@ -79,10 +79,10 @@ class Mirror:
 
 
 def has_all(board: Board) -> bool:
-    """Whether the words of all ranks stand, so that a replacement may choose where it begins.
+    """Whether the words of all ranks are final, so that a replacement may choose where it begins.
 
-    It has published the decree itself: until it connects no ``done`` of the decree moves. One that
-    is over may have left, with all its results.
+    The replacement must have published the decree itself: until it connects, no ``done`` of the
+    decree changes. A rank that is over may have left, with all its results.
     """
     return all(board.over[rank] for rank in missing(board))
 
@@ -93,14 +93,14 @@ def _without_done(row: Row) -> Row:
 
 @dataclass(slots=True)
 class Elsewhere:
-    """What the members of a group on other nodes have logged of its calls, as far as is known here.
+    """What members on other nodes have logged of a group's calls, as far as it is known here.
 
-    No word of theirs comes while nobody dies. But a call that waits for all members is complete
-    only after each has begun it, and before that it has waited for as many of its former calls as
-    this rank has. Members of one script make alike calls. If they do not, an input may be missing
-    at a death, which is a fall (``Fall.INPUT``).
+    Their words are not sent unless a worker dies. But a call that waits for all members is complete
+    only after each member has begun it, and each had waited before for as many of its earlier calls
+    as this rank has. All members run one script, so their calls match. If they do not, an input may
+    be missing at a death, which is a fall (``Fall.INPUT``).
 
-    ``logged``: they all have the calls before this one.
+    ``logged``: all members have the calls before this one.
     """
 
     logged: int = 0
@@ -108,13 +108,13 @@ class Elsewhere:
     _before: int = 0
 
     def begins(self, call: int, awaited: int) -> None:
-        """This rank begins a call. It has waited for all before ``awaited``."""
+        """This rank begins a call. It has waited for all calls before ``awaited``."""
         self._window = max(self._window, call - awaited)
 
     def completes(self, call: int) -> None:
-        """One that waits for all members is complete here."""
+        """A call that waits for all members is complete here."""
         self.logged = max(self.logged, call - self._window)
 
     def step_begins(self, call: int) -> None:
-        """A step begins with this call. In the step before, all have met in some group."""
+        """A step begins with this call. In the step before, all members have met in some group."""
         self.logged, self._before = max(self.logged, self._before), call

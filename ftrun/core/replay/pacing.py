@@ -1,23 +1,28 @@
-"""When the workers of a group copy their states again: as often as is cheap. Pure.
+"""When the workers of a group copy their states: as often as is cheap. Pure.
 
-Theory of operation. A replacement repeats what followed its newest generation, so that should be
-little; but a copy of the state costs, and short steps or a large state would pay for it at each
-step. So each step earns a share of the time that it took, and what is earned pays for generations.
-None is made, however cheap it is, while a replacement would repeat less than ``REPEAT_S``. For that
-it needs the time of the steps, but for their waits in calls: it has the results of these from the
-log. So short steps of a small state, or steps that mostly wait for other workers, cost less than
-the share. A pause of the script's, as for an evaluation or while it is stopped, earns nothing but
-the processor time that it takes. One is made earlier if the log would be full before the next could
-come, but for half of its price at least: so where a log is too small for that it gets full, and is
-told so. Memory that a copy takes for the first time is not in its price: it takes ten times as long
-as a copy, but once.
+Theory of operation. A replacement repeats what followed its newest generation, so generations
+should be frequent. But a copy of the state costs time, which is too much for each step if steps are
+short or the state is large. So each step earns ``SHARE`` of its time, and what is earned pays for
+generations.
 
-All begin one at the same step, because it must be possible to begin again from what all have. So
-rank 0 alone decides, and announces a step to which nobody can have come: where a step begins at
-rank 0 the others may be in the next one at most, if rank 0 is a replacement whose predecessor has
-made a call there that is in no log. One word has the newest of these steps, and which of those
-before are others, because some come there later. Where agents carry the word to other nodes it is
-announced ``CARRIED_S`` ahead; a node that gets it too late has no state of that step.
+No generation is made, however cheap, while a replacement would repeat less than ``REPEAT_S``. A
+replacement repeats the steps without their waits in calls, because it has the results of these in
+the log. So short steps of a small state, or steps that mostly wait for other workers, cost less
+than the share. A pause of the script, for an evaluation or while it is stopped, earns only the
+processor time that it takes.
+
+A generation is made earlier if the log would be full before the next could come, but only if at
+least half of its price is earned. If a log is too small even for that, it gets full and is reported
+as full. Memory that a copy uses for the first time is not in its price: that takes ten times as
+long as a copy, but only once.
+
+All ranks begin a generation at the same step, because a group can resume only from a step that all
+have. So rank 0 alone decides, and announces a step that no rank can have reached yet. Where a step
+begins at rank 0, the others are at most in the next step (if rank 0 is a replacement whose
+predecessor has made a call there that is in no log). One word holds the newest announced step, and
+which of the steps before it were announced, because some ranks get there later. Where agents carry
+the word to other nodes, a step is announced ``CARRIED_S`` ahead. A node that receives it too late
+has no state of that step.
 """
 
 from __future__ import annotations
@@ -26,16 +31,17 @@ import math
 from dataclasses import dataclass
 
 SHARE = 0.005
-"""Of a step's, that generations may take. The calls of a step have their own cost."""
+"""The share of a step's time that generations may take. Logging the step's calls is not in it."""
 REPEAT_S = 0.2
 """A replacement takes some tenths of a second until it can begin to repeat."""
 PAUSED, NEARER = 2.0, 1.1
-"""A step that has taken so many times as long as most was paused. What most take is known by a
-number that comes nearer to each by such factors that a quarter of the steps are shorter."""
+"""A step that takes ``PAUSED`` times as long as usual counts as a pause. The usual time is an
+estimate of the first quartile: each step moves it up or down by powers of ``NEARER``.
+"""
 AHEAD = 2
 CARRIED_S = 0.25
 _BEFORE = 8
-"""So many steps are in a word: the newest one that was announced, and those just before."""
+"""The number of steps in a word: the newest announced step and those just before it."""
 
 
 def is_due(announced: int, step: int) -> bool:
@@ -50,48 +56,53 @@ def newest(announced: int) -> int:
 
 
 def ahead_of(step_s: float) -> int:
-    """How many steps ahead one is announced to other nodes. ``step_s``: a step takes so long."""
+    """How many steps ahead a step is announced to other nodes. ``step_s``: the time of one step."""
     return max(AHEAD, math.ceil(CARRIED_S / max(step_s, 1e-3)))
 
 
 def fits(room: int, more: int, peak: int, workers: int) -> bool:
-    """Whether the copies of a node's workers may take memory that none has had before.
+    """Whether the copies of a node's workers may use memory that was not used before.
 
-    The script may need as much once more: the optimizer's state comes with its first step.
+    The script may need as much again: the optimizer's state appears in its first step.
 
     Args:
-        room: what may be taken on the node.
-        more: that a copy would take; ``peak``: that a worker has had, and does not have now.
+        room: the bytes that may be used on the node.
+        more: the further bytes for a copy.
+        peak: the bytes that a worker has used before and does not use now.
     """
     return room >= workers * (2 * more + peak)
 
 
 def fills(each: float, room: int, steps: int) -> bool:
-    """Whether logs of so many steps are too large, and shorter ones would not be.
+    """Whether logs of ``steps`` steps are too large, and shorter ones would not be.
 
-    Two share the room, with one step of the log before.
+    Two logs share the room, with one step of the log before.
 
     Args:
-        each: so many bytes are logged in a step.
+        each: the bytes logged per step.
     """
     return 2 * AHEAD + 1 <= room / max(1.0, each) < 2 * steps + 1
 
 
 @dataclass
 class Pace:
-    """Rank 0's decision. ``earned_s``: and not paid for a generation so far. ``repeats_s``: what a
-    replacement would need for the steps since the newest one was announced. ``usual_s``: what a
-    quarter of the steps take less than; 0: there was none."""
+    """Rank 0's decision.
+
+    ``earned_s``: earned and not yet spent on a generation. ``repeats_s``: the time that a
+    replacement would need for the steps since the newest generation was announced. ``usual_s``: a
+    quarter of the steps take less than this; 0: no step yet.
+    """
 
     earned_s: float = 0.0
     repeats_s: float = 0.0
     usual_s: float = 0.0
 
     def lasted(self, worked_s: float, passed_s: float) -> float:
-        """What the last step has taken, but for a pause of the script's.
+        """The time of the last step, without a pause of the script.
 
         Args:
-            worked_s: the processor time of all threads since it began; ``passed_s``: the time.
+            worked_s: the processor time of all threads since the step began.
+            passed_s: the time since the step began.
         """
         usual_s = self.usual_s or passed_s
         self.usual_s = usual_s * NEARER if passed_s > usual_s else usual_s / NEARER**3
@@ -109,18 +120,18 @@ class Pace:
         is_behind: bool,
         ahead: int = AHEAD,
     ) -> int:
-        """A step begins: the word from now on.
+        """A step begins. Returns the new word.
 
         Args:
-            announced: the word.
-            step_s: what the last step has taken (``lasted``); ``copy_s``: what the newest
-                generation has taken of the processor; 0: there is none so far, and the next comes
-                at once, because optimizers make their states in the first step.
-            repeat_s: what a replacement would need for the last step.
-            fills: the log under way would be full before another generation.
-            is_behind: others have made calls that rank 0 repeats (``others_are_ahead``): they may
-                be steps ahead.
-            ahead: so many steps ahead one is announced; more than ``AHEAD``: to other nodes.
+            announced: the word so far.
+            step_s: the time of the last step (``lasted``).
+            copy_s: the processor time of the newest generation; 0: there is none yet, and the next
+                comes at once, because optimizers make their states in the first step.
+            repeat_s: the time that a replacement would need for the last step.
+            fills: the current log would be full before another generation.
+            is_behind: other ranks have completed calls that rank 0 still repeats
+                (``others_are_ahead``), so they may be steps ahead.
+            ahead: how many steps ahead a step is announced; more than ``AHEAD``: to other nodes.
         """
         self.earned_s = min(self.earned_s + step_s * SHARE, copy_s)
         self.repeats_s += repeat_s

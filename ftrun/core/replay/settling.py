@@ -1,41 +1,43 @@
-"""From which call a group goes on when one of its workers was lost. Pure.
+"""From which call a group resumes when one of its workers is lost. Pure.
 
-Theory of operation. A rank numbers the calls that it makes in each process group that it is in, as
-the group's other members do. It logs what each call gave it, in memory that outlives it and in the
-order of its own program, and then raises its word ``done`` of the group: all the group's calls
-before it are complete at this rank, and are in its log. So the least ``done`` of a group's members
-is what all of them have, it never falls, and nobody needs the input of a call before it any more
-(``needed_from``). No call has to be one that waits for all members.
+Theory of operation. A rank numbers its calls in each of its process groups, and the group's other
+members number them alike. It logs the result of each call, in memory that outlives the process and
+in the order of its program. Then it raises its word ``done`` of the group: all the group's calls
+before that number are complete at this rank, and are in its log. So the least ``done`` of a group's
+members is what all of them have. It never falls, and the inputs of the calls before it are not
+needed any more (``needed_from``). A call need not be one that waits for all members.
 
 A decree is a number that the agent raises at each death. At a decree every process of the group
-does the same, the lost one's replacement as well (``next_step``):
+does the same, the lost worker's replacement as well (``next_step``):
 
-| it sees that                         | it does           |                                       |
+| the process sees that                | it does           |                                       |
 |--------------------------------------|-------------------|---------------------------------------|
-| its group is that of the decree      | GO_ON             |                                       |
-| it has not dropped its former groups | CUT               | so its ``done`` stands from here on   |
+| it is in the group of the decree     | GO_ON             |                                       |
+| it has not dropped its former groups | CUT               | so its ``done`` is fixed from here on |
 | it has not published the number      | PUBLISH           |                                       |
 | another rank has not                 | WAIT              | for those ranks (``missing``)         |
 | all have                             | CONNECT           | the group of this number              |
 
-No ``done`` moves between the last PUBLISH and the moment at which the groups of the decree are
-connected, because one of them is of all ranks. So all read the same *first call* of each group, the
-least ``done``, between the two: each must read it before it begins to connect. A newer decree ends
-every wait.
+No ``done`` changes between the last PUBLISH and the moment at which the groups of the decree are
+connected, because one of these groups has all ranks. So all processes read the same *first call* of
+each group, the least ``done``, in between. Each must read it before it begins to connect. A newer
+decree ends every wait.
 
-Then a process issues each call from its group's first one on that it had begun, in the order of its
-program, with the inputs that it has kept, and goes on in its own call (``again``). The replacement
-runs the script from a generation of the lost worker. Calls before the first one of their group are
-answered from the log, and the others are calls like all (``source``); so those of two groups may
-take turns, and it is back when it is at the first call of each (``is_back``). Until it begins to
-connect, what all members have can be answered already; from then on the first call alone counts,
-because for others the group may be in force before. ``done`` counts what is in the log, not how far
-a process is: while a process is behind its log it writes neither.
+Then a process issues again each call that it had begun, from its group's first call on, in the
+order of its program, with the inputs that it has kept, and resumes its own call (``again``). The
+replacement runs the script from a generation of the lost worker. Its calls before the first call of
+their group are answered from the log, and the others are issued like any call (``source``). Calls
+of two groups may therefore alternate, and the replacement is back when it has reached the first
+call of each group (``is_back``). Until it begins to connect, what all members have can be answered
+already. From then on the first call alone counts, because the group may already be in force at
+other members. ``done`` counts what is in the log, not a process's progress: while a process is
+behind its log, it writes neither.
 
-A *boundary* is the begin of a step, alike at all ranks. A generation is of one, and has the calls
-that its rank had made before, by group. The script may make others from there to the copy of its
-state: a replacement is given those from the log, too. So are all, if all begin there; they make
-them again only where no log is, as from a disk.
+A *boundary* is the begin of a step, alike at all ranks. A generation belongs to a boundary, and has
+the number of calls that its rank had made before it, by group. The script may make further calls
+from there to the copy of its state. A replacement gets their results from the log too, and so do
+all ranks if all resume there. They are made again only where there is no log, as after a start from
+disk.
 
 Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 """
@@ -51,7 +53,7 @@ from typing import TypeAlias
 from ftrun.core.replay.falls import Fall
 
 Counts: TypeAlias = Mapping[int, int]
-"""By process group, for those of one rank: so many calls."""
+"""For one rank: by process group, a number of calls."""
 
 
 class Step(Enum):
@@ -74,12 +76,12 @@ class Source(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The words of all ranks: ``number`` of the newest decree, and by rank the others.
+    """The words of all ranks: ``number`` of the newest decree, and the others by rank.
 
-    ``published``: the newest decree at which its ``done`` stands. ``done``: so many calls of each
-    of its groups are in its log. ``over``: its script has come to its end, with all its results. It
-    stays until that is so of all; a worker that dies there is replaced as any other, and is not
-    over again before.
+    ``published``: the newest decree for which its ``done`` is fixed. ``done``: the number of calls
+    of each of its groups that are in its log. ``over``: its script has ended, with all its results.
+    Such a worker stays until all are over. If it dies there, it is replaced like any other, and is
+    over again only when its replacement has ended.
     """
 
     number: int
@@ -93,7 +95,7 @@ def next_step(board: Board, rank: int, cut: int, group: int) -> Step:
 
     Args:
         cut: the newest decree at which it has dropped its groups.
-        group: the decree of the group that it is connected to; -1: to none.
+        group: the decree of the group that it is connected to; -1: none.
     """
     if group == board.number:
         return Step.GO_ON
@@ -122,14 +124,14 @@ def in_all_logs(done: Sequence[Counts]) -> dict[int, int]:
 
 
 def source(call: int, first: int | None, done: Sequence[int], *, is_open: bool) -> Source:
-    """Where the result of a call comes from that the script makes.
+    """Where the result of a call of the script comes from.
 
     Args:
         call: its number in its group.
-        first: the group's first call of the decree whose groups this process connects or is
-            connected to; None: it connects to none. Others may have the group in force already, and
-            wait for this process in each call from the first one on.
-        done: of the group's members.
+        first: the group's first call of the decree that this process connects or is connected to;
+            None: it connects to none. The group may already be in force at other members, which
+            then wait for this process in each call from the first one on.
+        done: the ``done`` of the group's members.
         is_open: the groups are in force here, and the calls begun before are issued again.
     """
     if first is None:
@@ -140,21 +142,21 @@ def source(call: int, first: int | None, done: Sequence[int], *, is_open: bool) 
 
 
 def needed_from(first: int | None, done: Sequence[int], *, is_open: bool) -> int:
-    """Nobody needs the inputs of a group's calls before this one. Arguments as of ``source``."""
+    """The inputs of a group's calls before this one are not needed. Arguments: see ``source``."""
     return min(done) if first is None or is_open else first
 
 
 def again(
     first: Counts, begun: Counts, kept: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]] | Fall:
-    """The calls that a process issues again, in this order, before it goes on in its own.
+    """The calls that a process issues again, in this order, before it resumes its own call.
 
-    Those that are complete here give a result that nobody needs; the others are the script's own.
+    Results of calls that are already complete here are discarded; the others are the script's own.
 
     Args:
         first: by group, the first call of the decree.
-        begun: how many calls this process has begun.
-        kept: group and number of those whose inputs it has, in the order of its program.
+        begun: by group, the number of calls that this process has begun.
+        kept: group and number of the calls whose inputs it has, in the order of its program.
     """
     calls = [(group, call) for group, call in kept if call >= first[group]]
     needed = {(group, call) for group in begun for call in range(first[group], begun[group])}
@@ -162,16 +164,16 @@ def again(
 
 
 def others_are_ahead(begun: Counts, done: Sequence[Counts]) -> bool:
-    """Whether a rank has the result of a call that this one has not begun. As for ``again``.
+    """Whether some rank has the result of a call that this one has not begun. Arguments: ``again``.
 
-    A replacement may have come to the end of its log, and its predecessor may still have made
-    calls of the next step, which others have completed.
+    A replacement may be at the end of its log although its predecessor had made calls of the next
+    step, which other ranks have completed.
     """
     return any(number > begun.get(group, number) for own in done for group, number in own.items())
 
 
 def is_back(first: Counts, begun: Counts) -> bool:
-    """Whether a process has come to the first call of each of its groups. As for ``again``."""
+    """Whether a process has reached the first call of each of its groups. Arguments: ``again``."""
     return all(begun[group] >= first[group] for group in begun)
 
 
@@ -182,8 +184,8 @@ def is_back(first: Counts, begun: Counts) -> bool:
 class Generation:
     """A whole copy of a rank's state in ``step``.
 
-    ``before``: the calls made before the step; ``calls``: those made before the copy. ``place``,
-    ``copied``: how many these are, of all groups.
+    ``before``: by group, the calls made before the step; ``calls``: those made before the copy.
+    ``place``, ``copied``: the sums of these over all groups.
     """
 
     number: int
@@ -202,7 +204,9 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A log has the results of a rank's calls from its ``first`` to before its ``end``-th."""
+    """A log has the results of a rank's calls from ``first`` on, up to but not including
+    ``end``.
+    """
 
     first: int
     end: int
@@ -221,15 +225,15 @@ def begin(
 ) -> Generation | Fall:
     """The generation from which the replacement of ``rank`` begins.
 
-    That is its newest whole one that was made before the first call of each group, because it must
-    issue each call from there on again. Such a one stays right, because no first call ever falls.
-    It must be chosen before the replacement publishes a decree: later, others may have the groups
-    in force and be past their first calls.
+    That is its newest whole generation that was made before the first call of each group, because
+    the replacement must issue each call from there on again. The choice stays right, because no
+    first call ever falls. It must be made before the replacement publishes a decree: later, the
+    groups may be in force at other ranks, past their first calls.
 
     Args:
-        generations: the whole ones of the lost worker's memory.
-        logs: that lie there too.
-        done: of all ranks, read before the logs.
+        generations: the whole ones in the lost worker's memory.
+        logs: the logs in the lost worker's memory.
+        done: the words of all ranks, read before the logs.
         full: the words of all ranks about their logs (log_rules.py).
     """
     if not generations:
@@ -256,13 +260,14 @@ def common(
 ) -> int | None:
     """The newest step at whose begin each rank has a whole generation; None: there is none.
 
-    All members of a group must have made as many calls in it before that step, and before the copy.
+    All members of a group must have made the same number of calls in it before that step, and
+    before the copy.
 
     Args:
-        generations: the whole ones of each rank's memory.
-        logs: of each rank: what is copied may show what the calls since the place have given, so
-            whoever begins there has them from its log. None: the states go where no log is.
-        until: no later step counts.
+        generations: by rank, the whole ones in its memory.
+        logs: by rank. A copy may depend on the results of the calls since its place, so a rank that
+            resumes there takes them from its log. None: the states are used where there is no log.
+        until: later steps do not count.
     """
     ranks = [
         {

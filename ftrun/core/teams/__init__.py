@@ -1,4 +1,4 @@
 """Which nodes make a replica group that is larger than a node.
 
-Not here: what its agents tell each other (core/messages/in_a_team.py), streams (agent/team/).
+Not here: the messages between its agents (core/messages/in_a_team.py), streams (agent/team/).
 """

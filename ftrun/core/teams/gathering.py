@@ -1,7 +1,7 @@
-"""The nodes of one replica group: they come, take places, are lost and replaced.
+"""The nodes of one replica group: they join, take places, are lost and replaced.
 
-Theory of operation. The node that leads is there from the beginning. The team is *open* until it
-is complete; then it is *formed*, and its workers may run.
+Theory of operation. The lead is a member from the beginning. The team is *open* until it is
+complete; then it is *formed*, and its workers may run.
 
 | event \\ state  | open                                         | formed                        |
 |----------------|----------------------------------------------|-------------------------------|
@@ -12,17 +12,17 @@ is complete; then it is *formed*, and its workers may run.
 | last call over | formed, without free places                  |                               |
 | time is up     | fewer than ``least``: given up               |                               |
 
-A place is a number. A node keeps its own while it lives, and one that comes takes the lowest free
-one, or that of its rank. So a node that replaces another changes nothing for those that stay. If
-the number of nodes changes, places are numbered anew, and all workers begin again, as under
-torchrun.
+A place is a number. A node keeps its place while it lives, and a new node takes the lowest free
+place, or the one of its rank. So a replacement changes nothing for the nodes that stay. If the
+number of nodes changes, places are renumbered, and all workers restart, as under torchrun.
 
-A node is lost when its stream ends. That may take long, so it is also lost when the kernel says for
-``SILENT_S`` that its host acknowledges nothing; when nothing was heard of it for ``silence_s``, as
-while its agent is stopped; and when a node of the same name, host and rank comes, and nothing was
-heard of it for ``UNHEARD_S``: that is the same node, which was cut off.
+A node is lost when its stream ends. That may take long, so a node is also lost when its host has
+acknowledged no packet for ``SILENT_S``, by the kernel's counts; when it has sent nothing for
+``silence_s``, for example because its agent is stopped; and when a node of the same name, host and
+rank joins after it has sent nothing for ``UNHEARD_S``, because this is the same node, which was cut
+off.
 
-Not here: whether a lost node's group may start again at all (core/agent/restarts.py), streams.
+Not here: whether the group of a lost node may restart at all (core/agent/restarts.py), streams.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def why_unlike(
     """Why a node that offers itself cannot be in this job; "": it can.
 
     Args:
-        size: of --nnodes.
-        writes: the lead writes what is in memory to its --snapshot.
+        size: the lead's --nnodes.
+        writes: the lead writes the states in memory to its --snapshot.
         sees: the lead finds the node's mark there.
     """
     reason = unlike_version(hello.version, "the first node")
@@ -67,7 +67,7 @@ def why_unlike(
 
 
 class Gathering:
-    """See the module's table. ``lead``: this node, which nobody can lose."""
+    """See the module's table. ``lead``: this node, which cannot be lost."""
 
     def __init__(self, rules: nodes.TeamRules, lead: nodes.Node, now: float) -> None:
         self._rules = rules
@@ -86,7 +86,7 @@ class Gathering:
         self._now = now
 
     def handle(self, event: nodes.Event, now: float) -> list[nodes.Instruction]:
-        """Take one event and return what to do, in order."""
+        """Handle one event and return the instructions, in order."""
         self._now, self._out = now, []
         match event:
             case nodes.NodeCame(node):
@@ -107,7 +107,7 @@ class Gathering:
         return self._out
 
     def next_deadline(self) -> float | None:
-        """When to send ``TimerFired``; None: there is nothing to wait for."""
+        """When to send ``TimerFired``; None: there is no deadline."""
         times = [at for at in self._silent.values() if at < math.inf]
         if len(self._places) + len(self._spares) > 1 and self._rules.silence_s < math.inf:
             times.append(self._looked_at + LOOK_S)
@@ -123,7 +123,7 @@ class Gathering:
 
     @property
     def members(self) -> tuple[nodes.Node, ...]:
-        """Those that have a place, in order."""
+        """The nodes that have a place, in order."""
         return tuple(node for _, node in sorted(self._places.items()))
 
     def check(self) -> None:
@@ -143,7 +143,7 @@ class Gathering:
     # ------------------------------------------------------------ nodes
 
     def _formers(self, node: nodes.Node) -> list[nodes.Node]:
-        """The same node as it was before it was cut off: nothing is heard of it any more."""
+        """Earlier streams of the same node, which was cut off: they have been silent since."""
         alike = (node.name, node.host, node.rank)
         return [
             one
@@ -152,7 +152,10 @@ class Gathering:
         ]
 
     def _lose_unheard(self) -> None:
-        """The nodes that send nothing; after a pause of our own not before the next look."""
+        """Lose the nodes that send nothing.
+
+        After a pause of this process, not before the next check.
+        """
         was_paused, self._looked_at = self._now - self._looked_at > 2 * LOOK_S, self._now
         for node in () if was_paused else self._others():
             if self._unheard_s(node) > self._rules.silence_s:
@@ -160,7 +163,9 @@ class Gathering:
                 self._gone(node.node_id, reason, self._unheard_s(node))
 
     def _lose_silent(self) -> None:
-        """The nodes whose hosts have acknowledged nothing for long enough; once for each host."""
+        """Lose the nodes whose hosts have acknowledged nothing for long enough; once for each
+        host.
+        """
         for host in [host for host, at in self._silent.items() if at <= self._now]:
             self._silent[host] = math.inf
             for node in self._others():
@@ -169,7 +174,7 @@ class Gathering:
                     self._gone(node.node_id, reason, SILENT_S)
 
     def _others(self) -> list[nodes.Node]:
-        """All that are here but the lead, those that stand by first."""
+        """All other nodes, those that stand by first."""
         return [*self._spares, *(node for node in self.members if node is not self._lead)]
 
     def _unheard_s(self, node: nodes.Node) -> float:
@@ -191,8 +196,8 @@ class Gathering:
         most = self._rules.most
         if node.rank is not None and node.rank >= most:
             return f"--node-rank {node.rank}: there is no such node with --nnodes {most}"
-        # A placed node whose place another one has was lost here, and will be told so where it was
-        # placed: until then it stands by.
+        # A placed node whose place another one has was lost here, and the registrar will inform it:
+        # until then it stands by.
         has_stated = node.rank is not None and not node.is_placed
         alike = next((x for x in self.members if x.rank == node.rank), None)
         if alike is not None and has_stated:
@@ -205,9 +210,10 @@ class Gathering:
         return ""
 
     def _seat(self, node: nodes.Node) -> None:
-        """Take the place of its rank, from one that has it without a rank; or the lowest free.
+        """Take the place of its rank, from a node that has it without a rank; or the lowest free
+        one.
 
-        Once there was a team its nodes keep their places, so one that comes takes what is free.
+        Once there was a team its nodes keep their places, so a new one takes a free place.
         """
         free = (number for number in range(self._rules.most) if number not in self._places)
         wanted = node.rank
@@ -242,7 +248,7 @@ class Gathering:
     # ------------------------------------------------------------ the team
 
     def _judge(self) -> None:
-        """Form the team, or wait for more, or give up."""
+        """Form the team, or wait for more nodes, or give up."""
         there, rules, before = len(self._places), self._rules, self._size
         if self._is_formed and there == before:
             return

@@ -1,4 +1,4 @@
-"""The records of a team's nodes: what comes in, what is decided.
+"""The records of a team's nodes: events and instructions.
 
 Not here: the decisions (gathering.py).
 """
@@ -13,12 +13,14 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that offers itself, by one stream. ``node_id``: of the stream, so of one life.
+    """A node that offers itself on a stream.
 
-    ``rank``: the place that its user has given it; None: any. ``workers``: how many it is to run.
-    ``label``: nodes of one label are close to each other. ``address``: at which its hands find it,
-    if it leads; ``certificate``: that it shows there, "" without TLS. ``is_placed``: ``rank`` is
-    its place in a group, which its user has not given.
+    ``node_id``: names this stream, so one life of the node.
+
+    ``rank``: the place that its user has stated; None: any. ``workers``: how many it should run.
+    ``label``: nodes with one label are close to each other. ``address``: where its hands connect,
+    if it leads; ``certificate``: of that server, "" without TLS. ``is_placed``: ``rank`` is its
+    place in a group, not stated by its user.
     """
 
     node_id: str
@@ -39,10 +41,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class TeamRules:
-    """``least`` and ``most`` nodes. ``join_timeout_s``: how long at least ``least`` may take.
+    """The rules by which a team of ``least`` to ``most`` nodes forms.
 
-    ``last_call_s``: how long others may come once ``least`` are there. ``silence_s``: after which
-    a node that sends nothing is lost.
+    ``join_timeout_s``: the limit until at least ``least`` have joined. ``last_call_s``: how long
+    others may join once ``least`` have. ``silence_s``: a node that sends nothing for this time is
+    lost.
     """
 
     least: int
@@ -52,7 +55,7 @@ class TeamRules:
     silence_s: float = math.inf
 
     def size(self) -> str:
-        """In words: ``2``, ``1 to 2``."""
+        """The range in words: ``2``, ``1 to 2``."""
         return str(self.most) if self.least == self.most else f"{self.least} to {self.most}"
 
 
@@ -69,7 +72,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class NodeCame:
-    """A node has said hello. ``standing``: its team goes on, perhaps since before our life."""
+    """A node has sent its hello.
+
+    ``standing``: its team exists, perhaps since before this lighthouse.
+    """
 
     node: Node
     standing: Standing | None = None
@@ -85,7 +91,7 @@ class NodeGone:
 
 @dataclass(frozen=True, slots=True)
 class NodesHeard:
-    """When each node that is here sent anything last, by id: one that lives does so every second.
+    """By id of a present node, the time of its last message: a live one sends every second.
 
     Sent before a ``NodeCame``, and at ``next_deadline`` in place of a ``TimerFired``.
     """
@@ -95,14 +101,14 @@ class NodesHeard:
 
 @dataclass(frozen=True, slots=True)
 class HostsSilent:
-    """The kernel's word that these hosts, and no others, acknowledge nothing now."""
+    """By the kernel's counts these hosts, and no others, acknowledge nothing now."""
 
     hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """``next_deadline`` has come."""
+    """``next_deadline`` has passed."""
 
 
 Event: TypeAlias = NodeCame | NodeGone | NodesHeard | HostsSilent | TimerFired
@@ -120,9 +126,9 @@ class RefuseNode:
 
 @dataclass(frozen=True, slots=True)
 class LoseNode:
-    """A node is lost, whatever its stream says: its workers have ended.
+    """A node is lost, whatever the state of its stream: its workers have ended.
 
-    ``number``: its place; None: it stood by. ``ago_s``: so long nothing was heard of it.
+    ``number``: its place; None: it stood by. ``ago_s``: the time since its last message.
     """
 
     node: Node
@@ -135,8 +141,8 @@ class LoseNode:
 class TeamFormed:
     """The team is complete: ``nodes`` by their numbers.
 
-    ``again``: why the workers that run must begin again, because the team has another size, or its
-    nodes other numbers; "": those that run, if any, go on.
+    ``again``: why running workers must restart: the team has another size, or its nodes have other
+    numbers; "": running workers continue.
     """
 
     nodes: tuple[Node, ...]
@@ -145,7 +151,7 @@ class TeamFormed:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Too few nodes have come in time."""
+    """Too few nodes have joined in time."""
 
     reason: str
 

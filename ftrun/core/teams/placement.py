@@ -1,23 +1,23 @@
-"""Which nodes make which team, where a job has several teams of equal size.
+"""Which nodes make which team, in a job of several teams of equal size.
 
-Theory of operation. Nodes come and go; a team has ``size`` of them, or none. At first nodes
-*gather*: until all that are expected are there, or the time is up, nothing is placed. Nodes that
-are to stand by are waited for a moment only. From then on, whenever nodes are idle and a team is
-without, it is placed:
+Theory of operation. Nodes join and leave; a team has ``size`` of them, or none. At first nodes
+*gather*: until all expected ones have joined, or the time is up, no team is placed. Spare nodes are
+waited for only for a moment. From then on, whenever enough nodes are idle and a team has none, it
+is placed:
 
 | what                            | where                                                          |
 |---------------------------------|----------------------------------------------------------------|
-| a team that has lost a node     | on those that it had, in their places, and others beside them  |
+| a team that has lost a node     | on its former nodes, in their places, and others beside them   |
 | another one, one label suffices | on the label with the fewest idle nodes that suffice           |
 | else                            | on as few labels as possible                                   |
 | within a label                  | on nodes that follow each other: by rank, then by arrival      |
 
-A lost node dissolves its team and no other: the rest of it is idle at once, and may be placed in
-the same breath. A team that stands is never moved.
+A lost node dissolves its team and no other. The other nodes of the team are idle at once, and may
+be placed in the same event. A complete team is never moved.
 
-Teams train on without us. A node that comes with a team that stands is from before our life: while
-nodes gather, its team is taken over as it is, once all its nodes have come. Of a team that has not
-come back as a whole by then, the rest is idle.
+Teams train on without the lighthouse. A node that joins with a team was placed by an earlier life:
+while nodes gather, its team is taken over as it is, once all its nodes have joined. If a team is
+not complete by the end of the gathering, its nodes are idle.
 
 Not here: one team of any size (gathering.py), streams, what a team does.
 """
@@ -32,18 +32,19 @@ from ftrun.base.words import first_of
 from ftrun.core.teams.nodes import Node, NodeCame, NodeGone, Show, Standing, TimerFired
 
 BACK_S = 10.0
-"""How long the nodes of teams that stand may take to come to a lighthouse that is new."""
+"""How long the nodes of existing teams may take to join a new lighthouse."""
 LAST_CALL_S = 3.0
-"""How long nodes that are to stand by may take, once all others are there."""
+"""How long spare nodes may take to join, once all others have."""
 REMIND_FIRST_S = 5.0
 REMIND_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """``teams`` of ``size`` nodes. ``nodes`` are expected, ``spares`` of them to stand by.
+    """The rules for placing ``nodes`` nodes into ``teams`` teams of ``size`` nodes.
 
-    ``join_timeout_s``: how long all of them may take at first.
+    ``spares``: how many of the nodes stand by. ``join_timeout_s``: the limit for all of them at
+    first.
     """
 
     teams: int
@@ -63,7 +64,7 @@ class TeamPlaced:
 
 @dataclass(frozen=True, slots=True)
 class TeamDissolved:
-    """A node of team ``number`` is lost; ``idle``: those that are left of it."""
+    """A node of team ``number`` is lost; ``idle``: the remaining nodes of the team."""
 
     number: int
     idle: tuple[Node, ...]
@@ -97,7 +98,7 @@ class Placement:
         self._now = now
 
     def handle(self, event: NodeCame | NodeGone | TimerFired, now: float) -> list[Instruction]:
-        """Take one event and return what has become of the teams, in order."""
+        """Handle one event and return the changes of teams, in order."""
         self._now, self._out = now, []
         match event:
             case NodeCame(node, standing):
@@ -110,7 +111,7 @@ class Placement:
         return self._out
 
     def next_deadline(self) -> float | None:
-        """When to send ``TimerFired``; None: there is nothing to wait for."""
+        """When to send ``TimerFired``; None: there is no deadline."""
         if self._gathers_until is None:
             return None
         return min(self._gathers_until, self._reminds_at)
@@ -122,20 +123,20 @@ class Placement:
 
     @property
     def teams(self) -> dict[int, tuple[Node, ...]]:
-        """The teams that stand, by number."""
+        """The complete teams, by number."""
         return dict(sorted(self._teams.items()))
 
     def team_of(self, node_id: str) -> int | None:
-        """The number of the team that the node is in; None: of none."""
+        """The number of the team that the node is in; None: it is in no team."""
         return self._number.get(node_id)
 
     def team_with(self, node_id: str) -> tuple[Node, ...]:
-        """The nodes of that team; none: the node is in no team."""
+        """The nodes of the team that the node is in; empty: the node is in no team."""
         number = self._number.get(node_id)
         return () if number is None else self._teams[number]
 
     def is_idle(self, node_id: str) -> bool:
-        """Whether the node is here, and in no team."""
+        """Whether the node has joined, and is in no team."""
         return node_id in self._idle
 
     def check(self) -> None:
@@ -163,7 +164,7 @@ class Placement:
             self._idle[node.node_id] = node
 
     def _takes_over(self, node: Node, standing: Standing) -> bool:
-        """Note a node of a team that stands; False: that team is no more, or never was."""
+        """Note a node of an existing team. Returns False if that team does not exist any more."""
         number, members = standing.number, standing.members
         is_like = tuple(self._back.get(number, members)) == members
         fits = len(set(members)) == self._size and node.node_id in members
@@ -208,7 +209,7 @@ class Placement:
     # ------------------------------------------------------------ teams
 
     def _judge(self) -> None:
-        """Place what can be, once the nodes have gathered."""
+        """Place as many teams as possible, once the nodes have gathered."""
         if self._gathers_until is not None and not self._have_gathered(self._gathers_until):
             self._remind(self._gathers_until)
             return
@@ -233,7 +234,7 @@ class Placement:
         return there >= rules.nodes and not self._back
 
     def _place(self) -> None:
-        """Place the teams that have none, those first that had nodes before."""
+        """Place the teams that have no nodes; teams that had nodes before come first."""
         free: dict[str, list[Node]] = {}
         for node in self.idle:
             free.setdefault(node.label, []).append(node)
@@ -247,7 +248,7 @@ class Placement:
             self._out.append(TeamPlaced(number, nodes))
 
     def _again(self, before: tuple[Node, ...], free: dict[str, list[Node]]) -> tuple[Node, ...]:
-        """The nodes of a team that had these: who is idle of them stays in its place."""
+        """The nodes of a team that had ``before``: each of those that is idle keeps its place."""
         kept = [self._idle.get(node.node_id) for node in before]
         stay = [node for node in kept if node is not None]
         for node in stay:
@@ -259,7 +260,7 @@ class Placement:
         return tuple(node or next(new) for node in kept or [None] * self._size)
 
     def _choose(self, free: dict[str, list[Node]], count: int) -> list[Node]:
-        """Take ``count`` of these: on as few labels as possible, and close to each other."""
+        """Take ``count`` of these nodes: on as few labels as possible, and close to each other."""
         chosen: list[Node] = []
         while len(chosen) < count:
             lacking = count - len(chosen)
@@ -275,14 +276,14 @@ class Placement:
         return chosen
 
     def _run(self, nodes: list[Node], count: int) -> int:
-        """Where ``count`` nodes begin that follow each other as closely as possible, the first."""
+        """The first index at which ``count`` nodes follow each other as closely as possible."""
         best, at = math.inf, 0
         for start in range(len(nodes) - count + 1):
             spread = self._spread(nodes[start], nodes[start + count - 1])
             if spread < best:
                 best, at = spread, start
             if spread == count - 1:
-                break  # of a job of 10,000 nodes nearly always at once
+                break  # in a job of 10,000 nodes nearly always at once
         return at
 
     def _spread(self, first: Node, last: Node) -> int:
@@ -310,7 +311,7 @@ class Placement:
         return first_of([node.name for node in self.idle])
 
     def _tell(self) -> None:
-        """What is missing, if that is not as before."""
+        """Report what is missing, if that has changed."""
         teams, spares, idle = self._rules.teams, self._rules.spares, self.idle
         text = ""
         if self._open:

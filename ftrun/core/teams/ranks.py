@@ -1,6 +1,7 @@
-"""Which node runs which worker of a group on several nodes, and what is known of workers elsewhere.
+"""Which node of a group runs which worker, and the lead's knowledge of workers on other nodes.
 
-Not here: which nodes the group has (gathering.py), what a worker's end means (core/agent/).
+Not here: which nodes the group has (gathering.py), the consequences of a worker's end
+(core/agent/).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def ranks_of(team: Team, number: int) -> range:
 
 
 def places(team: Team, lead: Node, job_id: str) -> dict[str, HandPlace]:
-    """What each node but the lead is told of its place."""
+    """By id of each node but the lead, the message with its place."""
     world = first_rank(team, len(team))
     return {
         node.node_id: HandPlace(
@@ -38,7 +39,7 @@ def places(team: Team, lead: Node, job_id: str) -> dict[str, HandPlace]:
 
 
 class Ranks:
-    """The workers of other nodes than the lead's, from their start to their end."""
+    """The workers on other nodes than the lead's, from their start to their end."""
 
     def __init__(self) -> None:
         self._nodes: dict[WorkerKey, str] = {}
@@ -46,7 +47,7 @@ class Ranks:
         self._outputs: dict[WorkerKey, str] = {}
 
     def start(self, order: StartRanks, team: Team, lead: Node) -> list[str]:
-        """An incarnation starts; returns the nodes to start it on."""
+        """An incarnation starts. Returns the nodes to start it on."""
         self._outputs.clear()
         elsewhere = [(number, node) for number, node in enumerate(team) if node is not lead]
         for number, node in elsewhere:
@@ -57,7 +58,7 @@ class Ranks:
         return [node.node_id for _, node in elsewhere]
 
     def restart(self, key: WorkerKey, restarts: int, team: Team) -> str:
-        """One worker is started again; returns the id of the node that has its place now."""
+        """One worker is started again. Returns the id of the node that has its place now."""
         numbers = range(len(team))
         node = next(team[number] for number in numbers if key.group_rank in ranks_of(team, number))
         self._nodes[key] = node.node_id
@@ -65,12 +66,12 @@ class Ranks:
         return node.node_id
 
     def clear(self) -> None:
-        """Another agent leads: nothing of the last one runs."""
+        """Another agent leads: no worker of the last one runs."""
         self._nodes.clear()
         self._names.clear()
 
     def all(self) -> list[WorkerKey]:
-        """Those whose end is not known yet."""
+        """The workers whose end is not known yet."""
         return list(self._nodes)
 
     def node_of(self, key: WorkerKey) -> str:
@@ -78,11 +79,11 @@ class Ranks:
         return self._nodes.get(key, "")
 
     def name_of(self, replica_id: str, restarts: int, group_rank: int) -> str:
-        """The name of the node that has run this worker; "": the lead's has."""
+        """The name of the node that has run this worker; "": the lead's node has."""
         return self._names.get((replica_id, restarts, group_rank), "")
 
     def of_node(self, node_id: str) -> list[WorkerKey]:
-        """Those of one node."""
+        """The workers of one node."""
         return [key for key, node in self._nodes.items() if node == node_id]
 
     def reported(self, node_id: str, ended: RankEnded) -> WorkerKey | None:
@@ -95,7 +96,7 @@ class Ranks:
         return key
 
     def end(self, key: WorkerKey) -> None:
-        """Its end is known. Its last lines are kept until the group starts again."""
+        """A worker's end is known. Its last lines are kept until the group starts again."""
         del self._nodes[key]
 
     def with_output(self, evidence: FailureEvidence) -> FailureEvidence:

@@ -1,9 +1,10 @@
 """The rounds of one replica group: all its ranks ask for a quorum, all its ranks vote.
 
-A *round* has one call of each rank. The last one of a quorum's round makes the group ask its
-lighthouse, with that call's step and wishes, as in torchft; the answer, or the failure, goes to all
-calls of the round. The last one of a vote's round ends it with the conjunction. A call whose client
-has gone does not count any more, so no rank acts on a vote that another has given up.
+A *round* has one call of each rank. When the last rank of a quorum's round has called, the group
+asks its lighthouse, with that call's step and wishes, as in torchft. The answer, or the failure,
+goes to all calls of the round. When the last rank of a vote's round has called, the round ends with
+the conjunction. A call whose client has gone does not count any more, so no rank acts on a vote
+that another has given up.
 
 Not here: sockets, the lighthouse's client (compat/torchft_wire/), what a quorum means to a rank
 (results.py).
@@ -96,7 +97,8 @@ class _Round(Generic[T]):
 class ReplicaGroup:
     """One replica group's rounds.
 
-    ``address``: of the group's manager; ``store_address``: of its store; ``world_size``: its ranks.
+    ``address``: of the group's manager; ``store_address``: of its store; ``world_size``: the number
+    of its ranks.
     """
 
     def __init__(self, replica_id: str, address: str, store_address: str, world_size: int) -> None:
@@ -134,7 +136,9 @@ class ReplicaGroup:
         return found
 
     def failed(self, reason: str, is_timeout: bool) -> list[GroupInstruction]:
-        """The lighthouse did not answer, or with an error: every rank of the round gets it."""
+        """The lighthouse did not answer, or answered with an error: every rank of the round
+        receives it.
+        """
         return [CallRefused(call, reason, is_timeout) for call in self._waiting.take()]
 
     def vote(self, call: int, group_rank: int, should_commit: bool) -> list[GroupInstruction]:
@@ -148,12 +152,12 @@ class ReplicaGroup:
         return [VoteAnswer(number, outcome) for number in votes]
 
     def ended(self, call: int) -> None:
-        """The call's client waits no more."""
+        """The call's client does not wait any more."""
         for round_ in (self._asked, self._waiting, self._votes):
             round_.leave(call)
 
     def metadata(self, group_rank: int) -> str | None:
-        """The checkpoint's metadata that the rank sent last; None: it never asked."""
+        """The checkpoint's metadata that the rank has sent last; None: it never asked."""
         return self._metadata.get(group_rank)
 
     def _member(self, asked: QuorumAsked) -> QuorumMember:

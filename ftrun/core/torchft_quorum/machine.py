@@ -1,9 +1,9 @@
 """The rooms of a lighthouse for torchft's clients: events in, instructions out.
 
-A record is to be on the disk before the quorum that it names is sent. So an id is never used twice,
-also over a kill -9: torchft's own lighthouse begins at 1 again, and a survivor then keeps a group
-that its new peer does not know. The number of rooms, replica groups and calls is bounded.
-Not here: one room (room.py), sockets and the disk (compat/torchft_wire/, lighthouse/).
+A record must be on disk before the quorum that it names is sent. So an id is never used twice, even
+over a kill -9. (torchft's own lighthouse begins at 1 again, and a survivor then keeps a group that
+its new peer does not know.) The number of rooms, replica groups and calls is bounded. Not here: one
+room (room.py), sockets and the disk (compat/torchft_wire/, lighthouse/).
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ class TorchftRooms:
         return self._rooms
 
     def handle(self, event: r.QuorumEvent, now: float) -> list[r.QuorumInstruction]:
-        """The instructions that follow from the event, in the order in which they are to be carried
-        out.
-        """
+        """The instructions that follow from the event, in the order in which to carry them out."""
         if isinstance(event, r.CallEnded):
             room = self._room_of.pop(event.call, None)
             return [] if room is None else self._sent(room.leave(event.call, now))
@@ -43,12 +41,12 @@ class TorchftRooms:
         return self._sent([answer for room in self._rooms.values() for answer in room.form(now)])
 
     def next_deadline(self) -> float | None:
-        """When ``TimerFired`` is to come."""
+        """When ``TimerFired`` is due."""
         found = (room.next_deadline() for room in self._rooms.values())
         return min((at for at in found if at is not None), default=None)
 
     def record(self) -> r.RoomsRecord:
-        """The record to be kept on disk."""
+        """The record to keep on disk."""
         rooms = {name: room.record for name, room in self._rooms.items() if room.last}
         return r.RoomsRecord(rooms, self._floor)
 
@@ -68,7 +66,7 @@ class TorchftRooms:
         return self._sent(room.join(event.call, event.member, now))
 
     def _sent(self, answers: list[r.Answer]) -> list[r.QuorumInstruction]:
-        """The answers, behind the record that they need."""
+        """The answers, after the record that they need."""
         for answer in answers:
             self._room_of.pop(answer.call, None)
         if not answers or self.record() == self._saved:
@@ -77,7 +75,7 @@ class TorchftRooms:
         return [r.SaveRooms(self._saved), *answers]
 
     def _room(self, name: str, now: float) -> Room | None:
-        """The room of that name, made when it is first named; None: there are too many."""
+        """The room with that name, created at first use; None: there are too many."""
         if name not in self._rooms:
             if len(self._rooms) >= r.ROOMS_MAX and not self._forget_one(now):
                 return None
@@ -85,7 +83,7 @@ class TorchftRooms:
         return self._rooms[name]
 
     def _forget_one(self, now: float) -> bool:
-        """Forget the idle room that was used least lately; False: none is idle."""
+        """Drop the least recently used idle room. Returns False if none is idle."""
         idle = [name for name, room in self._rooms.items() if room.is_idle(now)]
         if not idle:
             return False

@@ -1,4 +1,4 @@
-"""The data of torchft's quorums: settings, members, events, instructions, what is kept on disk.
+"""The data of torchft's quorums: settings, members, events, instructions, records on disk.
 
 Field names are those of torchft's messages. Not here: the rules (rules.py), the wire
 (compat/torchft_wire/).

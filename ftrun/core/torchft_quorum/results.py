@@ -1,10 +1,11 @@
 """The consequences of a quorum for one rank of a replica group: its place, its store, its heal.
 
-The groups with the highest step are up to date. Each rank takes the store of one of them, its
-*primary*: rank 0 the first's, rank 1 the second's, and so on, around. A group that is behind heals,
-each rank from another group that is up to date. At step 0 all but the primary heal, if the script
-asks for that, so that all begin with the same weights. The rules are torchft's, as its manager's
-answers show them (tests/torchft/test_against_real.py). Not here: the rounds (group.py).
+The groups with the highest step are up to date. Each rank uses the store of one of them, its
+*primary*: rank 0 the first's, rank 1 the second's, and so on, modulo their number. A group that is
+behind heals, each rank from another group that is up to date. At step 0 all but the primary heal,
+if the script asks for that, so that all begin with the same weights. The rules are torchft's, as
+its manager's answers show them (tests/torchft/test_against_real.py). Not here: the rounds
+(group.py).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One room: the replica groups of one torchft job, their heartbeats, and its last quorum.
 
 A replica group joins by a call that waits. A second call of the same group replaces the first one;
-both get the answer. A call whose client has gone does not count any more, which is stricter than
-torchft, whose next quorum would have the group in it.
+both receive the answer. A call whose client has gone does not count any more, which is stricter
+than torchft, whose next quorum would have the group in it.
 
 The quorum id rises if the members' names are not the last quorum's, or if a member reports commit
-failures. Not here: when a quorum stands (rules.py), several rooms (machine.py).
+failures. Not here: when a quorum forms (rules.py), several rooms (machine.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOBODY = Verdict(None, "no replica has joined")
 class Room:
     """The tables of one room. ``quorum`` is the last one; None: none since this lighthouse began.
 
-    ``changed``: the last quorum has another id than the one before.
+    ``changed``: the last quorum has another id than the one before it.
     """
 
     def __init__(self, settings: r.QuorumSettings, record: r.RoomRecord, now: float) -> None:
@@ -35,8 +35,8 @@ class Room:
         self._heartbeats: dict[str, float] = {}  # oldest first
         self._joiners: dict[str, Joiner] = {}
         self._calls: dict[int, r.QuorumMember] = {}
-        # The members of the quorum before a restart have the heartbeat timeout to show themselves:
-        # the first of them that joins must not become a quorum of its own.
+        # The members of the quorum before a restart have the heartbeat timeout to report: the first
+        # one that joins must not become a quorum alone.
         for name in record.replica_ids:
             self._heartbeats[name] = now
 
@@ -61,16 +61,16 @@ class Room:
         return self._heartbeats
 
     def is_idle(self, now: float) -> bool:
-        """True if nobody waits or lives in it."""
+        """Whether no client waits and no replica group lives in it."""
         return not self._calls and not self.heartbeats(now)
 
     def has_place(self, replica_id: str, now: float) -> bool:
-        """False if the table is full of others."""
+        """Whether there is room for this replica group in the table."""
         heartbeats = self.heartbeats(now)
         return replica_id in heartbeats or len(heartbeats) < r.REPLICAS_MAX
 
     def heartbeat(self, replica_id: str, now: float) -> list[r.Answer]:
-        """Note that it lives. Only one that waits, and was given up, can complete a quorum."""
+        """Note that the group lives. Only a waiting one that was given up can complete a quorum."""
         self._forget_silent(now)
         was_healthy = self._heartbeats.pop(replica_id, None) is not None
         self._heartbeats[replica_id] = now
@@ -78,7 +78,7 @@ class Room:
         return [] if was_healthy or replica_id not in self._joiners else self.form(now)
 
     def join(self, call: int, member: r.QuorumMember, now: float) -> list[r.Answer]:
-        """A call that waits for the next quorum."""
+        """Add a call that waits for the next quorum."""
         self._heartbeats.pop(member.replica_id, None)
         self._heartbeats[member.replica_id] = now
         self.touched_at = now
@@ -87,7 +87,10 @@ class Room:
         return self.form(now)
 
     def leave(self, call: int, now: float) -> list[r.Answer]:
-        """A client waits no more; the others may be a quorum without its wish to shrink."""
+        """A client does not wait any more.
+
+        The others may be a quorum without its wish to shrink.
+        """
         member = self._calls.pop(call)
         others = [x for x in self._calls.values() if x.replica_id == member.replica_id]
         if not others:
@@ -100,7 +103,8 @@ class Room:
     def form(self, now: float) -> list[r.Answer]:
         """The answers of a quorum, if the joiners are one now.
 
-        Those that a shrinking quorum leaves out may be the next one: each round has fewer joiners.
+        Joiners that a shrinking quorum leaves out may be the next one: each round has fewer
+        joiners.
         """
         self._forget_silent(now)
         answers: list[r.Answer] = []
@@ -114,7 +118,7 @@ class Room:
         return answers
 
     def next_deadline(self) -> float | None:
-        """When the joiners may be a quorum though nothing more arrives."""
+        """When the joiners may become a quorum although nothing more arrives."""
         if not self._joiners:
             return None
         oldest = next(iter(self._heartbeats.values()), None)

@@ -9,8 +9,8 @@ makes them wait for the next quorum. In this order:
     a healthy one has not joined                    wait until the join timeout of the first joiner
     otherwise                                       a quorum now
 
-If any joiner asks for ``shrink_only``, joiners that the last quorum lacks are left out, and wait
-on. A quorum of nobody is none: torchft's lighthouse would form it, again and again.
+If any joiner asks for ``shrink_only``, joiners that the last quorum lacks are left out, and keep
+waiting. An empty quorum is not formed; torchft's lighthouse would form it again and again.
 
 The order of the checks, and the rules, are torchft's as its lighthouse shows them
 (tests/torchft/test_against_real.py compares both). Not here: tables and ids (room.py).
@@ -34,7 +34,10 @@ class Joiner:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``members`` None: no quorum yet, because of ``reason``; the reason may end at ``until``."""
+    """The decision about a quorum.
+
+    ``members`` None: no quorum yet, for this ``reason``; the reason may end at ``until``.
+    """
 
     members: tuple[QuorumMember, ...] | None
     reason: str = ""

@@ -15,7 +15,7 @@ REPLICAS_SHOWN_MAX = 256
 
 
 class TorchftReplicaStatus(TypedDict):
-    """A replica group of torchft's: a member of the last quorum, or one that lives.
+    """A replica group of torchft: a member of the last quorum, or one that lives.
 
     ``silent_s``: since its last heartbeat; None: it is given up. ``is_waiting``: it has joined the
     next quorum. ``step``, ``world_size``, ``address``: of its last call to join; None: it has not
@@ -33,10 +33,10 @@ class TorchftReplicaStatus(TypedDict):
 
 
 class TorchftRoomStatus(TypedDict):
-    """A job of torchft's. ``age_s``: since its last quorum; None: none since this lighthouse began.
+    """A job of torchft. ``age_s``: since its last quorum; None: none since this lighthouse began.
 
-    ``waiting``: why those that have joined are no quorum yet; empty: nobody waits.
-    ``replicas_left_out``: how many there are beyond those shown.
+    ``waiting``: why those that have joined are no quorum yet; empty: none waits.
+    ``replicas_left_out``: the number of further groups that are not shown.
     """
 
     room: str

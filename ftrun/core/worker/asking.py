@@ -17,13 +17,13 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The present knowledge of one worker.
+    """What one worker knows at present.
 
-    ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not come yet.
-    ``quorum``: the one in force, or None. ``now``: the time, in seconds. ``is_alone``:
-    its step is void, or it was left out, and joins others at its next boundary. ``in_step``: a step
-    is under way in it. ``gaps``: how often a quorum may have left it out. ``late_to``:
-    it is late for the names of this step and of earlier ones.
+    ``roster``: the lighthouse's answer to the last ``AskLighthouse``; None: it has not arrived yet.
+    ``quorum``: the one in force, or None. ``now``: the time, in seconds. ``is_alone``: its step is
+    void, or it was left out of a quorum; it joins the others at its next boundary. ``in_step``:
+    this worker has a step under way. ``gaps``: how often a quorum may have left it out.
+    ``late_to``: it is late for the names of this step and of earlier ones.
     """
 
     roster: Roster | None
@@ -37,7 +37,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class AskPeer:
-    """Ask a peer; the answer, or its lack, goes back to whoever has made the move."""
+    """Ask a peer. Report the answer, or its lack, to the object that has made this move."""
 
     replica_id: str
     endpoint: Endpoint
@@ -46,8 +46,10 @@ class AskPeer:
 
 @dataclass(frozen=True, slots=True)
 class AskLighthouse:
-    """Ask for a Roster. ``anew``: a peer of the former Roster was not reached, so forget that
-    Roster, and ask after a moment."""
+    """Ask the lighthouse for a Roster.
+
+    ``anew``: a peer of the former Roster was not reached. Drop that Roster, and ask after a moment.
+    """
 
     anew: bool = False
 
@@ -59,7 +61,9 @@ class AwaitQuorum:
 
 @dataclass(frozen=True, slots=True)
 class AwaitChange:
-    """A member was not reached: wait for another quorum, but only a moment, then ask it again."""
+    """A member was not reached: wait for another quorum, but only a moment, then ask the member
+    again.
+    """
 
     replica_id: str
 

@@ -1,16 +1,16 @@
-"""Whether the replicas' operations of one step are alike, decided before they meet in a group.
+"""Checks that the replicas' operations of one step are alike, before they meet in a group.
 
-If two replicas' n-th operations of a step differ, a backend breaks or sums up nonsense. So an
-operation that differs from the last committed step's is compared first. Any other goes out at once,
-because all replicas that hold one state have committed the same steps. (To a newcomer every
-operation is new.) One replica of each quorum is its *reference*, the same for all members:
+If two replicas' n-th operations of a step differ, a backend fails or computes nonsense. So an
+operation that differs from the last committed step's is compared first. Any other is issued at
+once, because all replicas that hold one state have committed the same steps. (For a newcomer every
+operation is new.) Each quorum has one *reference* replica, the same for all members:
 
-- Any other replica asks the reference for its operation, and lets its own go if they are alike. If
+- Any other replica asks the reference for its operation, and issues its own if they are alike. If
   not, the mistake counts as its own.
-- The reference asks all others before it lets a changed operation go, and before it answers a
-  question about it. If another replica has an unlike operation that has not changed (it may be out
-  already), or if most others have unlike ones, the mistake counts as the reference's. Otherwise
-  each replica with an unlike operation asks, and finds its mistake.
+- The reference asks all others before it issues a changed operation, and before it answers a
+  question about it. If another replica has an unlike operation that has not changed (which may be
+  issued already), or if most others have unlike ones, the mistake counts as the reference's.
+  Otherwise each replica with an unlike operation asks, and finds its mistake.
 
 The end of a step is compared like an operation, because one replica may issue fewer than others.
 
@@ -62,8 +62,8 @@ USUAL = Shape()
 class Entry:
     """One operation of a step, or its end (``shape`` is None).
 
-    ``changed``: the last committed step had another one there. ``cleared``: it may be out.
-    ``over``: the script has come to its end, and issues nothing in this step.
+    ``changed``: the last committed step had another operation, or none, there. ``cleared``: it may
+    be issued already. ``over``: the script has ended, and issues nothing in this step.
     """
 
     shape: Shape | None
@@ -83,10 +83,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to ``members``: their operation ``index`` of the step of ``tag``.
+    """A question to ``members`` about their operation ``index`` of the step of ``tag``.
 
     ``repeat``: how many times the step was begun before under this tag. ``cleared``: answer only
-    once the operation may be out there (in questions to the reference).
+    once the operation may be issued there (in questions to the reference).
     """
 
     tag: Tag
@@ -151,12 +151,12 @@ class Comparison:
         return self.cleared == len(self.shapes) + self._ended
 
     def has_passed(self, question: Question) -> bool:
-        """Whether this is a later step of the same quorum than the one in ``question``."""
+        """Whether this is a later step of the same quorum than the step of ``question``."""
         mine, asked = (self.tag.step, self.repeat), (question.tag.step, question.repeat)
         return self.tag.attempt == question.tag.attempt and mine > asked
 
     def is_asked(self, question: Question) -> bool:
-        """Whether this is the step in ``question``."""
+        """Whether this is the step of ``question``."""
         return (self.tag, self.repeat) == (question.tag, question.repeat)
 
     def add(self, shape: Shape) -> None:
@@ -167,15 +167,15 @@ class Comparison:
         self._ended = True
 
     def meets_nobody(self) -> None:
-        """The step is repeated, and all of it was compared by the worker that was lost."""
+        """The step is a repeat, and the worker that was lost had compared all of it."""
         self._others = ()
 
     def withdraw(self) -> None:
-        """Answer nothing about this step any more: an operation of it was refused."""
+        """Stop answering about this step, because one of its operations was refused."""
         self.repeat = -1
 
     def goes_on(self, quorum: Quorum, kept: int) -> None:
-        """The operations go out in the next quorum, but those that are kept."""
+        """The operations are issued again in the next quorum, except the first ``kept`` ones."""
         self.tag, self.repeat = Tag(quorum.attempt, self.tag.step), 0
         self._asked = -1
         self._open.clear()
@@ -193,14 +193,14 @@ class Comparison:
         return Entry(None, self._is_changed(end), end < self.cleared)
 
     def advance(self) -> range:
-        """Clear more operations; returns those that may go out now."""
+        """Clear further operations. Returns those that may be issued now."""
         first, known = self.cleared, len(self.shapes) + self._ended
         while self.cleared < known and not self.unlike and self._is_clear(self.cleared):
             self.cleared += 1
         return range(first, min(self.cleared, len(self.shapes)))
 
     def question(self) -> Question | None:
-        """The question to ask before more can go out; None: none is open, or it was asked."""
+        """The question to ask before more can be issued; None: none is open, or it was asked."""
         index = self.cleared
         if self.unlike or self.is_complete or index == self._asked:
             return None
@@ -243,7 +243,7 @@ class Comparison:
 
 
 class Comparisons:
-    """One worker's comparisons over time: what it last committed, and the step before this one.
+    """One worker's comparisons over time: of the step under way, and of the step before.
 
     Peers may still ask about the step before, because they are up to one step behind.
     """
@@ -273,15 +273,15 @@ class Comparisons:
         return self._committed
 
     def succeed(self, committed: tuple[Shape, ...] | None) -> None:
-        """A lost worker, in whose place this one is, has committed these operations last."""
+        """This worker replaces a lost one, whose last committed step had these operations."""
         self._committed = committed
 
     def forget(self) -> None:
-        """The script has set its own step: its operations may be other ones now."""
+        """The script has set its own step: its operations may be others now."""
         self._committed = None
 
     def look_up(self, question: Question, current: Comparison | None) -> Entry | None:
-        """The answer to a peer's question, or None; ``current``: of the step under way."""
+        """The answer to a peer's question, or None. ``current``: the step under way."""
         known = [comparison for comparison in (current, self._past) if comparison is not None]
         for comparison in known:
             if comparison.is_asked(question):

@@ -20,9 +20,9 @@ from ftrun.core.worker.comparison import USUAL, Entry, Question, Shape
 
 @dataclass(frozen=True, slots=True)
 class BoundaryReached:
-    """The script wants to begin its next step. ``freeze_membership``: nobody may join.
+    """The script wants to begin its next step. ``freeze_membership``: no replica may join.
 
-    ``catches_up``: it does so to take its peers' state, and gives the step up at once.
+    ``catches_up``: it does so to load its peers' state, and gives the step up at once.
     """
 
     freeze_membership: bool = False
@@ -33,8 +33,8 @@ class BoundaryReached:
 class OperationIssued:
     """One more reduction of this step.
 
-    ``batched``: its result is handed out together with those of its batch. ``closes``: it is the
-    last one of the batch. ``shape``: must be like that of the other replicas' operation.
+    ``batched``: its result is handed out together with the others of its batch. ``closes``: it is
+    the last one of the batch. ``shape``: must match the shape of the other replicas' operation.
     """
 
     batched: bool = False
@@ -95,14 +95,16 @@ class WentAway:
 
 @dataclass(frozen=True, slots=True)
 class Succeeds:
-    """This process takes the place of a lost one, at a boundary that it has had.
+    """This process replaces a lost one, at a boundary that the lost one had reached.
 
-    It has that one's ``state`` there, which had ``begun`` so many steps, the last one with
-    operations of these ``shapes`` (None: not known), and had tried the next step ``tries`` times in
-    vain. ``repeats``: that step was begun before, and too few contributed. ``quorum`` was in force.
-    From there on it repeats alone what was done since, by what is logged, and sends nothing. An
-    ``Interrupt`` with the highest attempt that its group has seen ends that: to its peers it is a
-    survivor that answers late.
+    ``state``: the lost worker's state there. ``begun``: the number of steps that it had begun; the
+    last of them had operations of these ``shapes`` (None: not known). ``tries``: its failed tries
+    of the next step. ``repeats``: that step was begun before, with too few contributors.
+    ``quorum``: was in force.
+
+    From there on the process repeats the lost worker's steps from the log, alone, and sends
+    nothing. An ``Interrupt`` with the highest attempt that its group has seen ends this: for its
+    peers it is a survivor that answers late.
     """
 
     state: StateId
@@ -115,7 +117,9 @@ class Succeeds:
 
 @dataclass(frozen=True, slots=True)
 class WentOut:
-    """The results of the step that is repeated have come in ``quorum``: perhaps it was repaired."""
+    """The results of the repeated step have arrived in ``quorum``, which may be a later quorum than
+    the one in which it began, because the step was repaired.
+    """
 
     quorum: Quorum
 
@@ -169,7 +173,7 @@ class GroupBuilt:
 class GroupFailed:
     """The builder could not build the process group of ``attempt``.
 
-    ``unreached``: a host to which it could make no connection; "": none is known.
+    ``unreached``: a host to which no connection could be made; "": unknown.
     """
 
     attempt: Attempt
@@ -201,7 +205,10 @@ class StateSpoiled:
 
 @dataclass(frozen=True, slots=True)
 class HealFailed:
-    """No donor gave the state for ``tag``. ``is_refused``: each donor answered that it cannot."""
+    """No donor has sent the state for ``tag``.
+
+    ``is_refused``: each donor answered that it cannot.
+    """
 
     tag: Tag
     reason: str
@@ -210,19 +217,21 @@ class HealFailed:
 
 @dataclass(frozen=True, slots=True)
 class PeersAsked:
-    """The script, which sets itself up, needs to know its peers."""
+    """The script needs to know its peers while it sets itself up."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateKept:
-    """Until its next step the script's state of the last commit can be had at any time, from a
-    copy. A peer that has lost that step may need it at once: the script goes on with what needs
-    all peers."""
+    """Until the next step a copy of the state of the last commit can be served at any time.
+
+    A peer that has lost that step may need it at once, because the script continues with a call
+    that needs all peers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PeerUnreached:
-    """A member of ``attempt`` has not been reached for long, and the script needs its value."""
+    """A member of ``attempt`` was unreachable for long, and the script needs its value."""
 
     attempt: Attempt
     replica_id: str
@@ -230,12 +239,12 @@ class PeerUnreached:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: deadlines are checked.
+    """Time has passed: check deadlines.
 
-    ``pause``: the announced pause that the script is in. ``beats``: how often it has called
-    ``ftrun.heartbeat()``. ``heal``: how much of a state that it heals to has arrived. ``waited_s``:
-    how long this thread has waited for its turn, because another one was at work. ``collective``:
-    the one of the script's own in which it waits, over all tries of it.
+    ``pause``: the announced pause that the script is in. ``beats``: the number of its calls of
+    ``ftrun.heartbeat()``. ``heal``: how much of the state to heal to has arrived. ``waited_s``: how
+    long this thread has waited for another one to give up its turn. ``collective``: the script's
+    own collective in which it waits, over all tries of it.
     """
 
     pause: Pause | None = None
@@ -322,7 +331,9 @@ class UseGroup:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Issue the operations from ``first`` on, before ``stop``, on the group in use, in order."""
+    """Issue the operations from ``first`` up to, not including, ``stop`` on the group in use, in
+    order.
+    """
 
     first: int
     stop: int
@@ -337,22 +348,24 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class FailScript:
-    """Raise an error in the script: with this worker its peers cannot go on."""
+    """Raise an error in the script: its peers cannot train together with this worker."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reissue:
-    """In-step repair: restore the inputs of all operations from ``first`` on; a Launch of each
-    follows."""
+    """In-step repair: restore the inputs of all operations from ``first`` on.
+
+    A Launch of each of them follows.
+    """
 
     first: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOut:
-    """The results of these operations stand: give them to the script."""
+    """The results of these operations stand: return them to the script."""
 
     indices: tuple[int, ...]
 
@@ -368,8 +381,8 @@ class FailOperations:
 class LoadState:
     """Fetch the state for ``tag`` from the donors in the background.
 
-    ``in_place``: it may be written over the script's own, after ``OverwriteBegun``.
-    ``catches_up``: a state that a donor keeps between two steps will do.
+    ``in_place``: it may overwrite the script's own state, after ``OverwriteBegun``. ``catches_up``:
+    a state that a donor keeps between two steps is enough.
     """
 
     tag: Tag
@@ -382,7 +395,7 @@ class LoadState:
 class OfferState:
     """Serve the script's state for ``tag`` to ``receivers`` peers until RetireState.
 
-    ``kept``: between two steps, so only to peers that catch up.
+    ``kept``: the state is kept between two steps, so it is served only to peers that catch up.
     """
 
     tag: Tag

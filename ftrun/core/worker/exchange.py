@@ -1,31 +1,33 @@
-"""Named exchanges: values that the replicas of a quorum give each other between two steps. Pure.
+"""Named exchanges: the replicas of a quorum exchange values between two steps. Pure.
 
-Theory of operation. An exchange has a name: the step that was begun last, also after its end, and
-its number since then. A step that is tried again has the same names, and gets the values that are
-kept. Every replica keeps what it gives and what it has got, for the last steps, so that a replica
-that comes later reads the same. Before the first step there is no quorum, and no exchange.
+Theory of operation. The name of an exchange is the step that was begun last (even if it is over)
+and the number of the exchange since then. A step that is tried again has the same names, and gets
+the values that are kept. Every replica keeps its own values and those that it has received, for the
+last steps, so that a replica that comes later reads the same. Before the first step there is no
+quorum, and no exchange.
 
-A replica asks each member for all contributions that this member keeps under the name; a member
-answers once its own is among them. When all members have answered, the exchange is complete, with
-the union of their contributions. If the quorum changes meanwhile, a new *round* begins: all members
-of the new quorum are asked again, and answer only once they are in that quorum too. From then on
-no member accepts an answer of an earlier round. So if one survivor has a dead replica's
-contribution, it is in the union of all. The result is the same everywhere (E1), also for a replica
-whose exchange was complete before.
+A replica asks each member for all contributions that this member keeps under the name. A member
+answers once its own contribution is among them. When all members have answered, the exchange is
+complete; its result is the union of their contributions. If the quorum changes meanwhile, a new
+*round* begins: all members of the new quorum are asked again, and answer only once they are in that
+quorum too. From then on no member accepts an answer of an earlier round. So if one survivor has a
+dead replica's contribution, it is in the union of all. The result is the same everywhere (E1), also
+for a replica whose exchange was complete before.
 
 A replica that begins with a step, or has healed to it, is *late* for the exchanges of that step and
 of earlier ones: its peers may have completed them. So it peeks first: each member shows its
-contributions, but as long as it waits for this replica, only that of this replica's predecessor. If
-they show anything, the late replica only reads; else it gives like all others.
+contributions. A member that still waits for this replica shows only the contribution of this
+replica's predecessor. If the members show anything, the late replica only reads; else it
+contributes like all others.
 
-A replica answers "nothing" under names of steps before the one that it has begun. While it heals it
-does not know its place. Then it answers "nothing" to each peer that has not begun the step, because
-such a peer begins the step only after the exchange. If it comes to such a name after all, it gives
-only if no member has anything. A replica gives its value before it asks. A late one answers
-"nothing" before it peeks, or not until it has decided. So it never gives a value for which some
-member has not waited (E1).
+Under names of steps before the one that it has begun, a replica answers "nothing". A replica that
+heals does not know its place. It answers "nothing" to each peer that has not begun the step,
+because such a peer begins the step only after the exchange. If it reaches such a name after all, it
+contributes only if no member has anything. A replica keeps its own value before it asks. A late
+replica answers "nothing" before it peeks, or does not answer until it has decided. So it never
+contributes a value for which some member has not waited (E1).
 
-A replica that was left out of a quorum and comes back with its state is late too. It takes back its
+A replica that was left out of a quorum and comes back with its state is late too. It withdraws its
 value for the exchange under way, and peeks.
 
 A contribution carries its call site, operation and shape. If they differ under one name, the
@@ -49,16 +51,16 @@ STEPS_KEPT = 4
 KEPT_BYTES_MAX = 256 << 20
 BODY_BYTES_MAX = 16 << 20
 BY_MAX = 64
-"""Characters of an incarnation in a question."""
+"""The maximum length of an incarnation in a question, in characters."""
 
 
 class Kind(str, Enum):
     """The data that is exchanged under a name."""
 
     VALUES = ""
-    """What the script gives, or ftrun for it."""
+    """The script's own values, or values that ftrun exchanges for it."""
     STAGE = "stage"
-    """How far a replica is that ends (parting.py)."""
+    """How far a replica is that is at its end (parting.py)."""
     PLACE = "place"
     """Where a replica stands in its script (exchange_places.py)."""
 
@@ -68,7 +70,10 @@ _NAME = re.compile(rf"(setup|[0-9]{{1,18}})\.({'|'.join(Kind)})([0-9]{{1,9}})", 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ExchangeName:
-    """``index``: the number of the exchange since its step was begun; of a stage its own."""
+    """The name of one exchange.
+
+    ``index``: the number of the exchange since its step was begun; a stage has its own number.
+    """
 
     step: int
     index: int
@@ -80,7 +85,7 @@ class ExchangeName:
 
     @staticmethod
     def parse(text: str) -> ExchangeName:
-        """The name in a text that ``path`` has made.
+        """The name in a text that ``path`` has returned.
 
         Raises:
             ValueError: the text is no name of an exchange.
@@ -100,7 +105,7 @@ class Names:
         self._since = 0
 
     def step_begun(self, step: int) -> None:
-        """A step begins, perhaps once more."""
+        """A step begins, perhaps as a further try."""
         self._step, self._since = step, 0
 
     def next(self) -> ExchangeName:
@@ -110,10 +115,10 @@ class Names:
     def is_void(self, state: int, *, in_step: bool) -> bool:
         """Whether the last step has ended without a commit, and none has begun since.
 
-        Peers that have repaired and committed it never come to the exchanges after such a try.
+        Peers that have repaired and committed it never reach the exchanges after such a try.
 
         Args:
-            state: the steps committed in this worker's state.
+            state: the number of steps committed in this worker's state.
             in_step: it has a step under way.
         """
         return not in_step and self._step >= state
@@ -127,12 +132,16 @@ _OF = "of"
 class ExchangeQuestion:
     """A question to a peer about what it keeps under ``name``.
 
-    Without ``how`` and ``of`` the peer answers once its own contribution is among them.
+    Without ``how`` and ``of`` the peer answers once its own contribution is among what it keeps.
 
-    ``how`` ASKS: and once it is in the quorum of ``attempt``; ``of`` is the slot that asks.
-    IN_STEP: the same, and that one has a step under way, so whoever heals to it may still come.
-    PEEKS: what there is now is wanted, but if the peer still waits for the slot ``of``, only that
-    slot's. Else with ``of``: a place, or a stage, is wanted now; ``by``: the rank that asks.
+    - ``how`` ASKS: it answers once it is in the quorum of ``attempt`` too. ``of`` is the slot that
+      asks.
+    - ``how`` IN_STEP: like ASKS, and the asking slot has a step under way, so a replica that heals
+      to that step may still take part.
+    - ``how`` PEEKS: it answers at once with what it keeps. If it still waits for the slot ``of``,
+      it answers with that slot's contribution alone.
+    - Otherwise, with ``of``: the question is for a place or a stage, now; ``by``: the rank that
+      asks.
     """
 
     name: ExchangeName
@@ -150,10 +159,10 @@ class ExchangeQuestion:
 
     @staticmethod
     def parse(path: str) -> ExchangeQuestion:
-        """The question in an address that ``path`` has made.
+        """The question in an address that ``path`` has returned.
 
         Raises:
-            ValueError: the address is no question.
+            ValueError: the address is not a question.
         """
         parts = path.split("/")[2:]
         attempt, name, how, of, by, *_ = [*parts, "", "", "", "", ""]
@@ -190,7 +199,7 @@ class Kept:
     """The contributions that one worker keeps, its own and its peers'.
 
     Args:
-        replica_id: of this worker.
+        replica_id: this worker's.
     """
 
     def __init__(self, replica_id: str) -> None:
@@ -203,17 +212,20 @@ class Kept:
         self._undecided: ExchangeName | None = None
         self._gaps = 0
         self._waits: tuple[ExchangeName, Awaits] | None = None
-        self._given: ExchangeName | None = None  # the last one between two steps
-        self._told: set[str] = set()  # the slots that have got it
+        self._given: ExchangeName | None = None  # the last value between two steps
+        self._told: set[str] = set()  # the slots that have received it
 
     def give(self, name: ExchangeName, own: Contribution) -> Contribution:
-        """Keep what this worker gives; what a predecessor of this slot has given stays instead."""
+        """Keep this worker's value.
+
+        If a predecessor of this slot has contributed, that value stays.
+        """
         self.come_to(name)
         self.add(name, (own,))
         return self._kept[name][self._own_id]
 
     def add(self, name: ExchangeName, found: Iterable[Contribution]) -> None:
-        """Keep what a peer has answered; what is known stays."""
+        """Keep what a peer has answered. Values that are kept already stay."""
         kept = self._kept.setdefault(name, {})
         for contribution in found:
             if contribution.replica_id not in kept:
@@ -226,7 +238,7 @@ class Kept:
         return [kept[replica_id] for replica_id in sorted(kept, key=replica_order)]
 
     def step_begun(self, step: int) -> None:
-        """This worker has begun ``step``: it gives nothing under names of earlier ones."""
+        """This worker has begun ``step``: it contributes nothing under names of earlier steps."""
         self._begun_step, self._begun_max = step, max(self._begun_max, step)
 
     def has_declined(self, name: ExchangeName) -> bool:
@@ -234,7 +246,9 @@ class Kept:
         return name in self._declined or SET_UP < name.step < self._begun_max
 
     def come_to(self, name: ExchangeName) -> None:
-        """This worker comes to an exchange: drop what is too old, or of steps that were lost."""
+        """This worker reaches an exchange: drop what is too old, or belongs to steps that were
+        lost.
+        """
         oldest = name.step - STEPS_KEPT + 1
         for other in [n for n in self._kept if not oldest <= n.step <= name.step]:
             self._nbytes -= sum(len(c.body) for c in self._kept.pop(other).values())
@@ -242,7 +256,10 @@ class Kept:
         self._declined = {other for other in self._declined if oldest <= other.step <= name.step}
 
     def note_gaps(self, gaps: int) -> None:
-        """``gaps``: how often a quorum may have left this worker out. If one more: take back."""
+        """``gaps``: how often a quorum may have left this worker out.
+
+        If it rises: withdraw the value.
+        """
         if gaps == self._gaps:
             return
         self._gaps = gaps
@@ -254,38 +271,38 @@ class Kept:
             self._undecided = name
 
     def has_taken_back(self, name: ExchangeName) -> bool:
-        """Whether the own value under ``name`` was taken back, and nothing is decided since."""
+        """Whether the own value under ``name`` was withdrawn, and nothing is decided since."""
         return self._undecided == name
 
     def begins_to_peek(self, name: ExchangeName) -> None:
-        """This worker, which is late, finds out whether to give something under ``name``."""
+        """This worker is late: it asks its peers before it decides whether to contribute."""
         self._undecided = name
 
     def has_decided(self, name: ExchangeName, *, reads: bool) -> None:
-        """It gives something, or only reads."""
+        """This late worker contributes, or only reads."""
         self._undecided = None
         if reads:
             self._read.add(name)
 
     def decline(self, name: ExchangeName) -> list[Contribution] | None:
-        """Answer without a value of one's own; None: that is not decided yet."""
+        """Answer without an own value; None: whether there will be one is not decided yet."""
         if name == self._undecided:
             return None
         self._declined.add(name)
         return self.under(name)
 
     def waits(self, name: ExchangeName, awaits: Awaits) -> None:
-        """This worker has given its value under ``name``, and waits for its peers."""
+        """This worker has contributed under ``name``, and waits for its peers."""
         self._waits = name, awaits
         self._given, self._told = name, set()
 
     def tells(self, name: ExchangeName, slot: str) -> None:
-        """A peer gets the answer under ``name``."""
+        """A peer receives the answer under ``name``."""
         if name == self._given:
             self._told.add(slot)
 
     def owes(self, slots: Collection[str]) -> frozenset[str]:
-        """The slots among ``slots`` that have not got this worker's last value."""
+        """The slots among ``slots`` that have not received this worker's last value."""
         others = frozenset(slots) - {self._own_id}
         return others - self._told if self._given is not None else frozenset()
 
@@ -294,7 +311,7 @@ class Kept:
         self._waits = self._undecided = None
 
     def peek(self, question: ExchangeQuestion) -> list[Contribution]:
-        """The contributions that a late replica must not change."""
+        """The answer to a late replica that peeks."""
         found = self.under(question.name)
         if question.of and self._waits is not None and self._waits[0] == question.name:
             awaits = self._waits[1]
@@ -303,7 +320,7 @@ class Kept:
         return found
 
     def answer(self, name: ExchangeName) -> list[Contribution] | None:
-        """The answer to a peer; None: this worker has not come to this exchange yet."""
+        """The answer to a peer; None: this worker has not reached this exchange yet."""
         found = self.under(name)
         if any(c.replica_id == self._own_id for c in found) or name in self._read:
             return found
@@ -317,8 +334,8 @@ class Kept:
 class Round:
     """One exchange under way, of one worker.
 
-    Feed it the quorum whenever that changes, and the answers. Without a quorum (``attempt`` None)
-    the exchange waits for the next one.
+    Pass it the quorum whenever it changes, and the answers. Without a quorum (``attempt`` None) the
+    exchange waits for the next one.
 
     Attributes:
         open: the members that have not answered in this round.
@@ -340,7 +357,7 @@ class Round:
         return self._attempt is not None and not self.open
 
     def begin(self, attempt: Attempt | None, members: Collection[str]) -> bool:
-        """The quorum in force; True if that begins a new round."""
+        """Set the quorum in force. Returns True if that begins a new round."""
         if attempt == self._attempt:
             return False
         self._attempt = attempt
@@ -349,10 +366,10 @@ class Round:
         return True
 
     def answered(self, attempt: Attempt, replica_id: str) -> bool:
-        """A member has answered; False: in an earlier round, so its answer must be dropped.
+        """A member has answered. Returns False if this is of an earlier round: drop the answer.
 
         The caller makes sure that the quorum of ``attempt`` is still in force: a member that has
-        answered in the next round already must not come to know more (E1).
+        already answered in the next round must not get to know more (E1).
         """
         if attempt != self._attempt:
             return False
@@ -372,7 +389,7 @@ def answer_of(
 
     Args:
         kept: what this worker keeps.
-        question: of a peer.
+        question: the peer's question.
         in_force: this worker's quorum; None: it is in none.
         heals_to: the step that it heals to at present; None: it holds its quorum's state.
         gaps: how often a quorum may have left it out.
@@ -392,16 +409,19 @@ def answer_of(
 
 
 def may_answer(asked: Attempt, in_force: Attempt | None) -> bool:
-    """Whether a member may answer a question of the round ``asked``: it is in that quorum too."""
+    """Whether a member may answer a question of the round ``asked``: it must be in that quorum
+    too.
+    """
     return in_force is not None and in_force >= asked
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The choice of the contributions that count in one exchange.
+    """The contributions that count in one exchange.
 
-    ``alike``: those of one place, in the order of the slots. ``unlike``: who stands where, for
-    people; "" if all are alike. ``is_out``: this worker is among those that do not count.
+    ``alike``: those from one place, in the order of the slots. ``unlike``: the place of each
+    replica, for people; "" if all are at one place. ``is_out``: this worker is among those that do
+    not count.
     """
 
     alike: tuple[Contribution, ...]
@@ -410,11 +430,11 @@ class Judgement:
 
 
 def judge(own: Contribution, found: Sequence[Contribution]) -> Judgement:
-    """Compare the places of all contributions: the one of most replicas counts.
+    """Compare the places of all contributions: the place of most replicas counts.
 
-    Of two places with equally many replicas, that of the lowest slot counts. Every member judges
-    the same contributions, so all come to the same answer. ``own``: what this worker would give;
-    it may not be among them.
+    Of two places with equally many replicas, the place of the lowest slot counts. Every member
+    judges the same contributions, so all get the same result. ``own``: this worker's contribution,
+    which need not be among those found.
     """
     places: dict[tuple[str, str], list[Contribution]] = {}
     for contribution in sorted(found, key=lambda c: replica_order(c.replica_id)):

@@ -1,8 +1,8 @@
-"""Where a replica stands in its script: shown to peers that heal, and asked of donors. Pure.
+"""A replica's place in its script: shown to peers that heal, and asked of donors. Pure.
 
-A place is a text that the shell makes. A replica shows it with the step at which it stood there. A
+A place is a text that the shell makes. A replica shows it with the step at which it was there. A
 newcomer asks a donor for the place at the step whose state it has healed to. One donor's answer is
-enough, because all donors stand at the same place at that step.
+enough, because all donors have the same place at that step.
 
 Not here: the content of a place (inject/zero_edit/place.py); sockets and waiting
 (training/exchanges.py).
@@ -20,20 +20,22 @@ PLACES_KEPT = 2
 
 
 class ShownPlaces:
-    """The places that this worker shows, of its last steps."""
+    """The places of this worker's last ``PLACES_KEPT`` steps."""
 
     def __init__(self) -> None:
         self._places: dict[int, Callable[[], str]] = {}
 
     def show(self, step: int, encode: Callable[[], str]) -> None:
-        """Show where the script stands at ``step``; ``encode`` is called when somebody asks."""
+        """Show the script's place at ``step``. ``encode`` is called when a peer asks."""
         places = self._places
         places[step] = encode
         if len(places) > PLACES_KEPT:
             del places[min(places)]
 
     def forget(self, step: int) -> None:
-        """The try of ``step`` is in vain: the script tries it again, perhaps from another place."""
+        """This try of ``step`` has failed: the script tries it again, perhaps from another
+        place.
+        """
         self._places.pop(step, None)
 
     def at(self, step: int) -> str | None:
@@ -49,8 +51,8 @@ def place_of(
 ) -> list[exchange.Contribution] | None:
     """A worker's answer to a peer that asks for its place; None: not yet.
 
-    A worker that has come to its first boundary, but has not healed, has no place. It answers an
-    empty list to a peer that asks where it stands now.
+    A worker that has reached its first boundary, but has not healed, has no place. It answers an
+    empty list to a peer that asks for its present place.
     """
     step = question.name.step
     place = places.at(step)
@@ -62,11 +64,11 @@ def place_of(
 class AskingDonors:
     """Asks the donors of the quorum in force for their place at a step, until one answers.
 
-    The asking ends when no quorum is in force any more, because the next one names other donors.
+    It stops when no quorum is in force any more, because the next quorum has other donors.
 
     Args:
-        key: of this worker.
-        step: the step at which the donors stand at the place.
+        key: this worker's.
+        step: the step whose place is asked for.
 
     Attributes:
         found: the place; None: no donor has answered with one.
@@ -99,15 +101,15 @@ class AskingDonors:
             self.failed(ask)
 
     def failed(self, ask: asking.AskPeer) -> None:
-        """A donor does not stand there yet, or was not reached."""
+        """A donor has not reached that step yet, or was not reached."""
         self._tried.add(ask.replica_id)
 
 
 class PeekingAtPlace:
-    """Asks the replicas that train, before this worker's first step, where they stand now.
+    """Before this worker's first step: asks the replicas that train for their present place.
 
     Attributes:
-        found: the place; None: nobody trains, or those that do have healed to no step yet.
+        found: the place; None: no replica trains, or those that do have not healed yet.
     """
 
     def __init__(self, key: WorkerKey) -> None:

@@ -1,10 +1,8 @@
-"""One exchange under way, of one worker: whom to ask next, what to keep, when it is over. Pure.
+"""One exchange under way, of one worker: which member to ask next, and when it is over. Pure.
 
 The caller asks ``next`` what to do, does it, reports the outcome, and asks again, until ``next``
-has nothing left. It may ask at any time, because the knowledge about its peers changes. An answer
-to a question that does not count any more is dropped.
-
-The members of the quorum in force take part.
+returns None. It may ask at any time, because the knowledge about its peers changes. An answer to a
+question that is out of date is dropped. The members of the quorum in force take part.
 
 Not here: the rules of an exchange and its name (exchange.py); sockets, waiting and deadlines
 (training/exchanges.py).
@@ -19,21 +17,24 @@ from ftrun.core.quorum import Member
 from ftrun.core.worker import asking, exchange
 
 UNREACHED_S = 5.0
-"""How long a member may not be reached before the quorum is given up: it may have left at once,
-and the lighthouse waits for this worker to come to the step of a switch."""
+"""How long a member may be unreachable before the quorum is given up.
+
+The member may have left at once, and the lighthouse waits for this worker to reach the step of a
+switch.
+"""
 
 
 class Exchanging:
     """One exchange of one worker.
 
     Args:
-        key: of this worker.
-        name: of the exchange.
-        own: what this worker gives, unless a predecessor of its slot has given something.
+        key: this worker's.
+        name: the exchange's.
+        own: this worker's contribution, unless a predecessor of its slot has contributed.
 
     Attributes:
-        is_void: this worker's step is void, or it was left out of its quorum: it gets its own
-            value, because it meets the others at its next boundary, and not before.
+        is_void: this worker's step is void, or it was left out of its quorum. Its result is its own
+            value alone, because it meets the others at its next boundary, not before.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Exchanging:
         self._lost_since: tuple[Attempt, str, float] | None = None
 
     def is_over(self) -> None:
-        """The caller has the result, or waits no longer."""
+        """The caller has the result, or does not wait any more."""
         self._kept.waits_no_longer()
 
     @property
@@ -96,7 +97,7 @@ class Exchanging:
     def answered(
         self, ask: asking.AskPeer, found: Sequence[exchange.Contribution], known: asking.Known
     ) -> None:
-        """A peer has answered: keep it, unless the question does not count any more (E1)."""
+        """A peer has answered: keep the answer, unless the question is out of date (E1)."""
         quorum = known.quorum
         self._lost_since = None
         if quorum is None or quorum.attempt != ask.question.attempt:
@@ -106,7 +107,7 @@ class Exchanging:
             self._kept.add(self._name, found)
 
     def failed(self, ask: asking.AskPeer, *, reached: bool) -> None:
-        """A peer has not answered. ``reached``: because it has not come to this place yet."""
+        """A peer has not answered. ``reached``: it has not reached this exchange yet."""
         if reached:
             self._lost_since = None
         else:
@@ -127,7 +128,7 @@ class Exchanging:
             self._decide(gives=True)
 
     def _is_late(self, known: asking.Known) -> bool:
-        """Peers may have completed this exchange, or know that this worker gives nothing."""
+        """Peers may have completed this exchange, or have this worker's answer "nothing"."""
         return self._name.step <= known.late_to or self._kept.has_declined(self._name)
 
     def _decide(self, *, gives: bool) -> None:

@@ -43,17 +43,18 @@ class StepFacts:
         key: this worker's identity.
         endpoint: the addresses at which its peers reach it.
         state: the state that it starts with.
-        workers_per_replica: W; with W > 1 a commit needs the group's vote. ``is_kept``: also if
-            W is 1, because another process may take this one's place, and is a mate to it.
+        workers_per_replica: W; with W > 1 a commit needs the group's vote.
+        is_kept: a commit needs the vote even if W is 1, because another process may replace this
+            one, and counts as its mate.
         repair: reissue operations after an interrupt instead of discarding the step.
         heal_first: newcomers heal before their forward pass (synchronous quorum).
         contributors_max: members beyond it are spares (``FIXED_WITH_SPARES``); None: no limit.
-        contributors_min: with fewer, no replica commits, and the step is repeated. ``tells_min``:
-            the lighthouse knows it, and forms no smaller quorum.
+        contributors_min: with fewer, no replica commits, and the step is repeated.
+        tells_min: the lighthouse knows ``contributors_min``, and forms no smaller quorum.
         operation_timeout_s: seconds after which an outstanding operation is an error.
         quorum_timeout_s: seconds that a step waits for the next quorum's verdict.
         results_timeout_s: seconds after which no further attempt is made to get a step's results,
-            unless a member has announced a pause; None: there is no end to it.
+            unless a member has announced a pause; None: no limit.
         is_known_when_issued: see ``Pace``.
     """
 
@@ -79,22 +80,24 @@ class StepFacts:
         self.endpoint = endpoint
         self.heal = HealState(state, heal_first)
         self._lease = WorkerLease()
-        self.agreed: StateId | None = None  # by its agent's last m.Lease
+        self.agreed: StateId | None = None  # from the last m.Lease of its agent
         self.has_reported = False  # nothing is sent before the Report of the first step
-        self.repeats = False  # alone, what a lost worker in whose place it is has done
+        self.repeats = False  # it repeats, alone, the steps of the lost worker that it replaces
         self.asks_for_peers = self.has_asked_for_peers = False
         self.sets_up_together = False
-        """Its process groups are those of all replicas."""
+        """Its process groups span all replicas."""
         self.serves_between_steps = False
-        """Its state is read by the training thread alone, so not in the middle of a step."""
+        """Only the training thread can read its state, so it is not served in the middle of a
+        step.
+        """
         self._part: tuple[str, ...] = ()
-        self.gaps = 0  # how often a quorum may have come and gone that had left this worker out
+        self.gaps = 0  # how often a quorum may have come and gone without this worker
         self._adopted: Attempt | None = None
         self.begun = 0  # steps, also those that were not committed
         self.was_taken = False  # the last step that ended here uncommitted (StepUnderWay.is_taken)
         self.lingers = False  # the script has ended: this worker commits nothing more
         self.ended_with: m.Mark | None = None
-        """The parameters after the last step, which a script shows at its end."""
+        """The parameters after the last step, which a script reports at its end."""
         self.trains_between_steps = False  # by itself: DiLoCo's inner steps, for example
         self.quorums = Quorums(key)
         self._tries = Tries()
@@ -112,7 +115,7 @@ class StepFacts:
         self._quorum_timeout_s = quorum_timeout_s
         self._results_timeout_s = results_timeout_s
         self._offer = StateOffer()
-        self._peers_ended = False  # this newcomer has met peers that are at their end
+        self._peers_ended = False  # this newcomer has met peers whose scripts have ended
         self._leaves_for: m.LeaveReason | None = None  # at the next boundary, by itself
         self._between_since = 0.0  # the start of the phase between steps
         self.shown = ShownActivity()
@@ -132,7 +135,7 @@ class StepFacts:
         return self.heal.healing
 
     def seed(self) -> e.Succeeds:
-        """At a step that has begun with the job's state: where a successor begins that step."""
+        """Where a replacement begins the step that has just begun with the job's state."""
         step, quorum, shapes = self._step, self.in_force, self._comparisons.committed
         assert step is not None and quorum is not None, "a step has begun"
         begun, tries = self.begun - 1, self._tries.count
@@ -178,7 +181,7 @@ class StepFacts:
 
     @property
     def freezes_membership(self) -> bool:
-        """Whether nobody may join at the step under way."""
+        """Whether no replica may join at the step under way."""
         return self.quorums.freezes_membership
 
     @property
@@ -188,15 +191,16 @@ class StepFacts:
 
     @property
     def place(self) -> tuple[int | None, bool]:
-        """``position``, and whether it is its peers'; None: no step has begun."""
+        """``position``, and whether the worker still heals there; None: no step has begun."""
         return (self.position, self.healing) if self.begun else (None, False)
 
     @property
     def is_alone(self) -> bool:
-        """An exchange may wait for peers in vain, and its result does not count.
+        """Whether an exchange might wait for peers forever, and its result does not count.
 
-        The step under way is void; or this worker, in no quorum, has promised to join one at its
-        next boundary; or it is to heal there, because its quorum holds another state.
+        That is so if the step under way is void; or if this worker, in no quorum, has promised to
+        join one at its next boundary; or if it is to heal there, because its quorum holds another
+        state.
         """
         if self._step is not None:
             return self._step.fate is Fate.VOID
@@ -207,14 +211,14 @@ class StepFacts:
 
     @property
     def is_set_up(self) -> bool:
-        """The script has come to its first boundary: its set-up is over."""
+        """The script has reached its first boundary: its set-up is over."""
         return self.begun > 0 or self.phase is not StepPhase.IDLE
 
     @property
     def late_to(self) -> int:
         """The step that this worker has healed to, has begun with, or has come back at.
 
-        Its peers may have exchanged at that step, and at earlier ones, without it.
+        Its peers may have exchanged values at that step, and at earlier ones, without it.
         """
         return self.heal.healed_to
 
@@ -226,10 +230,10 @@ class StepFacts:
 
     @property
     def trains_from(self) -> StateId | None:
-        """The state from which it trains, with its peers, the step under way; None: it does not.
+        """The state from which it trains the step under way with its peers; None: it does not.
 
-        Not one to which it has just healed: its script may be on its way to the end. Nor once it
-        has all results of the step: the peer that asks took part in it, and both may end there.
+        Not a state to which it has just healed: its script may be at its end. Nor once it has all
+        results of the step: the peer that asks took part in it, and both may end there.
         """
         step = self._step
         trains = step is not None and step.fate is Fate.OPEN and not step.operations.all_handed
@@ -238,21 +242,21 @@ class StepFacts:
 
     @property
     def may_issue(self) -> bool:
-        """Operations go out now; otherwise they are kept for the repair."""
+        """Whether operations are issued now; otherwise they are kept for the repair."""
         return self.fate is Fate.OPEN
 
     def look_up(self, question: Question) -> Entry | None:
-        """This worker's answer to a peer's question; None: not known yet."""
+        """This worker's answer to a peer's question; None: it is not known yet."""
         current = self._step.comparison if self._step is not None else None
         if self.lingers and current is not None and current.is_asked(question):
             return Entry(None, changed=False, cleared=True, over=True)
         return self._comparisons.look_up(question, current)
 
     def takes(self, entry: Entry) -> bool:
-        """Whether a peer's answer settles anything here, or it must be asked again.
+        """Whether a peer's answer settles a comparison here, or the peer must be asked again.
 
-        The answer of a peer at the end of its script is for newcomers, which heal from it. A
-        replica that trains goes on as soon as that peer has left.
+        The answer of a peer at the end of its script is meant for newcomers, which heal from it. A
+        replica that trains continues as soon as that peer has left.
         """
         return self.healing or self._peers_ended or not entry.over
 
@@ -265,7 +269,7 @@ class StepFacts:
         """The tag under which the results of this step stand, if they do.
 
         A loaded state counts as held before it is applied. In a group of several workers it does
-        not, because a mate may not have it (C1).
+        not, because a mate may lack it (C1).
         """
         step = self._step
         if step is None or step.fate is Fate.INTERRUPTED:
@@ -279,7 +283,7 @@ class StepFacts:
         if self._step is not None and self.fate is Fate.VOID and self._leaves_for:
             return True
         if self.isolated or self._step is None:
-            return False  # Q3: the peers may have gone on without this worker
+            return False  # Q3: the peers may have continued without this worker
         if self.fate is Fate.INTERRUPTED_COMPLETE:
             may_stand = self._decides_alone and not self._step.is_blind
             return may_stand and self.reduced is not None
@@ -306,19 +310,21 @@ class StepFacts:
     def _vote_stands(self) -> bool:
         """The results that this rank voted for still stand.
 
-        If the vote was true, all ranks have reported their results, and no rank is asked again.
+        If the vote was true, all ranks have reported their results, and no rank is asked a second
+        time.
         """
         voted = self._step.voted if self._step is not None else None
         return voted is not None and voted == self.reduced
 
     @property
     def must_catch_up(self) -> bool:
-        """Between two steps, of which the last was lost here: its peers have committed it.
+        """Whether this worker, between two steps, lacks the last step, which its peers have
+        committed.
 
-        The quorum in force, or the one that is joined at the next boundary, goes on from its
-        result. A later state belongs to another place in the script: this worker heals to it in
-        its next step, where it is set to that place. A quorum may not know that this worker lacks
-        the state: it is given up at the boundary, and the next one does.
+        The quorum in force, or the one that is joined at the next boundary, continues from the
+        result of that step. A still later state belongs to another place in the script: this worker
+        heals to it in its next step, where it is set to that place. A quorum may not know that this
+        worker lacks the state: such a quorum is given up at the boundary, and the next one knows.
         """
         quorum, pending, after = self.in_force, self.pending, self.state.step + 1
         if quorum is None:
@@ -331,7 +337,7 @@ class StepFacts:
     def heals_first(self) -> bool:
         """The state must be applied before the forward pass of this step.
 
-        Not in a step that was begun to catch up, if the peers have gone on meanwhile.
+        Not in a step that was begun to catch up, if the peers have advanced meanwhile.
         """
         if self.heal.catches_up and self.position != self.state.step + 1:
             return False
@@ -341,7 +347,7 @@ class StepFacts:
     def contributors(self) -> tuple[int, ...]:
         """The replica_ranks that count in the step under way (C4).
 
-        In a step that is repeated because too few counted, the newcomers have healed and count.
+        If the step is repeated because too few counted, the newcomers have healed and count.
         """
         quorum, step = self.in_force, self._step
         if quorum is None or step is None or step.tag.attempt != quorum.attempt:
@@ -351,8 +357,10 @@ class StepFacts:
 
     @property
     def tries_again(self) -> bool:
-        """The step under way was begun before under this quorum, with too few contributors. So
-        under the same attempt a log may have results of either try."""
+        """Whether the step under way was begun before under this quorum, with too few contributors.
+
+        A log may then have results of either try under the same attempt.
+        """
         return self._step is not None and self._step.repeats
 
     @property
@@ -370,8 +378,8 @@ class StepFacts:
     def report(self) -> m.Report:
         """All that the lighthouse must know of this worker.
 
-        A healing worker reports the loaded state once the results of its step stand. Before that
-        it reports its own, so that it becomes a newcomer again, which adds zeros (C4).
+        A healing worker reports the loaded state once the results of its step stand. Before that it
+        reports its own state, so that it becomes a newcomer again, which adds zeros (C4).
         """
         reduced, step, pending = self.reduced, self._step, self.pending
         under, handed, done = None, 0, 0
@@ -429,7 +437,7 @@ class StepFacts:
         return self.heal.must_load and self.fate is Fate.OPEN and tag == self.tag
 
     def _goes_on(self, step: StepUnderWay) -> bool:
-        """What it has of the step can stand under the next quorum, before its group has voted."""
+        """Its part of the step can stand under the next quorum, before its group has voted."""
         may_stand = step.fate.is_interrupted and step.is_enough and not self.healing
         goes_on = self._repair or step.operations.complete
         return may_stand and goes_on and not self._decides_alone
@@ -439,7 +447,7 @@ class StepFacts:
         return self._repair and step.operations.untouched and not step.is_voting
 
     def _repairable(self, step: StepUnderWay, quorum: Quorum) -> bool:
-        """Whether the operations of this step can go out again under ``quorum``.
+        """Whether the operations of this step can be issued again under ``quorum``.
 
         A newcomer that was interrupted before it had healed adds zeros again, and heals then.
         """
@@ -455,7 +463,7 @@ class StepFacts:
         if self.key.replica_id in quorum.recomputes:
             return False
         if quorum.recomputes and self.sets_up_together:
-            return False  # calls of the script's own would wait for one that is in a void step
+            return False  # the script's own calls would wait for a replica whose step is void
         if quorum.newcomers and self.serves_between_steps and self.heal.heals_first:
             return False  # they heal before their forward pass, from a state that is read later
         if self.healing:
@@ -463,7 +471,7 @@ class StepFacts:
         return quorum.state == self.state
 
     def _missing(self, event: m.NewQuorum) -> int:
-        """How many tries of the step that the quorum begins with this worker is to make in vain."""
+        """The number of tries of the quorum's first step that this worker must make as void."""
         quorum = event.quorum
         if self.fate is Fate.STANDS:  # it has not begun that step
             return event.refused_tries - self._tries.owed_at(quorum.first_step)
@@ -482,9 +490,10 @@ class StepFacts:
 
     @property
     def is_stuck(self) -> bool:
-        """No further step comes at which a replica could join, so that it has to join at this one.
+        """Whether no further step comes at which a replica could join, so that it must join at this
+        one.
 
-        Too few contributed twice: newcomers count in the second try, so a third cannot help. Or the
-        script has ended.
+        That is so if too few contributed twice: newcomers count in the second try, so a third
+        cannot help. Or if the script has ended.
         """
         return self.lingers or self._too_few > 1

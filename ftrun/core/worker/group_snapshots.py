@@ -1,19 +1,19 @@
-"""When the states that a group has in its agents' memory go to a disk. Pure; asked now and then.
+"""When the states that a group has in its agents' memory are written to disk. Pure.
 
-No worker takes part, so any moment will do at which all have the state of one step. There is one
-writer, whose schedule is that of replicas (snapshots.py); it begins with the first state.
+No worker takes part, so the agent can write whenever all have the state of one step. There is one
+writer. Its schedule is the one that replicas have (snapshots.py); it begins with the first state.
 
-| all workers have                       | it follows                                             |
+| in memory, all workers have            | result                                                 |
 |----------------------------------------|--------------------------------------------------------|
 | no state of one step, or one that may  | nothing                                                |
 | be incomplete (``is_sound``)           |                                                        |
 | no newer one than the newest on disk   | nothing, but a write that takes too long is abandoned  |
-| a newer one                            | what the schedule says; SKIP if it is to be told       |
+| a newer one                            | the schedule's decision; SKIP if it is to be reported  |
 | a newer one, and the job ends before   | TAKE (``at_end``)                                      |
 | its script                             |                                                        |
 
-Not here: how the nodes of a group come to hold one step (core/replay/copying.py), what each of them
-does for a snapshot (core/replay/parts.py).
+Not here: how all nodes of a group come to hold one step (core/replay/copying.py), each node's part
+in a snapshot (core/replay/parts.py).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ftrun.core.worker.snapshots import Decision, SkipNotices, SnapshotCounts, S
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What a group's agents have in memory.
+    """The states in the memory of a group's agents.
 
-    ``step``: the newest one of which they hold the state of each worker; None: of none.
-    ``is_over``: all workers have come to the end of their script.
+    ``step``: the newest step of which they hold each worker's state; None: there is none.
+    ``is_over``: all workers have reached the end of their script.
     """
 
     step: int | None
@@ -41,10 +41,10 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What people are told of a snapshot that is whole.
+    """The report to the user about a snapshot that is whole.
 
-    ``is_first``: of this agent. ``skipped``: it ends a time of skipped ones, and so many were
-    skipped in all; 0: it does not, or nobody was told.
+    ``is_first``: the first one of this agent. ``skipped``: it ends a series of skipped ones that
+    was reported, and this is the number of skipped ones in all; otherwise 0.
     """
 
     is_first: bool
@@ -52,12 +52,15 @@ class Written:
 
 
 def why_unsound(falls: Iterable[int]) -> Fall | None:
-    """Why states in memory may be incomplete, by the workers' words; None: they are not."""
+    """Why states in memory may be incomplete, by the workers' falls; None: they are complete."""
     return next((Fall(x) for x in falls if x and Fall(x) not in SOUND), None)
 
 
 class GroupSnapshots:
-    """Of one group, in all its lives. ``newest``: the step of the newest whole one; None: none."""
+    """The snapshots of one group, over all its restarts.
+
+    ``newest``: the step of the newest whole snapshot; None: there is none.
+    """
 
     def __init__(self, every_s: float) -> None:
         self.newest: int | None = None
@@ -68,11 +71,11 @@ class GroupSnapshots:
 
     @property
     def counts(self) -> SnapshotCounts:
-        """Since the agent's start."""
+        """The counts since the agent's start."""
         return SnapshotCounts() if self._schedule is None else self._schedule.counts
 
     def begins_from(self, step: int) -> None:
-        """The group goes on from the snapshot of this step."""
+        """The group resumes from the snapshot of this step."""
         self.newest = step
 
     def look(self, seen: InMemory, now: float) -> Decision:
@@ -88,7 +91,10 @@ class GroupSnapshots:
         return decision
 
     def at_end(self, seen: InMemory, now: float) -> bool:
-        """The job ends: whether one more is taken, which nobody is told of as the first one."""
+        """The job ends.
+
+        Returns whether one more snapshot is taken; it is not reported as the first one.
+        """
         if seen.step is None or not seen.is_sound or seen.is_over or not self._is_newer(seen.step):
             return False
         self.schedule(now)
@@ -96,7 +102,7 @@ class GroupSnapshots:
         return True
 
     def written(self, step: int, now: float) -> Written:
-        """The one under way is whole."""
+        """The snapshot under way is whole."""
         schedule = self.schedule(now)
         schedule.written()
         self.newest = step
@@ -108,7 +114,10 @@ class GroupSnapshots:
         return self.newest is None or step > self.newest
 
     def schedule(self, now: float) -> SnapshotSchedule:
-        """When a write is due, and how long it may take; it begins with the first state."""
+        """The schedule: when a write is due, and how long it may take.
+
+        It begins with the first state.
+        """
         if self._schedule is None:
             self._schedule = SnapshotSchedule(self._every_s, now)
         return self._schedule

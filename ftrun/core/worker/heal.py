@@ -2,12 +2,12 @@
 
 A heal has three stages: a quorum makes this replica a newcomer (``healing``); a thread fetches and
 verifies the state (``loaded``); the main thread applies it. Meanwhile the script's own state may be
-written over, and is *torn* until a heal is applied (S3). Only a *fresh* state, the one that the
-worker started with, may be written over, because a restart brings it back. A state of the job that
+overwritten, and is *torn* until a heal is applied (S3). Only a *fresh* state, the one that the
+worker started with, may be overwritten, because a restart brings it back. A state of the job that
 this worker once held is kept until the new one is complete (C6).
 
-Donors may all refuse, because they cannot serve their state. What they could not do once they may
-at the next try, but a try interrupts everybody: after ``REFUSALS_MAX`` in a row this worker ends.
+All donors may refuse, because they cannot serve their state. A further try may succeed, but each
+try interrupts every replica: after ``REFUSALS_MAX`` refused tries in a row this worker ends.
 
 Not here: when a heal begins or fails (machine.py), donors and bytes (checkpoint/).
 """
@@ -25,14 +25,15 @@ REFUSALS_MAX = 3
 
 
 class HealState:
-    """``state``: what the script holds. ``healing``: it is not yet the state of the quorum.
+    """The state that one worker holds. ``state``: what the script holds.
 
-    ``loaded``: arrived and verified, but not applied. ``torn``: ``state`` is half written over.
-    ``is_fresh``: the worker holds what it started with. ``heals_first``: newcomers heal before
-    their forward pass (a synchronous quorum). ``healed_to``: the step of the state that it began
-    with, that was applied last, or with which it came back after it was left out.
-    ``given_at``: the same but the last. ``has_committed``: this process has committed a step.
-    ``catches_up``: the step was begun for the peers' state alone.
+    ``healing``: that is not yet the state of the quorum. ``loaded``: the state that has arrived and
+    is verified, but not applied. ``torn``: ``state`` is half overwritten. ``is_fresh``: the worker
+    holds the state that it started with. ``heals_first``: newcomers heal before their forward pass
+    (a synchronous quorum). ``given_at``: the step of the state that it began with, or that was
+    applied last. ``healed_to``: the same, or the step at which it came back after a quorum had left
+    it out. ``has_committed``: this process has committed a step. ``catches_up``: the step was begun
+    only to load the peers' state.
     """
 
     def __init__(self, state: StateId, heals_first: bool) -> None:
@@ -52,7 +53,7 @@ class HealState:
         self.healed_to = self.given_at = state.step
 
     def succeed(self, state: StateId) -> None:
-        """The script holds a state of the job that this process has not trained to itself."""
+        """The script holds a state of the job to which another process has trained."""
         self.reset(state)
         self.is_fresh, self.has_committed = False, True
 
@@ -82,7 +83,7 @@ class HealState:
         self.loaded = self.loaded if self.loaded == wanted else None
 
     def overwrite(self) -> None:
-        """The fetching thread begins to write over the script's own state."""
+        """The fetching thread begins to overwrite the script's own state."""
         assert self.is_fresh, "C6: writes over the job's state"
         self.torn = True
 
@@ -92,7 +93,7 @@ class HealState:
         return self._refusals >= REFUSALS_MAX
 
     def apply(self, tag: Tag) -> bool:
-        """The script has applied the loaded state; False: that was given up meanwhile."""
+        """The script has applied the loaded state; False: that state was given up meanwhile."""
         if self.loaded is None:  # no other worker holds this state: it gets its own name (S1)
             lineage = extend_lineage(self.state.lineage, tag)
             self.state = replace(self.state, lineage=lineage)
@@ -104,7 +105,7 @@ class HealState:
         return True
 
     def spoil(self) -> bool:
-        """The loaded state cannot be applied; False: it was given up meanwhile."""
+        """The loaded state cannot be applied. Returns False if it was given up meanwhile."""
         was_loaded, self.loaded = self.loaded is not None, None
         return was_loaded
 

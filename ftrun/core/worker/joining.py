@@ -1,21 +1,22 @@
-"""Uneven data: what the replicas in a Join announce in each step, and what follows from it. Pure.
+"""Uneven data: what the replicas in a Join announce in each step, and the verdict. Pure.
 
 Theory of operation. In each step every replica announces a *row*: whether it has a batch, whether
-it heals, what is known of the script's steps. All rows of a step are summed up in one reduction of
+it heals, what is known of the script's steps. All rows of a step are summed up in one reduction, in
 the same batch as its gradients, so they stand or fall with these, in a repair too. Every replica
-judges the same rows, and so all come to one verdict (J1).
+judges the same rows, so all get the same verdict (J1).
 
-A replica with a batch *leads*; one without *follows*: it adds zeros, takes the same average and
+A replica with a batch *leads*. One without *follows*: it adds zeros, takes the same average and
 steps as the leaders do. Only the rows of leaders that do not heal count in the divisor.
 
-The Join is over in the first step in which nobody has a batch, nobody heals and all are alike: in
+The Join is over in the first step in which no replica has a batch, none heals, and all are alike in
 the terms of the Join and in the settings of their optimizers. That step is committed like any other
-and changes no weights. A replica that misses it learns from its peers' later number of Joins that
+and changes no weights. A replica that misses it learns from its peers' higher number of Joins that
 its own is over.
 
-A follower can step as the leaders do only if it knows how: if the script steps the averaged
-gradients as they are, with settings like its own. Else it *forgoes* the commit, and heals. So does
-one whose settings are not those of the last joiner when all have run out.
+A follower can step as the leaders do only if the script steps the averaged gradients as they are,
+with the same settings as the follower's. Otherwise the follower *forgoes* the commit, and heals. A
+replica also forgoes the commit if all have run out of data and its settings are not those of the
+last joiner.
 
 Not here: tensors (training/joining.py), the loop of a follower (training/join.py).
 """
@@ -27,12 +28,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 FIELDS = 5
-"""Integers of one encoded row."""
+"""The number of integers in one encoded row."""
 _PRESENT, _HAS_BATCH, _HEALS, _BY_ALL, _THROWS = (1 << bit for bit in range(5))
 
 
 class Stepped(IntEnum):
-    """A replica's knowledge of the script between ``backward()`` and ``step()``.
+    """What a replica knows of the script between ``backward()`` and ``step()``.
 
     UNKNOWN: this process has led no step yet. PLAIN: the averaged gradients are stepped as they
     are. CHANGED: gradients or settings were changed at least once.
@@ -60,8 +61,8 @@ class Row:
     """The announcement of one replica in one step.
 
     ``has_batch``: it has data in this step. ``heals``: its gradients do not count. ``followed``:
-    steps of this Join that it has followed. ``settings``: a digest of its optimizer's settings.
-    ``number``: how many Joins were over before this one; at least 0.
+    the number of steps of this Join in which it followed. ``settings``: a digest of its optimizer's
+    settings. ``number``: how many Joins were over before this one; at least 0.
     """
 
     has_batch: bool
@@ -82,13 +83,14 @@ class Row:
 class JoinVerdict:
     """The consequences of one step's rows, the same on all replicas (J1).
 
-    ``batches``: the replicas whose gradients are in the sum. ``divisor``: of the average; 0 if
-    there are none. ``has_leader``: someone has a batch, also one that heals. ``has_follower``:
-    someone has none. ``is_over``: the Join ends with this step. ``throws``: nobody commits it, and
-    all raise. ``last_joiner``: the slot that ran out last; the same on all, and exactly one.
-    ``settings``: followers with these settings step like the leaders; None: no follower can.
-    ``last_settings``: those of the last joiner. ``reason``: why no follower can. ``is_known``: a
-    leader has made a step before. ``number``: of this Join. ``unlike``: slots with other terms.
+    ``batches``: the number of replicas whose gradients are in the sum. ``divisor``: the divisor of
+    the average; 0 if there are no gradients. ``has_leader``: some replica has a batch, perhaps one
+    that heals. ``has_follower``: some replica has none. ``is_over``: the Join ends with this step.
+    ``throws``: no replica commits it, and all raise. ``last_joiner``: the slot that ran out last;
+    the same on all, and exactly one. ``settings``: followers with these settings step like the
+    leaders; None: no follower can. ``last_settings``: the settings of the last joiner. ``reason``:
+    why no follower can. ``is_known``: a leader has made a step before. ``number``: this Join's.
+    ``unlike``: slots with other terms.
     """
 
     batches: int
@@ -107,7 +109,7 @@ class JoinVerdict:
 
 
 def encode(row: Row) -> tuple[int, ...]:
-    """The row as ``FIELDS`` integers; a row of zeros is that of a slot that takes no part."""
+    """The row as ``FIELDS`` integers. A row of zeros means that the slot takes no part."""
     bits = _PRESENT
     bits |= _HAS_BATCH * row.has_batch | _HEALS * row.heals
     bits |= _BY_ALL * row.terms.by_all | _THROWS * row.terms.throws
@@ -115,7 +117,7 @@ def encode(row: Row) -> tuple[int, ...]:
 
 
 def decode(table: Sequence[Sequence[int]]) -> dict[int, Row]:
-    """The rows by slot, of those that take part."""
+    """By slot, the rows of those that take part."""
     return {slot: _decode(fields) for slot, fields in enumerate(table) if fields[0]}
 
 
@@ -135,7 +137,7 @@ def _decode(fields: Sequence[int]) -> Row:
 def judge(rows: Mapping[int, Row]) -> JoinVerdict:
     """The verdict of a step; ``rows`` by slot, at least one.
 
-    The terms are those of the lowest slot that does not heal; if all heal, of the lowest one.
+    The terms are taken from the lowest slot that does not heal; if all heal, from the lowest one.
     """
     healthy = {slot: row for slot, row in rows.items() if not row.heals} or dict(rows)
     terms = healthy[min(healthy)].terms

@@ -9,7 +9,10 @@ import math
 
 
 class WorkerLease:
-    """``until_s``: when the lease ends. ``isolated``: it has ended, and was not renewed since."""
+    """The lease of one worker. ``until_s``: when it ends.
+
+    ``isolated``: it has ended and was not renewed since.
+    """
 
     def __init__(self) -> None:
         self.until_s = math.inf  # before the agent's first message

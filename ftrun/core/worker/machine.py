@@ -11,24 +11,25 @@ Rules that the rest relies on:
 - Results that were handed to the script never change. A step that handed out some results before
   all were complete cannot be repaired: it stands or becomes void (S7).
 - If a step is not committed although its quorum is in force, this worker gives the quorum up
-  (``Errored``), because its peers may have gone on.
+  (``Errored``), because its peers may have committed the step.
 - A quorum that forms or shrinks is in force as soon as it is built, even while a step that stands
   or is void is being finished. A switch waits for its boundary.
-- Writing a heal over the script's own state makes that state *torn* until a heal is applied. The
-  worker neither trains from a torn state nor gives it to peers, and reports that it holds none.
-  Only the state that the worker started with is written over, because a restart brings it back.
-  A worker that has held the job's state keeps it (C6).
+- A heal that overwrites the script's own state makes that state *torn* until a heal is applied. The
+  worker neither trains from a torn state nor serves it to peers, and reports that it has no state.
+  Only the state that the worker started with is overwritten, because a restart brings it back. A
+  worker that has held the job's state keeps it (C6).
 - Isolation gives up every attempt. After it only a quorum decides whether results stand (Q3).
 - Mates, the workers of one replica group, do not know each other's fate. With W > 1 they repair
   only if all of them can, because one that cannot would leave its mates waiting in the vote. The
   quorum's ``recomputes`` lists the groups that must not repair.
-- A step that a true vote decided is committed even if an interrupt follows the vote, because a
-  mate may have committed already (C1).
-- A worker that succeeds a lost one commits the steps that it repeats under the tags that the log
-  has of them, so its state id is that of its mates (S1). It sends nothing and takes no message
-  before its first ``Interrupt``: until then the lost one's own words stand.
+- A step that a true vote decided is committed even if an interrupt follows the vote, because a mate
+  may have committed already (C1).
+- A replacement of a lost worker commits the steps that it repeats under the tags that the log has
+  of them, so its state id equals that of its mates (S1). It sends nothing and takes no message
+  before its first ``Interrupt``: until then the lost worker's messages stand.
 - An operation that is *refused* is no failure of a member (C8). The step becomes void here, and the
-  Report says why, so that the next quorum makes it void at all members that have not completed it.
+  Report has the reason, so that the next quorum makes it void at all members that have not
+  completed it.
 
 Not here: threads, sockets, tensors (training/); the choice of members
 (core/lighthouse/membership.py); the records of quorums (quorums.py) and of the step under way
@@ -120,7 +121,7 @@ class StepMachine(Showing):
     # ------------------------------------------------------------ the main thread
 
     def _on_boundary(self, event: e.BoundaryReached) -> None:
-        if self._step is not None:  # the script went on without deciding: the step is abandoned
+        if self._step is not None:  # the step was not decided: it is abandoned
             self._end_step(self._step, False, False, "the step was not decided")
         self.quorums.at_boundary(event.freeze_membership)
         self.heal.catches_up = event.catches_up
@@ -130,7 +131,7 @@ class StepMachine(Showing):
         self._advance()
 
     def _advance(self) -> None:
-        """Let a main thread at its boundary go on as far as promise and quorum allow."""
+        """Let a main thread at its boundary begin its step, as far as promise and quorum allow."""
         if self.phase is StepPhase.WAITING and self._leaves_for:
             self._leave(self._leaves_for)
         if self.phase is not StepPhase.WAITING or self.isolated:
@@ -146,7 +147,7 @@ class StepMachine(Showing):
             self._enter(self.in_force)
 
     def _promise_late(self, pending: Pending, wanted: int) -> None:
-        """Promise the switch here, or refuse again if the script lets nobody join here."""
+        """Promise the switch here, or refuse again if the script permits no join here."""
         step = self.quorums.next_step(self.state.step)
         if step < wanted or not self.quorums.can_promise(step):
             return
@@ -230,7 +231,7 @@ class StepMachine(Showing):
             self._watch_mates(self._step)
 
     def _watch_mates(self, step: StepUnderWay) -> None:
-        """A void step votes at once; its wait is short, because a mate may be in the next step."""
+        """Shorten the wait of a void step, which votes at once: a mate may be in the next step."""
         if step.is_voting and step.fate is Fate.VOID:
             step.deadline = self._now + min(GROUP_TIMEOUT_S, self._operation_timeout_s)
 
@@ -268,7 +269,7 @@ class StepMachine(Showing):
             self._give_up(reason or "the step was not committed", step.tag.step, own=True)
 
     def _fail_script(self, step: StepUnderWay, reason: str) -> None:
-        """End this worker alone; its peers see that it is lost, and go on."""
+        """End this worker alone. Its peers see that it is lost, and continue."""
         self._void(step, reason)
         self._out.append(e.FailScript(reason))
 
@@ -349,7 +350,7 @@ class StepMachine(Showing):
                 step.deadline = self._now + self._operation_timeout_s
 
     def _let_out(self, step: StepUnderWay) -> None:
-        """Launch the operations that may go out, and ask about one to be compared first."""
+        """Launch operations that may be issued; ask about one that must be compared first."""
         ready = step.comparison.advance()
         if ready:
             self._out.append(e.Launch(ready.start, ready.stop))
@@ -376,9 +377,9 @@ class StepMachine(Showing):
                 self.pace.goes_on(self._now)
 
     def _end_with_peers(self, step: StepUnderWay, replica_id: str) -> None:
-        """The peers have come to the end of their scripts, and nobody takes this step.
+        """The peers' scripts have ended, and no replica takes this step.
 
-        From now on this newcomer heals before its pass, so that its script sees that it is over.
+        From now on this newcomer heals before its pass, so that its script sees that it has ended.
         """
         reason = f"replica {replica_id} has come to the end of its script: nobody takes this step"
         self._peers_ended = True
@@ -419,7 +420,7 @@ class StepMachine(Showing):
             self._refuse_step(self._step, event.reason)
 
     def _refuse_step(self, step: StepUnderWay, reason: str) -> None:
-        """No attempt can carry out an operation of this step: it is void, here and at all peers."""
+        """No attempt can carry out an operation of this step: void it, here and at all peers."""
         if step.fate is Fate.VOID:
             return
         self._tries.refused = reason
@@ -560,7 +561,7 @@ class StepMachine(Showing):
         self._catch_up(event)
 
     def _catch_up(self, event: m.NewQuorum) -> None:
-        """Try a step as often as peers, so that scripts that count their tries stay alike.
+        """Try a step as many times as peers did, so that scripts that count their tries stay alike.
 
         Not within a replica group: its other workers do not know of such a try.
         """
@@ -596,11 +597,11 @@ class StepMachine(Showing):
             self._send(self.report())  # the lighthouse is wrong about this worker
             return
         if joins and self.in_force is not None:
-            self._abort(self.quorums.seen)  # the peers have gone on without this worker
+            self._abort(self.quorums.seen)  # the peers have continued without this worker
         self._abort_groups(self.quorums.drop_pending())
         is_open = self._step is not None and self._step.fate.awaits_quorum
         if self._step is not None and is_open and not self._vote_stands:  # C1
-            # No quorum will decide about this step any more.
+            # The next quorum will not decide about this step.
             self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
         self._take(quorum, is_switch=True)
 
@@ -662,7 +663,7 @@ class StepMachine(Showing):
         elif pending is not None:
             is_newcomer = self.quorums.is_newcomer(pending.quorum)
             if is_newcomer and self.in_force is None and pending.promise is not None:
-                pending.promise = max(pending.promise, event.step)  # it comes at any step
+                pending.promise = max(pending.promise, event.step)  # it can join at any step
             pending.confirmed |= pending.promise == event.step
             self._advance()
 
@@ -677,7 +678,7 @@ class StepMachine(Showing):
             self._give_up(f"replica {event.replica_id} is not reached")
 
     def _on_leave_now(self, event: m.LeaveNow) -> None:
-        """Leave at the next boundary, because no lighthouse will agree on one."""
+        """Leave at the next boundary. No lighthouse will agree on one."""
         if event.in_quorum or self.in_force is None:
             self._leaves_for = event.reason
             self._make_way()
@@ -718,7 +719,7 @@ class StepMachine(Showing):
         if self._step is not None:
             self._step.put_off(isolated_s)
         if self.has_reported:  # before its first step a script is not ready for a quorum
-            self._send(self.report())  # if the stream never broke, nobody asks for it
+            self._send(self.report())  # a lighthouse may not ask for it
 
     def _on_ticked(self, event: e.Ticked) -> None:
         self.shown.pause, self.shown.beats, self.shown.heal = event.pause, event.beats, event.heal
@@ -743,9 +744,9 @@ class StepMachine(Showing):
             self._void(step, f"no quorum for {self._quorum_timeout_s:g} s")
 
     def _time_out(self, step: StepUnderWay) -> None:
-        """Give the attempt up; and the step, here and at all peers, if it has been tried enough.
+        """Give the attempt up. If the wait was too long, void the step too, here and at all peers.
 
-        Unlike a refusal it counts as a failed attempt: one member may hang.
+        Unlike a refusal this counts as a failed attempt, because one member may hang.
         """
         limit_s, waited_s = self._results_timeout_s, step.awaited_s(self._now)
         self._give_up(f"no operation completed for {self._operation_timeout_s:g} s")

@@ -1,8 +1,8 @@
-"""Marks of a worker's last steps, by which replicas that have grown apart are found. Pure.
+"""Marks of a worker's last steps, which show whether replicas have diverged. Pure.
 
-Progress goes out ten times a second at most, and each replica sends its own, so two of them rarely
-show the same step. So a worker shows the newest step that each of 1, 10, 100 … divides. Some of
-these are the same on all replicas. Not here: what is done about a difference
+Progress is sent ten times a second at most, and each replica sends its own, so two of them rarely
+show the same step. So a worker shows the newest step that is divisible by each of 1, 10, 100 … Some
+of these are the same on all replicas. Not here: what is done about a difference
 (core/lighthouse/divergence.py).
 """
 
@@ -18,12 +18,11 @@ from ftrun.core.messages import Mark
 EVERY = (1000, 100, 10, 1)
 SELDOM = 10
 INTERVAL_S = 0.1
-"""Between reports of progress; of marks that are noted more often only those at each tenth step
-are shown."""
+"""The shortest time between two marks that are shown. Marks of each tenth step are always noted."""
 TEXT_CHARS_MAX = 400
 COMPARED_MAX = 64
 PARAMETERS_EVERY = 100
-"""The digest of the parameters takes a pass over all of them."""
+"""A digest of the parameters reads all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class _Noted:
 class Marks:
     """The newest marks of one worker. Other threads may call ``shown``.
 
-    ``compared``: the last states of which the parameters were shown.
+    ``compared``: the last states whose parameters were shown.
     """
 
     def __init__(self) -> None:
@@ -66,7 +65,10 @@ class Marks:
         parameters: str,
         position: Callable[[], str] = str,
     ) -> None:
-        """The worker has committed up to ``state``; the callables give texts when shown."""
+        """The worker has committed up to ``state``.
+
+        The callables return texts when the mark is shown.
+        """
         if parameters:
             self.compared.append(state)
         noted, newest = _Noted(state, settings, parameters, position), dict(self._newest)

@@ -35,7 +35,7 @@ class StateOffer:
         """Offer the state that is kept between two steps to replicas that have lost the last step.
 
         A newcomer is not served, because it also needs the place of the next step. It waits for
-        that, also in a quorum with one that is served.
+        that, even if the same quorum has a replica that is served.
         """
         quorum = quorums.in_force
         if not self.keeps_state or quorum is None or not quorums.is_unentered:

@@ -22,7 +22,7 @@ class OperationLedger:
 
     @property
     def complete(self) -> bool:
-        """Every operation that was issued is done, and no batch waits for more."""
+        """Every operation that was issued is done, and no batch is open."""
         return len(self._done) == self.issued and not self._batch_open
 
     @property
@@ -36,12 +36,12 @@ class OperationLedger:
 
     @property
     def untouched(self) -> bool:
-        """No result has been given to the script."""
+        """No result has been handed to the script."""
         return not self._handed
 
     @property
     def all_handed(self) -> bool:
-        """Every result has been given to the script."""
+        """Every result has been handed to the script."""
         return len(self._handed) == self.issued
 
     def issue(self, batched: bool, closes: bool) -> int:
@@ -80,6 +80,6 @@ class OperationLedger:
         return next(index for index in range(self.issued + 1) if index not in self._done)
 
     def start_again(self, first: int) -> None:
-        """In-step repair: the same operations, and none is done from ``first`` on."""
+        """In-step repair: the same operations again, and none is done from ``first`` on."""
         assert self.handed <= first <= self.done_until, "S7: what was handed out is never changed"
         self._done = set(range(first))

@@ -1,24 +1,24 @@
-"""The origin of each value that a replica takes when it joins its peers: one table for all values.
+"""Where a replica that joins its peers takes each value from: one table for all values.
 
-The *donor* trains, and its value is of the place at which the replica joins. The *predecessor* had
-the replica's slot, and its values are of its last noted step. Which values differ between replicas
+The *donor* trains; its value belongs to the place at which the replica joins. The *predecessor* had
+the replica's slot; its values belong to its last noted step. Which values differ between replicas
 is known before any death: both have their values of the steps at which all replicas trained.
 
 | the first line that holds | origin |
 |---|---|
 | a flag of an iteration that the replica begins itself, ahead of its steps | its own |
-| nothing is left of the predecessor | the donor's |
-| a framework's own | the donor's, unless the predecessor has changed it later |
+| no value of the predecessor is left | the donor's |
+| a framework's own value | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
-| its function was called again since: the predecessor's is gone | the donor's |
-| it differed, because the predecessor had never changed it | its own |
-| it differed and grew on both (a sum by rank); loops stand alike | both: as far from the donor's |
+| its function was called again since: the predecessor's value is gone | the donor's |
+| it differed, and the predecessor had never changed it | its own |
+| it differed and grew on both (a sum by rank); loops stand alike | the donor's + the difference |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
-| it differed, and the loops have gone on (a sum that each epoch begins) | the donor's, and named |
+| it differed, and the loops have advanced (a sum that each epoch resets) | the donor's, and named |
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |
 | else | the donor's |
 
-In place of the donor's, a value stays that the replica itself has changed later.
+Where the table says "the donor's", the replica keeps its own value if it has changed that later.
 
 Not here: how values are read, compared by step and set (inject/zero_edit/values/).
 """
@@ -31,10 +31,11 @@ from typing import Any
 
 
 class Origin(Enum):
-    """Where a value comes from. ``STAND_IN``: the donor's, in place of this replica's own.
+    """Where a value comes from.
 
-    ``SHIFTED``, ``CONTINUED``: as far from the donor's as the predecessor's was while all trained.
-    For the time in which the replica was away its donor is its deputy, and counts for it.
+    ``STAND_IN``: the donor's, in place of this replica's own. ``SHIFTED``, ``CONTINUED``: the
+    donor's plus the difference that the predecessor's had while all trained. While the replica was
+    away, its donor was its deputy, and its changes count for the replica.
     """
 
     OWN = "own"
@@ -54,12 +55,12 @@ class Known:
             changed it last; -1: never.
         together: the donor's and the predecessor's value at each of up to two steps at which all
             replicas trained, the newer one last; empty: not known.
-        together_step: the newer one of these.
-        has_left: the predecessor's values are there, of the same life of the job.
-        is_framework: it is a framework's own.
+        together_step: the newer one of these steps.
+        has_left: the predecessor's values exist, and are of the same life of the job.
+        is_framework: it is a framework's own value.
         is_called_anew: its function was called again since the predecessor's values.
-        stands_alike: the loops around stand where they stood then.
-        begins_here: it is a flag, of code that draws batches ahead of the loop's steps: the replica
+        stands_alike: the loops around it are where they were then.
+        begins_here: it is a flag of code that draws batches ahead of the loop's steps. The replica
             draws these itself, from the iteration's beginning.
     """
 
@@ -76,15 +77,14 @@ class Known:
 
     @property
     def has_differed(self) -> bool:
-        """Whether the two had different values while all replicas trained."""
+        """Whether the donor's and the predecessor's values differed while all replicas trained."""
         if not self.together:
             return False
-        donor, left = self.together[-1]
-        return type(donor) is not type(left) or bool(donor != left)
+        return not is_same(*self.together[-1])
 
     @property
     def is_shifted(self) -> bool:
-        """Whether both are whole numbers that moved, and stayed as far from each other."""
+        """Whether both are whole numbers that changed, and kept their difference."""
         numbers = self._moved(int)
         if numbers is None:
             return False
@@ -101,12 +101,12 @@ class Known:
         return bool((later_donor > donor) == (later_left > left))
 
     def as_far_from(self, now: Any) -> Any:
-        """The value as far from the donor's ``now`` as the two were when all trained last."""
+        """The donor's value ``now``, plus the difference of the two when all trained last."""
         donor, left = self.together[-1]
         return now + (left - donor) if type(now) is type(donor) else left
 
     def _moved(self, kind: type[Any]) -> tuple[tuple[Any, Any], ...] | None:
-        """The two pairs, if they are finite numbers of that kind and both values have moved."""
+        """The two pairs, if they are finite numbers of that kind and both values have changed."""
         numbers: list[Any] = [number for pair in self.together for number in pair]
         if len(self.together) < 2 or any(type(x) is not kind or x - x != 0 for x in numbers):
             return None
@@ -114,8 +114,14 @@ class Known:
         return self.together if donor != later_donor and left != later_left else None
 
 
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are of one type and equal; so are two that are not a number."""
+    is_equal = one == other or (one != one and other != other)
+    return type(one) is type(other) and bool(is_equal)
+
+
 def origin(known: Known) -> Origin:
-    """The origin of the value that the replica takes."""
+    """Where the replica takes the value from."""
     if known.begins_here:
         return Origin.OWN
     donor = Origin.OWN if known.own_step > known.donor_step else Origin.DONOR

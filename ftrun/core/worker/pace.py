@@ -1,10 +1,10 @@
 """How long a worker's last steps took, and how much of that was its own work. Pure.
 
-A step lasts from one commit to the next. The main thread is taken to wait from the last operation
-that it issued (of a batch: from the one that closes it) until all that it issued are complete, at
-a boundary until a quorum is in force, and in its group's vote. The rest of the step is its own: a
-replica that keeps others waiting has a longer own part than they have. A step with an interrupt, a
-heal or an announced pause in it is left out.
+A step lasts from one commit to the next. The main thread counts as waiting: from the last operation
+that it issued (of a batch: from the one that closes it) until all that it issued are complete; at a
+boundary until a quorum is in force; and in its group's vote. The rest of the step is its own part.
+A replica that keeps others waiting has a longer own part than they have. A step with an interrupt,
+a heal or an announced pause in it is left out.
 
 Not here: the limit for a loop that stands still (core/step_times.py), the slowest of a group's
 workers (core/agent/group_progress.py).
@@ -39,7 +39,7 @@ class Pace:
 
     @property
     def own_s(self) -> float | None:
-        """The median of their own parts, which is at most ``step_s``; None: not known."""
+        """The median of the own parts, at most ``step_s``; None: not known."""
         return (
             median(own_s for _, own_s in self._steps) if self._steps and self._knows_own else None
         )
@@ -49,7 +49,7 @@ class Pace:
         self._waits_since = now
 
     def works(self) -> None:
-        """The main thread has not waited: it comes with another operation."""
+        """The main thread has not waited: it issues another operation."""
         self._waits_since = None
 
     def goes_on(self, now: float) -> None:

@@ -1,34 +1,34 @@
-"""The end of a script: which workers are there, know that all are, and may leave. Pure.
+"""The end of a script: when a worker may leave, so that all leave together. Pure.
 
 Theory of operation. A replica that dies in the last second must heal from a peer, so all leave
-together. Each worker shows a *stage*: it stands at the end (HERE); it knows that all wanted
-replicas do (KNOWS); it may leave (LEAVES). It asks its counterparts in the other replicas for
-their stages. A worker that KNOWS has asked all others, so a peer that reads this in its answer
-KNOWS too. A worker may leave once all wanted replicas know, or their part in the job is over: then
-no worker waits for one that has left. The workers of one replica leave together, because each is
-the only one that its counterparts can heal from.
+together. Each worker shows a *stage*: it is at the end (HERE); it knows that all wanted replicas
+are (KNOWS); it may leave (LEAVES). It asks its counterparts in the other replicas for their stages.
+A worker that KNOWS has asked all others, so a peer that reads this in its answer KNOWS too. A
+worker may leave once all wanted replicas know, or their part in the job is over: then no worker
+waits for one that has left. The workers of one replica leave together, because each is the only one
+that its counterparts can heal from.
 
 A stage is a fact about one process until that process ends, whichever quorum is in force. So there
-are no rounds. A process that has died since is no longer in the quorum, or another incarnation of
-its slot is, or one at another address, which has replaced it inside its group. Its slot is waited
-for again, unless the dead process had come to KNOWS. (Of the last workers that leave, one may die
-unseen.)
+are no rounds. A process that has died since is not in the quorum any more: its slot has another
+incarnation there, or the same one at another address, because a process was replaced inside its
+group. The slot is waited for again, unless the dead process had reached KNOWS. (If one of the last
+workers dies while they leave, its death may go unseen.)
 
-All of them have also shown the lighthouse their parameters after the last step, and a worker KNOWS
-only once these are judged: one of which memory has altered some is replaced, and heals from those
-that stay (core/lighthouse/divergence.py). If that is not known within ``COMPARED_WITHIN_S``, they
-leave all the same: without a lighthouse nobody can judge.
+All of them have also reported to the lighthouse their parameters after the last step. A worker
+KNOWS only once these are compared: a replica whose memory has altered some is replaced, and heals
+from those that stay (core/lighthouse/divergence.py). If the result is not there within
+``COMPARED_WITHIN_S``, they leave without it, because there may be no lighthouse to compare.
 
-A script may also end in one replica while its peers train on: one rank has left the loop. Such a
-peer waits in a reduction or an exchange for this worker, and this worker at the end for such a
-peer. This worker learns of it when a peer asks about an exchange to which it does not come any
-more, or when a peer that trains answers so. The answer states where the peer trains: from the very
-state that this worker holds, or from a later one. Then this worker leaves alone, *early*, and the
-lighthouse lets its mates leave too. A peer that is merely slower, in an evaluation for example, has
-no reduction under way at this state and does not answer so; nor does one that has just healed to
-it, because its script may be on its way to the end.
+A script may also end in one replica while its peers continue: one rank has left the loop. Such a
+peer waits in a reduction or an exchange for this worker, and this worker waits at the end for such
+a peer. This worker learns of it when a peer asks about an exchange which it will not reach, or when
+a peer that trains answers so. The answer states where the peer trains: from the very state that
+this worker holds, or from a later one. Then this worker leaves alone, *early*, and the lighthouse
+lets its mates leave too. A peer that is merely slower, in an evaluation for example, has no
+reduction under way at this state and does not answer so. Nor does one that has just healed to it,
+because its script may be at its end.
 
-Meanwhile the worker stands at a step that nobody commits. Under each quorum it reports to the
+Meanwhile the worker is in a step that no replica commits. Under each quorum it reports to the
 lighthouse that it reaches no later step, so that others join at this one.
 
 Not here: waiting (training/lingering.py); sockets (training/exchanges.py).
@@ -50,12 +50,14 @@ from ftrun.core.worker.machine import StepMachine
 from ftrun.core.worker.under_way import Fate
 
 TRAINS = b"trains"
-"""The answer of a peer that trains on; it names the step and the lineage of the state it has."""
+"""The answer of a peer that still trains; it has the step and the lineage of the peer's state."""
 AGAIN_S, UNREACHED_S = 0.05, 1.0
-"""Between two questions to a peer that has not come to the stage, and to an unreached one."""
+"""The pause before the next question to a peer: one that has not reached the stage, and one that
+was unreachable.
+"""
 COMPARED_WITHIN_S = 10.0
 LOOK_EVERY_S = 1.0
-"""Between two questions to the lighthouse for the slots whose part in the job is over."""
+"""The pause between two questions to the lighthouse for the slots whose part in the job is over."""
 
 
 class Stage(IntEnum):
@@ -69,7 +71,7 @@ class Stage(IntEnum):
 class Do(Enum):
     """The moves of a worker at the end, apart from questions.
 
-    ``BEGIN``: begin the step; a newcomer heals first. ``HEAL``: take the peers' state, in the step.
+    ``BEGIN``: begin the step; a newcomer heals first. ``HEAL``: load the peers' state, in the step.
     ``END_TRY``: end the step under way without a commit. ``TELL``: report progress at once.
     """
 
@@ -94,8 +96,8 @@ class ShownStage:
     """The stage that a worker shows its peers, and the state with which its script has ended.
 
     ``mates``: the group ranks of this replica to which this worker has answered LEAVES.
-    ``wanted_by``: a replica that waits for this worker at a place to which its script does not come
-    any more; "": none is known.
+    ``wanted_by``: a replica that waits for this worker at a place which its script will not reach;
+    "": none is known.
     """
 
     def __init__(self) -> None:
@@ -105,7 +107,7 @@ class ShownStage:
         self.wanted_by = ""
 
     def asked_in_vain(self, question: exchange.ExchangeQuestion, in_force: Attempt | None) -> None:
-        """A peer has waited for a value of this worker in an exchange, and got none so far."""
+        """A peer waits for this worker's value in an exchange that it may never reach."""
         state, asks = self.state, question.how in (exchange.ASKS, exchange.IN_STEP)
         if self.stage is None or state is None or question.name.step < state.step:
             return
@@ -118,7 +120,7 @@ class ShownStage:
         question: exchange.ExchangeQuestion,
         trains_from: StateId | None = None,
     ) -> list[exchange.Contribution] | None:
-        """The answer to a peer; None: this worker has not come to that stage, at that step.
+        """The answer to a peer; None: this worker has not reached that stage, at that step.
 
         ``trains_from``: the state from which it trains a step now (``StepMachine.trains_from``).
         """
@@ -137,7 +139,7 @@ class ShownStage:
 
 @dataclass(slots=True)
 class _Peer:
-    """One process that is asked. ``stage``: that of its last answer; None: there is no answer."""
+    """One process that is asked. ``stage``: its last answer; None: there is no answer."""
 
     incarnation: str
     endpoint: Endpoint
@@ -152,8 +154,8 @@ class Parting:
     """The end of one worker's script.
 
     Args:
-        machine: of this worker.
-        replicas: of the job.
+        machine: this worker's.
+        replicas: the number of replicas in the job.
         shown: the stage that this worker shows.
     """
 
@@ -164,15 +166,15 @@ class Parting:
         self._shown = shown
         self._over: frozenset[str] = frozenset()
         self._look_at = 0.0
-        self._others: dict[str, _Peer] = {}  # by the slot
-        self._mates: dict[str, _Peer] = {}  # by the rank
-        self._members: dict[str, str] = {}  # of the quorum in which it stood last
-        self._has_asked = False  # since it began or ended a step last
+        self._others: dict[str, _Peer] = {}  # by slot
+        self._mates: dict[str, _Peer] = {}  # by rank
+        self._members: dict[str, str] = {}  # of the last quorum in which it held its peers' state
+        self._has_asked = False  # since the last begin or end of a step
         self.gone_on = ""
-        """A replica that trains on from the state of this worker, which leaves early then."""
+        """A replica that continues from this worker's state; this worker then leaves early."""
         self._told: Attempt | None = None  # the attempt of the last ``Do.TELL``
         self._compared = ""  # the lineage of the state at which all ends were judged
-        self._awaits_since: float | None = None  # nothing but that judgement
+        self._awaits_since: float | None = None  # since when it waits for that judgement alone
         self.is_compared = True
         """False: it leaves although the replicas' ends were not compared in time."""
 
@@ -181,7 +183,7 @@ class Parting:
     def are_over(self, roster: Roster | None, now: float) -> None:
         """The lighthouse has answered with the slots whose part in the job is over, or not at all.
 
-        If this slot is among those that have left early, a mate has found out that others train on.
+        If this slot is among those that have left early, a mate has found out that others continue.
         """
         self._look_at = now + (LOOK_EVERY_S if self._awaits_since is None else AGAIN_S)
         if roster is not None:
@@ -206,9 +208,9 @@ class Parting:
             peer.stage = told
 
     def failed(self, ask: AskPeer, now: float, *, reached: bool) -> None:
-        """A peer has not come to the stage, or was not reached: it has died, or has left.
+        """A peer has not reached the stage, or was unreachable because it has died or has left.
 
-        A mate that was not reached, and had been answered LEAVES by this worker, has left.
+        An unreachable mate has left if this worker had answered it with LEAVES.
         """
         for peer in self._asked(ask):
             peer.again_at = now + (AGAIN_S if reached else UNREACHED_S)
@@ -221,12 +223,12 @@ class Parting:
 
     @property
     def awaited(self) -> list[str]:
-        """The slots whose workers have not come as far as this worker needs."""
+        """The slots whose workers have not reached the stage that this worker needs."""
         slots = sorted(map(str, range(self._replicas)), key=replica_order)
         return [slot for slot in slots if slot not in self._done and slot != self._key.replica_id]
 
     def next(self, now: float) -> PartingMove | None:
-        """The next move at ``now``, in seconds; None: this worker may leave, or has to (early)."""
+        """The next move at ``now``, in seconds; None: this worker may leave, or must (early)."""
         self.gone_on = self.gone_on or self._shown.wanted_by
         if self.gone_on:
             return None
@@ -287,7 +289,9 @@ class Parting:
 
     @property
     def _done(self) -> frozenset[str]:
-        """The other slots whose part is over, or whose workers have come as far as is needed."""
+        """The other slots whose part is over, or whose workers have reached the stage that is
+        needed.
+        """
         goal = Stage.HERE if self._stage is None else min(self._stage, Stage.KNOWS)
         come = [slot for slot in self._others if self._has_come(slot, goal)]
         return (self._over - {self._key.replica_id}).union(come)
@@ -297,7 +301,9 @@ class Parting:
         return len(self._done) >= self._replicas - 1
 
     def _are_judged(self, now: float) -> bool:
-        """Whether all are here, and their parameters were compared, or that takes too long."""
+        """Whether all are here, and their parameters were compared or the comparison takes too
+        long.
+        """
         state, shows = self._machine.state, self._machine.ended_with is not None
         if not self._are_enough or not shows or self._compared == state.lineage:
             self._awaits_since = None
@@ -316,7 +322,8 @@ class Parting:
         return [(slot, self._others[slot]) for slot in slots if slot not in done]
 
     def _ask(self, now: float) -> AskPeer | None:
-        # In turn: a question takes longer than the pause after it, so the first would stay due.
+        # In turn: a question takes longer than the pause after it, so the first peer would stay
+        # due.
         for slot, peer in sorted(self._to_ask, key=lambda one: one[1].again_at):
             state = self._shown.state
             if self._stage is not None and state is not None and now >= peer.again_at:
@@ -345,7 +352,7 @@ class Parting:
 
 
 def _is_from(trains: exchange.Contribution, state: StateId) -> bool:
-    """Whether a peer that trains on does so from ``state``, or from a later step."""
+    """Whether a peer that still trains does so from ``state``, or from a later step."""
     return trains.what == state.lineage or trains.site != str(state.step)
 
 

@@ -18,8 +18,8 @@ class Pending:
     """A quorum that is not in force here yet.
 
     ``promise``: the step that will not be begun under the old quorum. ``confirmed``: a Switch has
-    come for it. ``wanted``: the step from which on a promise is due, at the first boundary at which
-    the script lets members join. If the quorum of a switch leaves this worker out, the worker
+    arrived for it. ``wanted``: the step from which on a promise is due, at the first boundary at
+    which the script lets members join. If the quorum of a switch leaves this worker out, the worker
     leaves at the switch and builds nothing.
     """
 
@@ -56,7 +56,7 @@ class Quorums:
 
     ``interrupted``: the highest attempt that was given up. ``seen``: the highest known. Neither
     ever falls, and ``interrupted`` < pending, in force ≤ ``seen`` (Q2). ``freezes_membership``: the
-    script lets nobody join at its latest boundary.
+    script permits no join at its latest boundary.
     """
 
     def __init__(self, key: WorkerKey) -> None:
@@ -80,7 +80,7 @@ class Quorums:
         return self._key.replica_id in quorum.newcomers
 
     def is_donor(self, quorum: Quorum) -> bool:
-        """This replica gives its state to newcomers in the first step of ``quorum``."""
+        """This replica serves its state to newcomers in the first step of ``quorum``."""
         return bool(quorum.newcomers) and not self.is_newcomer(quorum)
 
     @property
@@ -121,8 +121,8 @@ class Quorums:
     def last_begun(self) -> int | None:
         """The step up to which no switch is promised; None without a quorum in force.
 
-        A switch leaves a quorum after one step of it at the earliest, because only its first step
-        makes sure that this worker holds the state.
+        A switch leaves a quorum after its first step at the earliest, because only that step makes
+        sure that this worker holds the state.
         """
         if self.in_force is None:
             return None
@@ -134,33 +134,36 @@ class Quorums:
         return begun is None or step > begun
 
     def at_boundary(self, freezes_membership: bool) -> None:
-        """The script has come to a boundary. ``freezes_membership``: no member may join there."""
+        """The script has reached a boundary. ``freezes_membership``: no member may join there."""
         self.freezes_membership = freezes_membership
         self._has_frozen |= freezes_membership
 
     def promises_late(self, pending: Pending) -> bool:
-        """Whether a promise waits for its boundary, because the script may let nobody join there.
+        """Whether a promise waits for its boundary, because the script may permit no join there.
 
         False for a worker in no quorum, and for a switch by which no member joins.
         """
         return self._has_frozen and self._is_joined(pending)
 
     def bars(self, pending: Pending) -> bool:
-        """By this switch a member would join, but nobody may join at this boundary."""
+        """Whether a member would join by this switch, at a boundary that permits no join."""
         return self.freezes_membership and self._is_joined(pending)
 
     def _is_joined(self, pending: Pending) -> bool:
         return self.in_force is not None and bool(pending.quorum.newcomers)
 
     def at_promise(self, own_step: int) -> bool:
-        """The next step is one that must not begin under the old quorum, by promise (Q5)."""
+        """Whether the next step must not begin under the old quorum, by promise (Q5)."""
         pending = self.pending
         if pending is None or pending.promise is None:
             return False
         return self.in_force is None or self.next_step(own_step) >= pending.promise
 
     def begin(self, tag: Tag) -> bool:
-        """A step begins under the quorum in force; True if it has begun before (a retry)."""
+        """A step begins under the quorum in force.
+
+        Returns True if it has begun before (a retry).
+        """
         repeats = self._entered == tag.attempt and self._begun == tag.step
         self._entered, self._begun = tag.attempt, tag.step
         return repeats
@@ -178,7 +181,9 @@ class Quorums:
         self.in_force, self.pending = quorum, None
 
     def succeed(self, quorum: Quorum, step: int) -> None:
-        """A lost worker, whose steps this one repeats, had begun ``step`` last under ``quorum``."""
+        """This worker repeats the steps of a lost one, which had begun ``step`` last under
+        ``quorum``.
+        """
         self.in_force, self.seen = quorum, quorum.attempt
         self._entered, self._begun = quorum.attempt, step
 

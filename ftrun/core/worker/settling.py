@@ -1,27 +1,26 @@
 """Which collectives of a script are complete when a rank has died in the middle of one. Pure.
 
-Every rank numbers the calls that it makes on a group of the script's. At a death all calls under
-way come to an end: each is complete at this rank or is not, for good. Then the survivors
-exchange how far they are, and each comes to the same answer by itself:
+Every rank numbers its calls on a group of the script. At a death all calls under way end: each is
+either complete at this rank or is not, for good. Then the survivors exchange their positions, and
+each computes the same outcome:
 
-| call k at the survivors                                | what follows                          |
+| call k at the survivors                                | outcome                               |
 |--------------------------------------------------------|---------------------------------------|
-| one has the result, and has kept it                    | the lowest such rank gives it         |
+| one has the result, and has kept it                    | the lowest such rank sends it         |
 | one has passed the second phase                        | all have their results: these stand   |
-| nobody has completed it                                | all issue it again, in order          |
+| none has completed it                                  | all issue it again, in order          |
 | one has completed it, without a result or second phase | it cannot be settled                  |
 
-The result of a call that a rank has not begun yet is kept as a gift, until the rank comes to it.
-Where ranks join, all count from 0 again: the call before is -1 for those that were there. The
-*second phase* is a small all-reduce after a call whose result is large, or differs between ranks.
-A rank that has passed it knows that all have their results, so that none of them needs a copy. A
-call for which the script does not wait at once has none; if its result differs between ranks, none
-can give it to another.
+The result of a call that a rank has not begun yet is stored until the rank begins it. Where ranks
+join, all count from 0 again: the call before is -1 for those that were there. The *second phase* is
+a small all-reduce after a call whose result is large, or differs between ranks. A rank that has
+passed it knows that all have their results, so that none of them needs a copy. An asynchronous call
+has no second phase; if its result differs between ranks, no rank can send it to another.
 
-A rank may be replaced by another process, which makes its last calls again. What these have given
-is in a log, from before the script or the second phase could see it. So the process tells its
-peers that it is where the lost rank was (``Position.holding``): of a call that the log does not
-have, the lost rank had no result either.
+A rank may be replaced by another process, which repeats its last calls. Their results are in a log,
+where they were written before the script or the second phase could see them. So the process reports
+to its peers the position of the lost rank (``Position.holding``): if the log does not have a call,
+the lost rank had no result of it either.
 
 Not here: process groups and tensors (inject/zero_edit/world/), which ranks survive (machine.py).
 """
@@ -39,10 +38,10 @@ from ftrun.core.ids import Attempt
 class Position:
     """How far one rank is in one group.
 
-    ``begun``: calls that it has begun. ``since``: all calls before this number are complete at
-    every rank. Of those from there on: ``kept``, complete with a copy of the result, which is the
-    same at all ranks; ``known``, complete at every rank, by the second phase; ``second``, complete
-    here, in the second phase; ``bare``, complete here, and nothing is known of the others.
+    ``begun``: the number of calls that it has begun. ``since``: all calls before this number are
+    complete at every rank. Of the later ones: ``kept``, complete with a copy of the result, which
+    is the same at all ranks; ``known``, complete at every rank, by the second phase; ``second``,
+    complete here, in the second phase; ``bare``, complete here, and unknown at the others.
     """
 
     begun: int
@@ -75,8 +74,10 @@ class Position:
         second: Collection[int] = (),
         bare: Collection[int] = (),
     ) -> Position:
-        """The same position of a rank that has the results of these calls before it makes them: a
-        peer has given them, or the log of the rank in whose place it is. They count as begun."""
+        """The same position, of a rank that has the results of these calls before it makes them.
+
+        They come from a peer, or from the log of the rank that it replaces. They count as begun.
+        """
         begun = max((self.begun, *(number + 1 for number in (*kept, *known, *second, *bare))))
         return replace(
             self,
@@ -94,9 +95,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A position, and since which attempt calls are counted; ``base``: what call 0 was before.
+    """A position, and the attempt since which its calls are counted.
 
-    None: nothing was, because this rank has joined the group there, or because nobody has joined.
+    ``base``: the former number of call 0; None: there is none, because this rank has joined the
+    group there, or because no rank has joined.
     """
 
     position: Position
@@ -118,7 +120,7 @@ class Counted:
 class Alike:
     """The positions of all ranks, counted ``since`` one attempt, where call ``base`` became call 0.
 
-    ``joined``: those that have come to the group at call 0, so that none before it is theirs.
+    ``joined``: the ranks that joined the group at call 0, so that no earlier call is theirs.
     """
 
     positions: dict[int, Position]
@@ -128,12 +130,12 @@ class Alike:
 
 
 def count_alike(told: Mapping[int, Counted]) -> Alike:
-    """Count as those do that have come to the last boundary at which ranks have joined."""
+    """Convert all positions to the count since the last boundary at which ranks have joined."""
     since = max(counted.since for counted in told.values())
     there = {rank: counted.base for rank, counted in told.items() if counted.since == since}
     base = max((known for known in there.values() if known is not None), default=None)
     positions = {rank: counted.position for rank, counted in told.items()}
-    for rank in told.keys() - there.keys():  # it has not come to that boundary
+    for rank in told.keys() - there.keys():  # it has not reached that boundary
         positions[rank] = Position(0) if base is None else positions[rank].moved(base)
     joined = frozenset(rank for rank, known in there.items() if known is None)
     return Alike(positions, joined, since, base)
@@ -143,9 +145,9 @@ def count_alike(told: Mapping[int, Counted]) -> Alike:
 class Settled:
     """The outcome of the calls of one group.
 
-    ``gives``: by number, the rank that gives the result, and those that lack it. ``stands``:
-    numbers whose own result stands at each rank. ``again``: numbers that the ranks that have begun
-    them issue again, in order. ``impossible``: numbers that cannot be settled.
+    ``gives``: by number, the rank that sends the result, and the ranks that lack it. ``stands``:
+    numbers whose own result stands at each rank. ``again``: numbers that are issued again, in
+    order, by the ranks that have begun them. ``impossible``: numbers that cannot be settled.
     """
 
     gives: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -159,7 +161,7 @@ def settle(positions: Mapping[int, Position], joined: Collection[int] = ()) -> S
 
     Args:
         positions: of the survivors, by rank.
-        joined: those that have come to the group at call 0.
+        joined: the ranks that joined the group at call 0.
     """
     before = {rank: position for rank, position in positions.items() if rank not in joined}
     gives: dict[int, tuple[int, tuple[int, ...]]] = {}

@@ -1,4 +1,4 @@
-"""What a worker tells: the activity of its main thread by the latest event, reports, its presence.
+"""What a worker reports: the activity of its main thread by the latest event, and its presence.
 
 Not here: when an activity is sent again (shown.py), the events (machine.py).
 """
@@ -13,7 +13,7 @@ from ftrun.core.worker.under_way import Fate
 
 
 class Showing(StepFacts):
-    """What one worker tells."""
+    """The reports of one worker."""
 
     def activity(self) -> tuple[Activity, float]:
         """The main thread's activity by the latest event, and when it began."""
@@ -52,9 +52,10 @@ class Showing(StepFacts):
         return Activity.OUTSIDE if is_long else Activity.STEP, since
 
     def report_activity(self) -> tuple[Activity, float]:
-        """The activity for a report that goes out now, and its seconds so far.
+        """The activity for a report that is sent now, and its seconds so far.
 
-        Ticks compare with it: otherwise a later one is not reported if an earlier tick's was alike.
+        Later ticks are compared with this report. Otherwise a tick's activity would not be reported
+        if it equalled that of an earlier tick.
         """
         activity, since = self.activity()
         self.shown.reported(activity)
@@ -73,7 +74,7 @@ class Showing(StepFacts):
 
     def _on_ask_report(self, _event: m.AskReport) -> None:
         self._send(self.report())
-        self.shown.forget()  # whoever asks may be new, and knows no activity
+        self.shown.forget()  # the lighthouse that asks may be new, and knows no activity
 
     def _on_peers_asked(self, _event: e.PeersAsked) -> None:
         self.asks_for_peers = self.has_asked_for_peers = True

@@ -1,7 +1,6 @@
-"""The activity of one worker's main thread as it was last reported, and when to report a new one.
+"""The last reported activity of one worker's main thread, and when to report a new one.
 
-Not here: what the activity is (machine.py), what follows from it (core/activity.py lists its
-readers).
+Not here: what the activity is (machine.py), who reads it (core/activity.py).
 """
 
 from __future__ import annotations
@@ -10,17 +9,18 @@ from ftrun.core.activity import STOOD_STILL_S, Activity, Pause
 from ftrun.core.messages import HealProgress
 
 HEAL_EVERY_S = 0.5
-"""Ticks come once a second, and with each message: their number must not depend on messages."""
+"""Ticks come once a second and with each message. The reports must not depend on the messages."""
 COLLECTIVE_EVERY_S = 5.0
-"""Other workers of the replica, and a lighthouse that is started again, learn of it late."""
+"""Reports repeat, for receivers that missed the first: other workers, or a restarted lighthouse."""
 
 
 class ShownActivity:
     """Reports changes only; a gap between two ticks is reported as a time in which nothing ran.
 
-    ``pause``, ``beats``: what the script has announced at the last tick (events.py). ``heal``: what
-    had arrived then. A heal that goes on is reported at most every ``HEAL_EVERY_S``.
-    ``collective``: the one in which the script waits; it is reported again and again.
+    ``pause``, ``beats``: what the script has announced at the last tick (events.py). ``heal``: how
+    much had arrived then. The progress of a heal is reported at most every ``HEAL_EVERY_S``.
+    ``collective``: the one in which the script waits; it is reported again every
+    ``COLLECTIVE_EVERY_S``.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,8 @@ class ShownActivity:
     ) -> list[tuple[Activity, float]]:
         """The activities to report, each with its length so far in seconds.
 
-        ``waited_s``: of the time since the last tick, so long the process was at work all the same.
+        ``waited_s``: the part of the time since the last tick in which the process ran without a
+        tick.
         """
         found = []
         before, self._ticked_at = self._ticked_at, now
@@ -57,7 +58,7 @@ class ShownActivity:
         return found
 
     def reported(self, activity: Activity) -> None:
-        """A report with this activity goes out, perhaps between two ticks, as a step ends."""
+        """A report with this activity is sent, perhaps between two ticks, as a step ends."""
         self._shown, self._pause_shown, self._beats_shown = activity, self.pause, self.beats
         self._heal_shown = self.heal
 

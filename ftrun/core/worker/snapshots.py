@@ -2,12 +2,12 @@
 
 All members of a quorum begin a step with bitwise equal states (S1), so one of them writes for all:
 the *writer* is the first contributor to the step under way. All members compute that by themselves.
-A quorum that changes may change the writer. A new one does not know what its predecessor has
-finished, so it looks into the directory before it writes.
+A new quorum may change the writer. A new writer does not know what its predecessor has finished, so
+it looks into the directory before it writes.
 
 | at a boundary           | it is idle  | it looks, or writes                                |
 |-------------------------|-------------|----------------------------------------------------|
-| not the writer          | nothing     | nothing: what is under way goes on                 |
+| not the writer          | nothing     | nothing: what is under way continues               |
 | has become the writer   | LOOK        | nothing: it looks when that is done                |
 | half an interval before | PREPARE,    | nothing                                            |
 | the first one is due    | once        |                                                    |
@@ -16,9 +16,9 @@ finished, so it looks into the directory before it writes.
 | a write is over a limit |             | ABANDON                                            |
 
 A kill of everything loses at most one interval and the time of one write. A snapshot is due one
-interval after the last one was *begun*, by whichever writer, and at once if it was skipped because
-the last one was still being written. After a failed one the next is due at its usual time. A
-writer that is asked to leave takes a last one.
+interval after the last one was *begun*, by any writer, and at once if it was skipped because the
+last one was still being written. After a failed one the next is due at its usual time. A writer
+that is asked to leave takes a last one.
 
 If a replica has several workers, all of them copy at one boundary, each its own part. Their clocks
 differ, so the first of them, the *lead*, has the schedule above, and the vote that ends each step
@@ -30,11 +30,11 @@ differ, so the first of them, the *lead*, has the schedule above, and the vote t
 | each other worker       | it is idle                                                       |
 
 If the bit is true of all and the step is committed, all TAKE when the next step begins, even if the
-writer has changed: none of them asks a clock, or a quorum that may have changed. If no snapshot can
-be taken at that boundary, the bit is void, and the next vote carries it again. While another worker
-still prepares its memory, or writes its part of a failed snapshot, the lead asks in each vote.
-After an interval of that it SKIPs, which reports it, and asks on. The others WARM their writing
-processes when the replica has become the writer, as a lead does when it LOOKs.
+writer has changed: none of them reads a clock, or a quorum that may have changed. If no snapshot
+can be taken at that boundary, the bit is void, and the next vote carries it again. While another
+worker still prepares its memory, or writes its part of a failed snapshot, the lead asks in each
+vote. After an interval of that it SKIPs, which is reported, and keeps asking. The others WARM their
+writing processes when the replica has become the writer, as a lead does when it LOOKs.
 
 Not here: what is written and where (snapshots/), the copy (training/snapshots.py).
 """
@@ -77,7 +77,7 @@ class SnapshotSchedule:
     Args:
         every_s: the interval.
         now: when this worker begins to train.
-        is_late: its peers have trained before it, so that nobody knows since when one is due.
+        is_late: its peers have trained before it, so that it is unknown when one is due.
         is_several: its replica has more workers, and this one is their lead.
     """
 
@@ -102,7 +102,7 @@ class SnapshotSchedule:
 
     @property
     def is_writing(self) -> bool:
-        """One is under way."""
+        """Whether a write is under way."""
         return self._writes_since is not None
 
     @property
@@ -115,13 +115,13 @@ class SnapshotSchedule:
         return self._limit_s
 
     def ballot(self, now: float) -> bool:
-        """The lead's bit in a step's vote: one is to be taken at the boundary that follows."""
+        """The lead's bit in a step's vote: whether to take one at the boundary that follows."""
         is_ready = self._is_writer and not (self._must_look or self._is_busy)
         self._asked_at = now if is_ready and now >= self._due_at else None
         return self._asked_at is not None
 
     def voted(self, agreed: bool, step: int, *, committed: bool) -> None:
-        """The vote has ended with ``agreed``; the state is now that of ``step``."""
+        """The vote has ended with ``agreed``; the state is now the one of ``step``."""
         self._agreed = step if agreed and committed else None
         if agreed or self._asked_at is None:
             self._declined_since = None
@@ -159,7 +159,7 @@ class SnapshotSchedule:
         return self._await_vote(now) if self._is_several else self._begin(now)
 
     def _await_vote(self, now: float) -> Decision:
-        """One is due, and no vote has agreed to it yet."""
+        """One is due, but no vote has agreed to it yet."""
         if self._declined_since is None or now < self._declined_since + self._every_s:
             return Decision.NOTHING
         self._declined_since = now
@@ -173,9 +173,9 @@ class SnapshotSchedule:
         return Decision.TAKE
 
     def at_end(self, now: float) -> bool:
-        """This replica leaves at a boundary: whether it takes one more, because it is the writer.
+        """This replica leaves at a boundary. Returns whether it takes a last one, as the writer.
 
-        It does not while one is under way.
+        It does not while a write or a look is under way.
         """
         if not self._is_writer or self._is_busy:
             return False
@@ -194,7 +194,7 @@ class SnapshotSchedule:
         return Decision.PREPARE
 
     def prepared(self) -> None:
-        """The memory is there."""
+        """The memory is ready."""
         self._looks_since = None
         self._catch_up()
 
@@ -202,34 +202,34 @@ class SnapshotSchedule:
         """The newest snapshot is ``age_s`` old; None: this job has no snapshot."""
         self._looks_since = None
         since = -math.inf if age_s is None else now - max(0.0, age_s)
-        if self._began_at is not None:  # a job that goes on has lost nothing since its start
+        if self._began_at is not None:  # a resumed job has lost nothing since its start
             since = max(since, self._began_at)
         self._due_at = max(since, now - self._every_s) + self._every_s
 
     def written(self) -> None:
-        """The one under way is complete."""
+        """The snapshot under way is complete."""
         self._writes_since = None
         self.counts.written += 1
         self._catch_up()
 
     def failed(self) -> None:
-        """The one under way has failed, or was abandoned."""
+        """The snapshot under way has failed, or was abandoned."""
         if self._writes_since is not None:
             self._writes_since = None
             self.counts.failed += 1
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """One was left out meanwhile: the next one is due at once, not an interval later."""
+        """If one was skipped meanwhile, the next one is due at once, not an interval later."""
         if self._is_overdue:
             self._due_at = -math.inf
 
 
 class PartSchedule:
-    """The decisions of a worker that is not its replica's lead: it goes by the votes alone.
+    """The decisions of a worker that is not its replica's lead: it follows the votes alone.
 
     Args:
-        every_s, now: as of the lead's.
+        every_s, now: see ``SnapshotSchedule``.
     """
 
     def __init__(self, every_s: float, now: float) -> None:
@@ -254,11 +254,11 @@ class PartSchedule:
         return self.is_idle
 
     def voted(self, agreed: bool, step: int, *, committed: bool) -> None:
-        """The vote has ended with ``agreed``; the state is now that of ``step``."""
+        """The vote has ended with ``agreed``; the state is now the one of ``step``."""
         self._agreed = step if agreed and committed else None
 
     def at_boundary(self, is_writer: bool, now: float, step: int = 0) -> Decision:
-        """As of the lead's. Memory is made ready half an interval after the start, once."""
+        """See ``SnapshotSchedule``. Memory is prepared once, half an interval after the start."""
         agreed, self._agreed = self._agreed == step, None
         if self._writes_since is not None and now - self._writes_since > self.limit_s:
             return Decision.ABANDON
@@ -274,7 +274,7 @@ class PartSchedule:
         return Decision.NOTHING
 
     def at_end(self, now: float) -> bool:
-        """The lead takes a last one: whether this worker can give its part."""
+        """The lead takes a last one. Returns whether this worker can write its part."""
         if not self.is_idle:
             return False
         self._writes_since = now
@@ -297,8 +297,8 @@ class PartSchedule:
 class SkipNotices:
     """When to report skipped snapshots: one line when skipping begins, one when it is over.
 
-    If every second snapshot is skipped, skipping begins again and again. So it is reported only at
-    each doubling of the number. ``told``: the number at the last notice.
+    If every second snapshot is skipped, skipping begins again and again. So only a doubled number
+    is reported again. ``told``: the number at the last notice.
     """
 
     told: int = 0

@@ -8,8 +8,8 @@
 | INTERRUPTED_COMPLETE | the same; its results were complete        | the same                     |
 | STANDS               | its results are complete; peers rely on it | an interrupt; one more       |
 |                      |                                            | operation → VOID             |
-| REPAIR               | goes out again when the next group is built| GroupBuilt → OPEN; an        |
-|                      |                                            | interrupt                    |
+| REPAIR               | its operations are issued again when the   | GroupBuilt → OPEN; an        |
+|                      | next group is built                        | interrupt                    |
 | VOID                 | will not be committed                      | Decided                      |
 
 ``Decided`` ends a step of any fate. The other transitions are asserted.
@@ -64,17 +64,18 @@ TRANSITIONS: dict[Fate, set[Fate]] = {
 class StepUnderWay:
     """One step, from its boundary to its decision.
 
-    ``commits_as``: the tag under which it is committed. It is ``tag``, unless other ranks of its
-    group have had their results under an earlier one. ``repeats``: it was begun before under this
-    quorum, and too few contributed. ``is_enough``: enough contribute now; otherwise no replica
-    commits it, and its results do not count. ``voted``: the tag of a vote within the group whose
-    outcome is not known yet. ``deadline``: the end of the wait for results, a quorum or mates.
-    ``touched_at``: when an operation was last issued or completed, or the step's fate changed.
-    ``awaited_since``: since when its results are awaited, over all attempts: the operations that go
-    out again bring nothing new. ``is_blind``: it was under way in isolation, so others may have
-    gone on without it; only a quorum can decide whether its results stand (Q3). ``is_taken``: peers
-    have committed it with this replica's gradients, and it has not: it heals, and no work is lost.
-    ``kept``: in REPAIR: so many of its operations stand, as at the same rank of all groups.
+    ``commits_as``: the tag under which it is committed. It equals ``tag``, unless other ranks of
+    its group have had their results under an earlier one. ``repeats``: it was begun before under
+    this quorum, with too few contributors. ``is_enough``: enough contribute now; otherwise no
+    replica commits it, and its results do not count. ``voted``: the tag of a vote within the group
+    whose outcome is not known yet. ``deadline``: the end of the wait for results, a quorum or
+    mates. ``touched_at``: when an operation was last issued or completed, or the step's fate
+    changed. ``awaited_since``: the begin of the wait for its results, over all attempts: a
+    completion that only repeats one of an earlier attempt is no progress. ``is_blind``: it was
+    under way in isolation, so others may have continued without it; only a quorum can decide
+    whether its results stand (Q3). ``is_taken``: peers have committed it with this replica's
+    gradients, and this replica has not: it heals, and no work is lost. ``kept``: in REPAIR: the
+    number of its operations that stand, the same for this rank in all groups.
     """
 
     def __init__(self, tag: Tag, repeats: bool, now: float, comparison: Comparison) -> None:
@@ -96,7 +97,7 @@ class StepUnderWay:
 
     @property
     def waits_for_repair(self) -> bool:
-        """Whether it is voted on here, while other ranks of the group repair it."""
+        """Whether this rank votes on it, while other ranks of the group repair it."""
         return self.is_voting and self.commits_as != self.tag
 
     @property
@@ -115,7 +116,7 @@ class StepUnderWay:
         return self.fate is Fate.OPEN and self.tag.attempt == attempt
 
     def vote(self) -> None:
-        """The group's vote begins; this rank votes for the step only if its results may stand."""
+        """The group's vote begins. This rank votes for the step only if its results may stand."""
         self.is_voting = True
         may_stand = self.fate in (Fate.OPEN, Fate.STANDS, Fate.INTERRUPTED_COMPLETE)
         self.voted = self.commits_as if may_stand and self.is_enough else None
@@ -141,7 +142,7 @@ class StepUnderWay:
         self._become(Fate.STANDS)
 
     def repair(self, kept: int) -> None:
-        """Operations go out again, but these, as soon as the next process group is built."""
+        """Operations from ``kept`` on are issued again once the next process group is built."""
         self._become(Fate.REPAIR)
         self.kept = kept
 
@@ -158,7 +159,7 @@ class StepUnderWay:
     def note_wait(self, now: float) -> None:
         """An operation was issued, has completed, or was compared: the wait may begin or end.
 
-        It begins again when an operation has completed that had not in any attempt before.
+        It begins again when an operation completes that has not completed in any attempt before.
         """
         is_progress = self.operations.completed > self._completed_max
         self._completed_max = max(self._completed_max, self.operations.completed)
@@ -178,7 +179,7 @@ class StepUnderWay:
         return 0.0 if self.awaited_since is None else now - self.awaited_since
 
     def go_out_again(self, quorum: Quorum, deadline: float) -> None:
-        """The next process group is built: operations go out again, under ``quorum``."""
+        """The next process group is built: operations are issued again, under ``quorum``."""
         self.tag = Tag(quorum.attempt, self.tag.step)
         self.commits_as = quorum.repaired_tag or self.tag
         self.repeats = False
@@ -188,7 +189,7 @@ class StepUnderWay:
         self.deadline = deadline if self.is_awaited else None
 
     def went_out(self, attempt: Attempt) -> None:
-        """The step is repeated, and its results have come under ``attempt``."""
+        """The step is repeated, and its results have arrived under ``attempt``."""
         self.tag = self.commits_as = self.comparison.tag = Tag(attempt, self.tag.step)
 
     def void(self, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""``ftrun check`` loses a node: a worker asks before each step whether it may begin.
+"""``ftrun check`` with a lost node: a worker asks the command before each step whether to begin it.
 
-The command answers when the job's status knows of the steps before, or when the node is lost. So
-the steps are as slow as the status, and the command knows what each would cost.
+The command answers once the job's status shows the earlier steps, or when the node is lost. So
+training is as slow as the status, and the command knows how many steps are lost.
 
 Not here: when it answers (tools/check/losing.py).
 """
@@ -19,7 +19,7 @@ WAIT_S, LOOK_S = 60.0, 0.005
 
 
 def wait_to_begin(directory: Path, step: int) -> bool:
-    """Ask, and wait for the answer: the first step that may not begin. False: there is none."""
+    """Ask to begin ``step``, and wait up to ``WAIT_S`` seconds; False: no permission came."""
     write_whole(directory / ASKED, str(step))
     deadline = clock.now() + WAIT_S
     while step >= allowed_until(directory) and clock.now() < deadline:
@@ -28,7 +28,7 @@ def wait_to_begin(directory: Path, step: int) -> bool:
 
 
 def allowed_until(directory: Path) -> int:
-    """What was answered last; 0: nothing so far."""
+    """The last answer: the first step that may not begin. 0: no answer yet."""
     try:
         return int((directory / ALLOWED).read_text())
     except FileNotFoundError:

@@ -1,15 +1,18 @@
-"""Files that a worker of one group writes on: none has a line twice after its replacement.
+"""Files that a worker keeps writing to: a replacement in its replica repeats no line in them.
 
-A replacement repeats what followed its predecessor's generation, and would write it once more. So
-a generation has how long these files were at its place, and where its worker stood in those to
-which it does not append. What was opened since is in a file of the slot, with its length then. A
-replacement cuts off what came later, removes what was not there, because a script may write a
-table's head where there is no table, and goes on at that place. A file of several workers is not
-cut: each writes at its own place, or all append. What those of other nodes append to is known by
-the board, as far as bits of its name tell: so a file may be taken for theirs that is not. What such
-a file had before it was written again from its beginning, as a table with one more column, is kept
-until the next one is. Where that is missing, as of a large one, a notice says so; if the script
-appends to the file, nothing is cut then.
+A replacement repeats the steps after its predecessor's generation, and would write their lines
+again. So a generation has the length of each file at its place, and the worker's offset in files
+opened without O_APPEND. For a file opened later, a file of the slot has its length at that moment.
+
+The replacement truncates each file to the known length, and continues at the known offset. It
+removes a file that did not exist then, because a script may write a table's header only to a new
+file. It does not truncate a file of several workers, where each one appends or has its own offset.
+Workers of other nodes put bits of a file's name on the board; another file may have the same bits,
+and is then not truncated either.
+
+Before the script rewrites such a file from its beginning (a table with one more column), the old
+contents are saved until the next rewrite. If they are needed and missing (the file was too large),
+a notice is printed, and a file that the script appends to is not truncated.
 
 Not here: which files count, and what a replacement writes before its place (rewriting.py).
 """
@@ -35,45 +38,46 @@ FILE = "appended-{replica_id}.{group_rank}"
 FILES_MAX, BORN_MAX = 64, 4_096
 REWRITTEN_BYTES_MAX, REWRITTEN_IN_ALL = 1 << 20, 8 << 20
 Sizes = dict[str, tuple[int, int]]
-"""Of the files, by name: how long one is, and where this worker stands in it; -1: it appends."""
+"""By file name: the length in bytes, and this worker's offset; -1: it appends."""
 NEVER = -1
 FRONT_BYTES, BACK_BYTES = 4 << 10, 64 << 10
-"""Of what there was at a place: the checksum of its begin and of its end is kept."""
+"""How many bytes of a file's start and end go into its checksum."""
 
 
 class Appended:
     """The files of one worker. For the main thread.
 
     Args:
-        path: of the slot's file.
-        memory: of a group with other nodes, and this worker's rank there; None: there are none.
+        path: the slot's file.
+        memory: the memory of a replica on several nodes, and this worker's rank; None: the replica
+            is on one node.
 
     Attributes:
-        at_place: of the last place.
+        at_place: lengths and offsets at the last place.
     """
 
     def __init__(self, path: Path, memory: tuple[GroupMemory, int] | None = None) -> None:
         self._path, self._journal, self._memory = path, Journal(path), memory
-        rewritten = path.with_name(f"rewritten-{path.name}")  # what files had
+        rewritten = path.with_name(f"rewritten-{path.name}")  # old contents of files
         self._rewritten = Journal(rewritten, bytes_max=REWRITTEN_IN_ALL)
         self._their_rewritten = read(rewritten) if path.exists() else []
-        self._kept: dict[str, int] = {}  # of which generation the last text is kept
+        self._kept: dict[str, int] = {}  # by name: the generation at which it was saved last
         self._is_successor, self._left = path.exists(), _read(path)
-        self._is_left = False  # somebody may go on from here, so that it must be known
-        self._first: dict[str, tuple[int, int, int]] = {}  # and the generation before it was made
-        self._born: dict[str, int] = {}  # files that were made in the loop, after which generation
-        self._step = NEVER  # of the newest generation
+        self._is_left = False  # there is a generation, so the slot's file must be written
+        self._first: dict[str, tuple[int, int, int]] = {}  # length, offset, generation before it
+        self._born: dict[str, int] = {}  # files made in the loop: the newest generation then
+        self._step = NEVER  # the step of the newest generation
         self._open: dict[str, Any] = {}
         self.at_place: Sizes = {}
         self._before: Sizes = {}
 
     def makes(self, file: Any) -> None:
-        """The script, or a package for it, is about to make a file in the loop."""
+        """The script or a package is about to create a file in the loop."""
         if len(self._born) < BORN_MAX:
             self._born[os.path.realpath(os.fspath(file))] = self._step
 
     def rewrites(self, file: Any) -> None:
-        """The script, or a package for it, is about to write a file from its beginning."""
+        """The script or a package is about to rewrite a file. If it is a known one, save it."""
         name = os.path.realpath(os.fspath(file))
         if self._step == NEVER or name not in self._open or self._kept.get(name) == self._step:
             return
@@ -83,7 +87,7 @@ class Appended:
                 self._kept[name] = self._step
 
     def opened(self, file: Any, opened: Any) -> None:
-        """The script has opened a file to append to it, or to write it in all of its steps."""
+        """The script has opened a file to append to it, or to keep writing to it."""
         name = os.path.realpath(os.fspath(file))
         is_new = name not in self._open
         if is_new and len(self._open) >= FILES_MAX:
@@ -97,7 +101,7 @@ class Appended:
                 self._leave()
 
     def lengths(self) -> Sizes:
-        """How long the files are now."""
+        """The current lengths and offsets of the files."""
         lengths: Sizes = {}
         for name, ref in self._open.items():
             with contextlib.suppress(OSError, ValueError):
@@ -109,7 +113,7 @@ class Appended:
         return lengths
 
     def for_generation(self, step: int) -> dict[str, tuple[int, int, int]]:
-        """Of a generation of the last place: the files then, each with a checksum."""
+        """A generation is made at the last place. Returns length, offset and checksum by file."""
         self._step = step
         if not self._is_left:
             self._is_left = True
@@ -118,7 +122,7 @@ class Appended:
         return {name: (length, at, _checksum(name, length)) for name, (length, at) in known}
 
     def place(self, name: str) -> int | None:
-        """Where the predecessor stood in a file; None: it appended, or that is not known."""
+        """The predecessor's offset in a file; None: it appended, or the offset is not known."""
         _, place = self._before.get(name, (0, -1))
         return place if place >= 0 else None
 
@@ -128,7 +132,7 @@ class Appended:
             memory.board.appends(rank, bits_of(name))
 
     def _is_elsewhere(self, name: str) -> bool:
-        """Whether a worker of another node may append to a file, too."""
+        """Whether a worker of another node may append to a file as well."""
         if self._memory is None:
             return False
         (memory, _), bits = self._memory, bits_of(name)
@@ -139,10 +143,10 @@ class Appended:
         self._journal.begin(self._first)
 
     def goes_on(self, step: int, files: Mapping[str, tuple[int, int, int]]) -> None:
-        """This worker goes on from its predecessor's generation of ``step``, with its ``files``."""
+        """Restore the files to the predecessor's generation of ``step``, which has ``files``."""
         has_moved = self._memory is not None and bool(self._memory[0].board.decree)
         if not (self._is_successor or has_moved):
-            return  # of a job that has ended: they may be another's since
+            return  # the job starts from a disk: the files may have changed hands since
         self._step = step
         self._before = {name: (length, at) for name, (length, at, _) in self._left.items()}
         self._before |= {name: (length, at) for name, (length, at, _) in files.items()}
@@ -177,7 +181,7 @@ class Appended:
             os.truncate(name, length)
 
     def _put_back(self, name: str, step: int, length: int, checksum: int) -> bool:
-        """Let a file have what it had at the generation of ``step``; False: that is not known."""
+        """Restore a file's saved contents at the generation of ``step``; False: none fit."""
         every = (x for (known, at), (x,) in self._their_rewritten if known == name and at >= step)
         text = next(every, b"")[:length]
         if len(text) < length or _checksum_of(io.BytesIO(text), length) != checksum:
@@ -189,7 +193,7 @@ class Appended:
 
 
 def _not_opened() -> None:
-    """Of a file that this worker's predecessor has opened."""
+    """Stands for the weak reference of a file that only the predecessor has opened."""
 
 
 def _place_of(opened: Any) -> int:

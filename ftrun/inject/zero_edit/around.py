@@ -1,13 +1,14 @@
-"""The ``for`` loops around a newcomer that nobody can set: over a list, ``zip`` and the like.
+"""The ``for`` loops around a newcomer that cannot be set: over a list, ``zip`` and the like.
 
-So are comprehensions: ``[train(rate) for rate in rates]``.
+Comprehensions are such loops too: ``[train(rate) for rate in rates]``.
 
-Python gives no access to the iterator of such a loop. As long as its variables have the values that
-they have at its peers, as in ``for phase in ["train", "val"]`` while all train, it stands right.
-Else the replica would go through some of it twice, and train on when its peers have finished.
+Python gives no access to the iterator of such a loop. If the loop's variables have the same values
+as at the peers, the loop is taken to be at the right turn: ``for phase in ["train", "val"]`` while
+all replicas train. Otherwise the replica would run some turns twice, and would still train when its
+peers have finished.
 
-The loops are found in the script's source (headers.py), by the line at which a frame stands. Not
-here: loops that are set (counting.py), loops over loaders (loaders.py).
+The loops are found in the script's source (headers.py), by the current line of each frame. Not
+here: loops that can be set (counting.py), loops over loaders (loaders.py).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SCOPES = (
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of ``function`` from line ``first`` to ``last``, and a description of it."""
+    """A loop of ``function`` from line ``first`` to ``last``; ``words``: an error text about it."""
 
     function: str
     first: int
@@ -51,10 +52,10 @@ class Loop:
 def unlike(
     frames: Sequence[FrameType], at_peers: Mapping[str, Values], here: Mapping[str, Values]
 ) -> list[Loop]:
-    """The loops around these frames that stand elsewhere than at the peers, innermost first.
+    """The loops around these frames whose position differs from the peers', innermost first.
 
     Args:
-        at_peers, here: the plain values of each function on the stack.
+        at_peers, here: the plain values, by function on the stack and by path.
     """
     return [
         Loop(
@@ -75,12 +76,12 @@ def unlike(
 
 
 def _of_targets(loop: Iteration, theirs: Values, here: Values) -> Iterator[tuple[str, object]]:
-    """The values of the loop's variables that differ."""
+    """The variables of the loop that differ from the peers', with the peers' values."""
     names = _names(loop.target)
     for path, value in theirs.items():
         root = path.partition("[")[0].partition(".")[0]
         if "]." in path:
-            continue  # of an object in a collection
+            continue  # a value in an object in a collection
         if root in names and here.get(path) != value:
             yield path, value
 
@@ -90,20 +91,19 @@ def _names(target: ast.expr) -> set[str]:
 
 
 def drawn(code: CodeType, line: int) -> set[str]:
-    """The variables that the ``for`` loops around a line of this code, or in it, draw into."""
+    """The target variables of the ``for`` loops of this code that contain a line."""
     return {x for first, last, names, _ in _loops(code) if first <= line <= last for x in names}
 
 
 def handed_on(code: CodeType, line: int) -> set[str]:
-    """The variables that a turn of the loops around a line of this code reads before it sets them,
-    as a batch for the next turn."""
+    """The variables that carry a value from one turn to the next, in the loops that contain a line:
+    a turn reads the variable before it sets it, as with a batch drawn ahead."""
     return {x for first, last, _, names in _loops(code) if first <= line <= last for x in names}
 
 
 @of_code
 def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str]]]:
-    """The lines of the loops in this code, the variables that they draw into, and those that they
-    hand on."""
+    """The loops in this code: first line, last line, target variables, variables handed on."""
     return [
         (
             loop.first,
@@ -127,7 +127,7 @@ def _read_first(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.Name]:
-    """The variables of a statement, as they are read and set; not in a scope of its own."""
+    """The variables of a statement in the order of access, without those in inner scopes."""
     if isinstance(node, ast.Name):
         yield node
     elif not isinstance(node, _SCOPES):
@@ -136,14 +136,16 @@ def _in_order(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def _turn_of(part: ast.AST) -> tuple[bool, bool]:
-    """When a part of a statement has its turn: what is set follows what is read."""
+    """A sort key for the parts of a statement: first reads, then assignments, then blocks."""
     is_block = isinstance(part, ast.stmt | ast.excepthandler)
     return is_block, isinstance(getattr(part, "ctx", None), ast.Store)
 
 
 def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
-    """The innermost loop around these frames, by its code and the line of its header; None: it is
-    one with ``while``, in a comprehension or in a package."""
+    """The innermost ``for`` loop around these frames: its code, and the line of its header.
+
+    None: the innermost loop is a ``while``, or is in a comprehension or in a package.
+    """
     for frame in frames:
         code = frame.f_code
         if is_loop_package(code.co_filename) or code.co_name in COMPREHENSIONS.values():
@@ -155,7 +157,7 @@ def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
 
 
 def collecting(frames: Sequence[FrameType]) -> list[str]:
-    """The comprehensions around these frames, in words: what they have collected does not heal."""
+    """Describes the comprehensions around these frames, whose collected items do not heal."""
     return sorted(
         {
             f"what the comprehension at {spot_of(frame).name.partition(':')[0]}:{loop.first} has "
@@ -179,7 +181,7 @@ def _around(frame: FrameType) -> list[Iteration]:
 
 
 def _is_fixed(loop: Iteration, frame: FrameType) -> bool:
-    """Whether a loop is over something that nobody can set. An iterator in a variable may be one
+    """Whether a loop is over something that cannot be set. An iterator in a variable counts as one
     that can be set."""
     over, by = loop.over, frame.f_back if loop.function else frame
     if by is None:
@@ -193,7 +195,7 @@ def _is_fixed(loop: Iteration, frame: FrameType) -> bool:
 
 
 def _value(node: ast.expr, frame: FrameType) -> object:
-    """The value of a variable, or of an attribute of one; None: it is something else."""
+    """The value of an expression that is a variable or an attribute of one; None: it is neither."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         return getattr(_value(node.value, frame), node.attr, None)
     if isinstance(node, ast.Name):
@@ -202,13 +204,13 @@ def _value(node: ast.expr, frame: FrameType) -> object:
 
 
 def _of_file(code: CodeType) -> tuple[Iteration, ...]:
-    """The loops of the script's file that has this code; none in a loop's package."""
+    """The loops of the file that has this code; none for a package that runs the loop."""
     return () if is_loop_package(code.co_filename) else _iterations(code.co_filename)
 
 
 @lru_cache(maxsize=256)
 def _iterations(file: str) -> tuple[Iteration, ...]:
-    """The loops of a file, each one before those in it."""
+    """The loops of a file, each before the loops inside it; none if it cannot be read."""
     with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
         return tuple(iterations(ast.parse(Path(file).read_bytes())))
     return ()

@@ -1,4 +1,4 @@
-"""Which form an open script turns out to have: by what it makes, never by its text.
+"""Decides the form of an open script: by the objects that it makes, never by its text.
 
 | stage \\ the script | makes torch's DDP | names ftrun's classes | steps, with neither |
 |---|---|---|---|
@@ -7,11 +7,12 @@
 | EXPLICIT | left alone | | begins again: as DDP, or as one world |
 | MANAGED | left alone | | left alone |
 
-A script names ``ftrun.Manager`` at its top, before it reads its rank: then everything is as if
-nothing had been patched. Where it comes too late for that, because it has read a variable or has
-made its process group, the run begins again (core/forms.py). MANAGED: its Manager is made.
-FSDP2's ``fully_shard`` counts as torch's DDP where a replica has several workers. There a script
-makes its process group before its Manager, so one that has imported ftrun by then is explicit.
+Usually a script names ``ftrun.Manager`` at its top, before it reads its rank. Then all patches are
+removed. If the script has already read a variable or made its process group, the run begins again
+(core/forms.py). MANAGED: the script has made its Manager.
+
+If a replica has several workers, FSDP2's ``fully_shard`` counts as torch's DDP. Such a script makes
+its process group before its Manager, so it is explicit if it has imported ftrun by then.
 
 Not here: the forms' variables (variables.py), what is patched (__init__.py).
 """
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 _DISTRIBUTED = ("/torch/distributed/", "/ftrun/inject/zero_edit/world/")
 STEPS_ALONE = 2
-"""A script may take one step before it makes a Manager or a DDP: optimizers get their state so."""
+"""The optimizer step at which the form is checked. A script may take one step before it makes a
+Manager or a DDP, to initialize the state of its optimizer."""
 
 
 class Stage(Enum):
@@ -56,10 +58,10 @@ class Stage(Enum):
 
 
 class Attaching:
-    """Watches an open script.
+    """Watches an open script until its form is known.
 
     Args:
-        variables: the environment of both forms.
+        variables: the environment variables of both forms.
         undo: removes all patches.
     """
 
@@ -72,22 +74,22 @@ class Attaching:
     def install(self) -> None:
         names = vars(ftrun)
         for name in EXPLICIT_NAMES & names.keys():
-            del names[name]  # else the script's import would find it without asking
+            del names[name]  # so that an import calls ``__getattr__``, which reports it
         self._variables.on_name = lambda name: self._is_explicit(f"ftrun.{name}")
         context.before_claim(self._claimed)
         torchft_names.ON_USE.append(partial(self._is_explicit, "torchft"))
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def raised(self, error: Exception, is_early: bool) -> None:
-        """The script has failed. If ``is_early``, was it at something that is not offered?
+        """The script has failed: refuse it if ftrun may be the cause.
 
-        The world of an open script is not all that torch.distributed is. If the error comes from
-        there before the first step, the script runs as under torchrun, where the same error is the
-        script's own. Within a replica of several workers a collective fails too because one of them
-        has died.
+        ftrun offers only a part of torch.distributed. So an error from there before the first step
+        (``is_early``) makes the script run as one world; if it fails there too, the error is its
+        own. It is not refused if a mate is gone, because a collective also fails when a worker of
+        the replica has died.
 
         Raises:
-            Refused: it was, or ftrun itself has failed.
+            Refused: the error is one of these, or an error of ftrun's own code.
         """
         is_open = self.stage in (Stage.OPEN, Stage.TAKEN)
         if is_open:
@@ -107,30 +109,31 @@ class Attaching:
     # ------------------------------------------------------------ what the script does
 
     def makes_ddp(self) -> bool:
-        """The script makes torch's DistributedDataParallel: whether ftrun takes it."""
+        """The script makes a DistributedDataParallel; returns whether ftrun carries it."""
         match self.stage:
             case Stage.OPEN:
                 self.stage = Stage.TAKEN
                 self._variables.stop_watching()
-                self._hook.remove()  # it would be asked at each step
+                self._hook.remove()  # it would run at each step
             case Stage.EXPLICIT:
                 self._made_ddp_at = self._made_ddp_at or call_site()
         return self.stage is Stage.TAKEN
 
     def asks_for_world(self) -> None:
-        """The script reads its rank, or makes its process group: has it imported ftrun?"""
+        """The script reads its rank or makes its process group. It is explicit if it has imported
+        ftrun."""
         if self.stage is Stage.OPEN and has_imported_ftrun():
             self._is_explicit("ftrun")
 
     def _claimed(self) -> None:
-        """A Manager is being made."""
+        """A Manager is being made, by the script or by ftrun."""
         if not self._script.makes_manager:
             self._is_explicit("a Manager")
             self.stage = Stage.MANAGED
 
     @compiling.never
     def _stepped(self, *_: Any) -> None:
-        """An optimizer has stepped: is there neither a DDP that is taken nor a Manager?"""
+        """An optimizer has stepped. Refuse a script with neither a carried DDP nor a Manager."""
         self._steps += 1
         if self._steps != STEPS_ALONE or self.stage in (Stage.TAKEN, Stage.MANAGED):
             return
@@ -148,10 +151,10 @@ class Attaching:
             )
 
     def _is_explicit(self, what: str) -> None:
-        """The script uses ftrun itself.
+        """The script uses ftrun's classes (``what``): make it explicit.
 
         Raises:
-            Refused: it has seen the other form already.
+            Refused: too late, because it has used the open form.
         """
         if self.stage not in (Stage.OPEN, Stage.TAKEN):
             return

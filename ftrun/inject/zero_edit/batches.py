@@ -1,13 +1,15 @@
-"""A replacement trains on the batches of its predecessor, to the bit.
+"""Makes a replacement train on exactly the batches that its predecessor would have got.
 
-It comes to its place without reading what is before, because the order of samples follows from the
-sampler. That is not enough if a sample depends on those before it: the workers of a loader have
-random numbers of their own. So each leaves them in memory that it shares with the script, a
-generation has them, and those of a replacement go on from there. Where they are not known, all is
-read from the beginning of the epoch. A generation has a digest of its batch, too: if a replacement
-gets another one, as where a dataset keeps a generator of its own, it reads all, and if that is no
-help either, no death can be mended any more. Nor can one if the model gets other inputs, as from a
-source of batches that is no loader.
+A replacement reaches its place without reading the earlier batches, because the sampler alone
+determines the order of samples. That is not enough if a sample depends on earlier ones through the
+random numbers of a loader's workers. So each worker writes its random states to memory that it
+shares with the script, a generation includes them, and the replacement's workers continue from
+them. If they are not known, all batches from the start of the epoch are read.
+
+A generation also has digests of its batches. If the replacement gets another batch (for example,
+because a dataset keeps a generator of its own), it reads the epoch from its start. If the batch
+still differs, or if the model gets other inputs (from a source that is not a loader), no death can
+be mended any more.
 
 Not here: how an iterator is set to a place (loaders.py).
 """
@@ -32,18 +34,19 @@ from ftrun.inject.zero_edit.values.journal import packed, unpacked
 
 DEEP = 4
 INPUTS = "inputs"
-"""Among the digests: of what the model gets in the first pass."""
+"""The key of the digest of the model's inputs in the first pass."""
 ENTRY_BYTES, AHEAD = 16 << 10, 4
 _WORDS = struct.Struct("<QQ")
-"""Of an entry: its number, and the size of what follows."""
+"""The head of an entry: its number, and the size in bytes of its states."""
 
 
 class WorkersRandom:
-    """The random numbers of one iterator's workers, in memory that is shared with their forks.
+    """The random states of one iterator's workers, in memory shared with the forked workers.
 
-    Of each worker: what it is given, and then its last entries. An entry has the number of a batch
-    among the worker's own, from 1 on, and the generators: to begin with it, or when it was read;
-    none, if this worker has never drawn.
+    For each worker there is one entry that the script writes, and then a ring of the worker's last
+    entries. An entry has the number of a batch among the worker's own, from 1, and random states.
+    The script's entry has the states with which to begin that batch; the worker's, the states after
+    it was read, or none if the worker has never drawn a random number.
     """
 
     def __init__(self, workers: int, entries: int) -> None:
@@ -55,7 +58,7 @@ class WorkersRandom:
     # ------------------------------------------------------------ in a worker
 
     def reads(self, worker: int, read: Callable[[], Any]) -> tuple[Any, bool]:
-        """Its next batch, and whether it has ever drawn."""
+        """Read the worker's next batch; also whether the worker has ever drawn a random number."""
         self._count += 1
         given = self._entry(worker, 0, self._count)
         if given:
@@ -71,7 +74,7 @@ class WorkersRandom:
     # ------------------------------------------------------------ in the script
 
     def before(self, batch: int) -> list[bytes] | None:
-        """What each worker has when all before this batch are read; None: that is not known."""
+        """The states of each worker once all batches before ``batch`` are read; None: not known."""
         found = []
         for worker in range(self._workers):
             count = -(-(batch - worker) // self._workers) - self._passed
@@ -84,8 +87,10 @@ class WorkersRandom:
         return found
 
     def go_on(self, batch: int, passed: int, states: Sequence[bytes]) -> None:
-        """Let each worker begin with these at its first batch from this one on, where so many
-        batches were passed over, as many of each."""
+        """Let each worker begin with its ``states`` at its first batch from ``batch`` on.
+
+        ``passed``: how many batches were skipped, equally many of each worker.
+        """
         self._passed = passed // self._workers
         for worker, given in enumerate(states):
             begins = -(-(batch - worker) // self._workers) - self._passed + 1
@@ -108,11 +113,11 @@ class Batches:
     """The batches of this worker.
 
     Args:
-        wants: whether a generation is made in the step that begins.
-        lacks: what to do if it gets other batches than its predecessor.
+        wants: returns whether a generation is made in the step that begins.
+        lacks: called with a reason if this worker gets other batches than its predecessor.
 
     Attributes:
-        seen: by the iterator and its number, a digest of each batch of the step that begins.
+        seen: a digest of each batch of the step that begins, by iterator and number.
     """
 
     def __init__(self, wants: Callable[[], bool], lacks: Callable[[Sequence[str]], None]) -> None:
@@ -125,7 +130,7 @@ class Batches:
         self._inputs: Any = None
 
     def install(self, patches: Patches) -> None:
-        """Look at each batch from now on."""
+        """Patch torch's loaders, and look at each batch from now on."""
         from torch.utils.data._utils import fetch
 
         OPEN.keeps_seeds, OPEN.on_batch, OPEN.on_begin = True, self._drawn, self._begins
@@ -141,7 +146,7 @@ class Batches:
             return None
         context = loader.multiprocessing_context or multiprocessing
         if context.get_start_method() != "fork":
-            self._has_drawn[0] = 1  # for all that is known
+            self._has_drawn[0] = 1  # assumed, because it cannot be observed
             return None
         self._forked = WorkersRandom(workers, (loader.prefetch_factor or 2) + AHEAD)
         return self._forked
@@ -157,28 +162,28 @@ class Batches:
 
     @property
     def have_drawn(self) -> bool:
-        """Whether a worker of a loader has drawn a random number."""
+        """Whether a loader's worker has drawn a random number."""
         return bool(self._has_drawn[0])
 
     # ------------------------------------------------------------ for a generation
 
     def step_ended(self) -> None:
-        """The next batch is of another step, and has perhaps the number of one in another epoch."""
+        """Forget the step's digests: a batch of another epoch may have the same number."""
         self.seen, self._expected = {}, {}
 
     def passes(self, inputs: Any) -> None:
-        """A pass in training begins, and the model gets this."""
+        """A pass in training begins with these inputs."""
         self._inputs = inputs
         self.compare()
 
     def compare(self) -> None:
-        """A replacement's first pass gets what its predecessor's got."""
+        """Check that a replacement's first pass gets the same inputs as its predecessor's."""
         expected, self._expected = self._expected.get(INPUTS), {}
         if expected and expected != _digest(self._inputs):
             self._lacks([f"the same input of its model as before, at {call_site()}"])
 
     def digests(self) -> dict[str, str]:
-        """Of the step that begins with this pass, for a replacement."""
+        """The digests of the step that begins with this pass, for a replacement."""
         return {**self.seen, INPUTS: _digest(self._inputs)}
 
     # ------------------------------------------------------------ of a replacement
@@ -190,15 +195,18 @@ class Batches:
         *,
         have_drawn: bool,
     ) -> None:
-        """This worker goes on from a generation, with the generators of its draw (memory.py).
+        """This worker continues from a generation (memory.py).
 
-        ``have_drawn``: workers of its predecessor's loaders.
+        Args:
+            seen: the generation's digests.
+            random: the encoded random states at its draw; empty: not known.
+            have_drawn: workers of the predecessor's loaders have drawn random numbers.
         """
         self._expected, self._random = seen, random
         self._has_drawn[0] = OPEN.reads_all = have_drawn
 
     def _drawn(self, iterator: LoaderIterator, batch: Any) -> Any:
-        """An iterator gives this batch; returns the one that it gives in its place."""
+        """An iterator yields this batch; returns the batch that the script gets."""
         wants = self._wants()
         if not (wants or self._expected):
             return batch
@@ -224,7 +232,7 @@ class Batches:
 
 
 def _digest(batch: Any) -> str:
-    """Of the first bytes of each tensor."""
+    """A digest of the shapes and the first bytes of all tensors in a batch."""
     hashed = hashlib.blake2b(digest_size=8)
     _add(hashed, batch, DEEP)
     return hashed.hexdigest()

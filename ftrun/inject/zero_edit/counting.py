@@ -1,15 +1,15 @@
-"""The count loops of the script: where each one stands, and how it is set to another place.
+"""The positions of the script's ``for`` loops: reads them, and sets a loop to another position.
 
-A replica that joins its peers in their third epoch must not count from the first. Its ``for`` loops
-hold iterators that nobody else can reach. So each header of a loop in the script's modules hands
-what it goes over to ``follow`` (headers.py), which gives the loop an iterator that is known here:
+A replica that joins its peers in their third epoch must not count from the first. But Python gives
+no access to the iterator that a ``for`` loop holds. So the header of each loop in the script's
+modules passes its iterable to ``follow`` (headers.py), which returns an iterator registered here:
 
-- Over a ``range``, or a new ``itertools.count`` of whole numbers, one that can be set.
-- Over a sampler of torch's, the iterator of a loader (loaders.py): the script makes its batches.
-- Over anything else one that counts the items, and goes on after a later one: it reads those
-  between. Of a package's generator, as tqdm's, a range that it goes over is moved on instead.
+- For a ``range``, or a new ``itertools.count`` of whole numbers: an iterator that can be set.
+- For a torch sampler, whose indices the script collates itself: a loader's iterator (loaders.py).
+- For any other iterable: an iterator that counts items. It is set forward by reading the items in
+  between. If it is a package's generator over a range (tqdm), that range is advanced instead.
 
-All that the script has names of stays Python's own. Not here: which loops are set (moving.py).
+The script's own variables still hold Python's types. Not here: which loops are set (moving.py).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind i
 
 
 class _Told:
-    """A piece of ``Numbers`` that tells of each turn of its loop before it gives the next number.
-    That may set the loop, and so the piece."""
+    """A piece of ``Numbers`` that calls ``RANGES.before_turn`` before it yields each number. That
+    call may set the loop, and so replace ``piece``."""
 
     __slots__ = ("began", "piece", "spot")
 
@@ -64,11 +64,10 @@ class _Told:
 
 
 class Numbers(itertools.chain[int]):
-    """The iterator of one loop over a ``range``, which can be set to another place in either
-    direction.
+    """The iterator of one loop over a ``range``, which can be set forward and back.
 
-    Its pieces are iterators of Python's own, so that a loop has their speed. One of those can be
-    moved, but from Python 3.12 on not back: so it is brought to its end, and another one follows.
+    It chains Python's own range iterators (the pieces), for their speed. Since Python 3.12 a range
+    iterator cannot be set back. So the current piece is exhausted, and a new piece follows it.
     """
 
     __slots__ = ("__weakref__", "_pieces", "over")
@@ -85,7 +84,7 @@ class Numbers(itertools.chain[int]):
         return found
 
     def taken(self) -> int | None:
-        """The number that was taken last; None: none yet. (It is asked for in each step.)"""
+        """The number that was taken last; None: none yet. (Called in each step.)"""
         left: int = self._pieces[-1].__length_hint__()
         turns = len(self.over) - left
         return self.over[turns - 1] if turns else None
@@ -101,11 +100,16 @@ class Numbers(itertools.chain[int]):
         return number in self.over and self.come_to(self.over.index(number) + 1)
 
     def like(self, theirs: range, number: int) -> int | None:
-        """What to go on after, as the peers after ``number`` of ``theirs``; None: nobody can tell.
+        """Translate a peer's position to this loop's: it stands after ``number`` of ``theirs``.
 
-        A loop around steps takes as many turns on all ranks. If its end alone is another one, it
-        was made from values that have not healed: it goes over theirs from now on. If its begin is,
-        ranks share the numbers in turn, or it may be either, unless theirs are its predecessor's.
+        A loop around steps takes equally many turns on all ranks. If only the end differs, this
+        range was made from values that have not healed, and ``theirs`` replaces it. If the start
+        differs by less than the step, the ranks share out the numbers: the index is translated, if
+        the lengths are equal. Otherwise ``theirs`` replaces a range with the same end. A range of
+        the predecessor's always replaces it.
+
+        Returns:
+            The number after which this loop continues; None: it cannot be known.
         """
         own = self.over
         is_as_long = len(own) == len(theirs)
@@ -120,11 +124,11 @@ class Numbers(itertools.chain[int]):
             return number
         if own.stop != theirs.stop:
             return None
-        self.over = theirs  # its own begin is that of a checkpoint, perhaps beyond their place
+        self.over = theirs  # its own begin is from a checkpoint, perhaps beyond the peers' place
         return number
 
     def come_to(self, turns: int) -> bool:
-        """Go on as if so many numbers were taken; False: the range lacks them."""
+        """Continue as if ``turns`` numbers were taken; False: the range has fewer."""
         rest, last = iter(self.over[turns:]), self._pieces[-1]
         if isinstance(last, _Told):
             last.piece = rest
@@ -134,14 +138,14 @@ class Numbers(itertools.chain[int]):
         return turns <= len(self.over)
 
     def tell(self, spot: Spot) -> None:
-        """Tell of each further turn before it begins."""
+        """Call ``RANGES.before_turn(spot)`` before each further turn."""
         if not isinstance(self._pieces[-1], _Told):
             rest = iter(self.over[self.turns() :])
             self.end()
             self._pieces.append(_Told(rest, spot))
 
     def end(self) -> None:
-        """Take no further number."""
+        """Yield no further number."""
         self._pieces[-1].__setstate__(COUNT_END)
 
     def __length_hint__(self) -> int:
@@ -150,7 +154,7 @@ class Numbers(itertools.chain[int]):
 
 
 class Within:
-    """A ``range`` iterator of Python's own in a generator that waits: it can be moved on."""
+    """Python's ``range`` iterator inside a suspended generator: it can be set forward."""
 
     def __init__(self, iterator: Any) -> None:
         _, (self._numbers,), index = iterator.__reduce__()
@@ -163,7 +167,7 @@ class Within:
         return int(first + (self._index - 1) * step)
 
     def go_on_after(self, number: int) -> bool:
-        """Take the number that follows ``number`` next; False: that is not ahead."""
+        """Take the number that follows ``number`` next; False: it is not ahead."""
         by, rest = divmod(number - self.taken(), self._numbers.step)
         if rest or not 0 <= self._index + by <= len(self._numbers):
             return False
@@ -171,7 +175,7 @@ class Within:
         return True
 
     def end(self) -> None:
-        """Take no further number."""
+        """Yield no further number."""
         self._iterator.__setstate__(len(self._numbers))
 
     def __length_hint__(self) -> int:
@@ -179,8 +183,8 @@ class Within:
 
 
 def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
-    """The ``range`` iterators that a generator holds, also in those that it goes through. One that
-    runs may not show all, so it counts as one that has none."""
+    """The ``range`` iterators that a generator holds, also in the generators that it draws from. A
+    running generator may not show all of its references, so it counts as holding none."""
     found: list[Any] = []
     if getattr(generator, "gi_running", False):
         return found
@@ -193,7 +197,8 @@ def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
 
 
 def _span(source: Any, turns: int) -> range | None:
-    """The range that a generator goes over, of which it has given so many numbers."""
+    """The range that a generator goes over, if it holds exactly one; it has yielded ``turns`` of
+    the numbers."""
     found = _within(source, 0) if type(source) is GeneratorType else ()
     if len(found) != 1:
         return None
@@ -201,8 +206,8 @@ def _span(source: Any, turns: int) -> range | None:
     return range(left.start + ((index or 0) - turns) * left.step, left.stop, left.step)
 
 
-class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
-    """The iterator of one loop over anything: it counts what it gives. It holds no item."""
+class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
+    """The iterator of one loop over anything: counts the items that it yields, and keeps none."""
 
     __slots__ = ("__weakref__", "_instead", "_numbers", "_source")
     _numbers: Numbers
@@ -211,7 +216,7 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
 
     @staticmethod
     def over(source: Iterator[Any]) -> Items:
-        """An iterator that gives what ``source`` gives, beginning with number 0."""
+        """Count the items of ``source`` from 0."""
         numbers, instead = Numbers.begin(range(COUNT_END)), list[range]()
 
         def give(_: int, item: Any) -> Any:
@@ -231,20 +236,20 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
 
     @property
     def may_count(self) -> bool:
-        """Whether it may have ``numbers``."""
+        """Whether ``numbers`` may find a range in it."""
         return type(self._source) is GeneratorType
 
     def span(self) -> range | None:
-        """The range whose numbers it gives, as a progress bar does; None: it gives others."""
+        """The range whose numbers it yields (a progress bar does); None: it yields other items."""
         return self._instead[0] if self._instead else _span(self._source, self.turns())
 
     def goes_over(self, theirs: range) -> None:
-        """Give the numbers of ``theirs`` in place of those of another range, which is as long."""
+        """Yield the numbers of ``theirs`` in place of its own range's, which has equal length."""
         if self.span() != theirs:
             self._instead[:] = [theirs]
 
     def go_on_after(self, number: int, theirs: range) -> bool:
-        """Take the number of ``theirs`` next that follows ``number``; False: it cannot."""
+        """Yield the number that follows ``number`` in ``theirs`` next; False: it cannot."""
         own, within = _span(self._source, self.turns()), self.numbers()
         if own is None or within is None or len(own) != len(theirs) or number not in theirs:
             return False
@@ -256,45 +261,46 @@ class Items(map):  # type: ignore[type-arg]  # of Python's own, for its speed
         return self._numbers.turns()
 
     def come_to(self, turns: int) -> bool:
-        """Read up to the item after so many; False: it is behind, or there are too few."""
+        """Read items until ``turns`` were yielded; False: more were already, or there are fewer."""
         left = turns - self.turns()
         read = sum(1 for _ in itertools.islice(self._source, max(0, left)))
         return read == left and self._numbers.come_to(turns)
 
     def tell(self, spot: Spot) -> None:
-        """Tell of each further turn before it begins."""
+        """Call ``RANGES.before_turn(spot)`` before each further turn."""
         self._numbers.tell(spot)
 
     def __length_hint__(self) -> int:
-        """How many items are left, at least: 1 if that is not known."""
+        """How many items are left; 1 if that is not known."""
         is_known = type(self._source) in _OF_KNOWN
         return operator.length_hint(self._source, 1) if is_known else 1
 
     def numbers(self) -> Within | None:
-        """The one ``range`` that a package's generator goes over; None: it is none, or has not."""
+        """The ``range`` iterator inside a generator; None: it is no generator, or does not hold
+        exactly one."""
         found = _within(self._source) if self.may_count else ()
         return Within(found[0]) if len(found) == 1 else None
 
 
 _Begun = list[Any]
-"""Of one loop: a weak reference to its iterator, its code, and its place if that was asked for."""
+"""One loop: a weak reference to its iterator, its code, and its Spot once that was looked up."""
 
 
 class Ranges:
-    """The newest iterator of each count loop of the script, by its place.
+    """The newest iterator of each ``for`` loop of the script, by code and line.
 
-    It is held by the loop alone: one that has ended, or was left, is gone. So is
+    Only the loop itself holds its iterator. So the entry goes when the loop ends or is left, as in
     ``any(f(x) for x in range(3))`` at the first true value.
 
     Attributes:
         is_on: the loops of the script are followed.
-        tells_all: each turn of the loops that begin is told of, as those of the loops in ``told``,
-            by ``before_turn`` (loop.py); ``turns_ended``: and of the end of one over a ``range``,
-            with the ``steps`` of this process when that began.
-        are_predecessors: what a newcomer is set to is of its own predecessor.
-        is_compiling: torch compiles the function that runs, once it is there.
-        samplers: torch's classes whose iterators give batches of indices; ``iterate``: makes them
-            as a loader's (loaders.py).
+        before_turn: called before each turn of the loops in ``told`` (loop.py).
+        tells_all: ``before_turn`` is called for all loops that begin from now on.
+        turns_ended: called when such a loop over a ``range`` ends, with the value of ``steps()``
+            when its reporting began.
+        are_predecessors: a newcomer is set to its own predecessor's place.
+        is_compiling: whether torch is compiling the running function (``install``).
+        samplers: torch's sampler classes; ``iterate`` makes their iterators (loaders.py).
     """
 
     def __init__(self) -> None:
@@ -306,17 +312,17 @@ class Ranges:
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter
         self.told: set[Spot] = set()
-        self._sites: set[tuple[int, int]] = set()  # of ``told``
+        self._sites: set[tuple[int, int]] = set()  # the keys of ``told``
         self._loops: dict[tuple[int, int], _Begun] = {}
-        self._lives: object = None  # another one whenever a loop begins or ends
+        self._lives: object = None  # a new object whenever a loop begins or ends
         self._counting: tuple[object, Collection[str], list[tuple[Spot, weakref.ref[Any]]]]
-        self._counting = self, (), []  # of ``current``: as it was, for these functions
+        self._counting = self, (), []  # cache of ``current``: ``_lives``, functions, loops
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
-        """A loop begins at a line of ``code``. A loop over little may begin very often."""
+        """A loop begins at a line of ``code``. (Called often for short inner loops.)"""
         key = id(code), line
         if len(self._loops) >= SITES_MAX and key not in self._loops:
-            self._live()  # forgets those that have ended
+            self._live()  # drops the loops that have ended
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
             self._loops[key] = [weakref.ref(iterator, self._has_ended), code, None]
             self._lives = object()
@@ -327,7 +333,7 @@ class Ranges:
         self._lives = object()
 
     def tell(self, code: CodeType, line: int) -> bool:
-        """Tell from now on of each turn of the loop at a line of ``code``; False: it is told of."""
+        """Call ``before_turn`` at each turn of this loop from now on; False: it already is."""
         key = id(code), line
         if key in self._sites:
             return False
@@ -340,7 +346,7 @@ class Ranges:
         return True
 
     def _live(self, functions: Collection[str] | None = None) -> list[tuple[Spot, Numbers | Items]]:
-        """Those in one of these functions, or all."""
+        """The running loops in one of these functions; None: in any."""
         found: list[tuple[Spot, Numbers | Items]] = []
         for key, begun in list(self._loops.items()):
             iterator, spot = begun[0](), begun[2]
@@ -355,13 +361,15 @@ class Ranges:
         return found
 
     def _all(self) -> dict[Spot, Numbers | Within]:
-        """Those over numbers."""
+        """The running loops over numbers."""
         within = {spot: loop.numbers() for spot, loop in self._live()}
         return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
-        """The number that each loop in one of these functions has taken last. (It is asked for in
-        each step, so the loops are found again only when one has begun or ended.)"""
+        """The number that each loop in one of these functions has taken last.
+
+        Called in each step, so the loops are cached until one begins or ends.
+        """
         lives, of, loops = self._counting
         if lives is not self._lives or of is not functions:
             lives = self._lives
@@ -378,24 +386,24 @@ class Ranges:
         return tuple(found)
 
     def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
-        """The ranges of each loop over a ``range`` in one of these functions."""
+        """The range of each loop over a ``range`` in one of these functions."""
         live, of_all = self._live(functions), self.are_predecessors
         known = [(x, y.over if isinstance(y, Numbers) else of_all and y.span()) for x, y in live]
         return tuple((spot, over) for spot, over in known if isinstance(over, range))
 
     def items(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
-        """How many turns have begun of each loop in one of these functions that is over anything
-        but numbers."""
+        """The number of turns begun, for each loop in one of these functions that is not over
+        numbers."""
         live = self._live(functions)
         return tuple((x, y.turns()) for x, y in live if isinstance(y, Items) and not y.numbers())
 
     def turns(self, spot: Spot) -> int:
-        """How many turns of the loop at a place have begun, whatever it is over."""
+        """How many turns of the loop at ``spot`` have begun; 0: no such loop runs."""
         loop = dict(self._live()).get(spot)
         return 0 if loop is None else loop.turns()
 
     def come_to(self, spot: Spot, turns: int, theirs: range | None = None) -> bool:
-        """Let a loop go on as if so many turns had begun; False: there is none, or it cannot.
+        """Set a loop as if ``turns`` turns had begun; False: no such loop, or it cannot be set.
 
         ``theirs``: as in ``set``.
         """
@@ -409,23 +417,23 @@ class Ranges:
         return loop is not None and loop.come_to(turns)
 
     def one_ends(self) -> bool:
-        """Whether a loop has begun its last turn."""
+        """Whether any loop has begun its last turn."""
         return any(not loop.__length_hint__() for _, loop in self._live())
 
     def knows(self, spot: Spot) -> bool:
-        """Whether a loop at this place is one over numbers."""
+        """Whether a loop over numbers runs at this place."""
         return spot in self._all()
 
     def end(self, is_left: Callable[[Spot], bool]) -> None:
-        """Let the loops at some places take no further number."""
+        """End the loops over numbers at the places for which ``is_left`` is true."""
         for spot, loop in self._all().items():
             if is_left(spot):
                 loop.end()
 
     def set(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
-        """Let a loop go on after ``number``; False: there is no such loop, or it lacks it.
+        """Set a loop to continue after ``number``; False: no such loop, or it lacks ``number``.
 
-        ``theirs``: what the loop goes over at the peers, if that is known (``Numbers.like``).
+        ``theirs``: the peers' range of this loop, if that is known (``Numbers.like``).
         """
         loop = self._all().get(spot)
         if isinstance(loop, Numbers) and theirs is not None and loop.over != theirs:
@@ -441,13 +449,13 @@ RANGES = Ranges()
 
 
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
-"""References to an argument that only its caller has."""
+"""The reference count of an argument to which only the call refers."""
 
 
 def follow(iterable: Any) -> Any:
-    """In a header of the script's: what its loop is to go over in place of ``iterable``.
+    """Called in the header of a loop: what the loop iterates over in place of ``iterable``.
 
-    In what torch.compile compiles, and for a script that is not followed, that is ``iterable``.
+    It is ``iterable`` itself while torch compiles the function, or if loops are not followed.
     """
     if RANGES.is_compiling() or not RANGES.is_on:
         return iterable
@@ -462,14 +470,14 @@ def follow(iterable: Any) -> Any:
     elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
         followed = Items.over(iter(iterable))
     else:
-        return iterable  # Python finds out
+        return iterable  # Python raises its own TypeError
     frame = sys._getframe(1)
     RANGES.note(frame.f_code, frame.f_lineno, followed)
     return followed
 
 
 def _counts(counting: Any) -> range | None:
-    """The numbers of an ``itertools.count``, if these are whole ones."""
+    """The numbers of an ``itertools.count``; None: they are not whole, too large, or descend."""
     found = _COUNT.fullmatch(repr(counting))
     first, step = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
     is_known = abs(first) <= COUNT_STEP_MAX and 0 < step < COUNT_STEP_MAX
@@ -477,7 +485,7 @@ def _counts(counting: Any) -> range | None:
 
 
 def install() -> None:
-    """Torch is there from now on, and may compile a function of the script's."""
+    """Called once torch is imported: from then on it may compile a function of the script."""
     from torch.compiler import is_compiling
 
     RANGES.is_compiling = is_compiling

@@ -1,12 +1,12 @@
 """``--data exactly-once``, ``--global-batch G``: ftrun chooses the samples of the training loader.
 
-The first loader that shuffles and is iterated after the model was wrapped gives the training
-batches: its sampler (torch's DistributedSampler, or the loader's own for ``shuffle=True``) is
-replaced by an ElasticSampler. All other loaders are as written. A step begins when its batch is
-drawn. With a global batch it is one batch of all samples that a replica has in the step: more of
-them when replicas are missing.
+The training loader is the first shuffling loader that is iterated after the model was wrapped. Its
+sampler (torch's DistributedSampler, or the loader's own for ``shuffle=True``) is replaced by an
+ElasticSampler. All other loaders are unchanged. A step begins when its batch is drawn. With a
+global batch, one batch has all samples of a replica in the step, so it is larger while replicas are
+missing.
 
-Not here: which replica gets which samples (core/data/plan.py), loaders as written (loaders.py).
+Not here: which replica gets which samples (core/data/plan.py), other loaders (loaders.py).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CARRIED = (
     "worker_init_fn",
     "prefetch_factor",
 )
-"""The arguments of the script's loader that its replacement has too."""
+"""The arguments that the replacement takes from the script's loader."""
 REMEDY = "Leave that option out, or use ftrun.ElasticSampler with a Manager (docs/DATA.md)"
 
 
 class ExactlyOnce:
-    """Finds the training loader and replaces what it reads."""
+    """Finds the training loader, and replaces its samples."""
 
     def __init__(self, script: Script) -> None:
         mode, self._together = script.here.data, script.here.global_batch
@@ -53,7 +53,7 @@ class ExactlyOnce:
         self.sampler: ElasticSampler | None = None
 
     def claim(self, loader: Any) -> LoaderIterator | None:
-        """The iterator of the training loader; None: it is another one.
+        """An iterator for ``loader`` if it is the training loader; else None.
 
         Raises:
             UserError: its batches cannot be replaced.
@@ -69,23 +69,23 @@ class ExactlyOnce:
 
     @property
     def replays(self) -> int | None:
-        """How many batches a replica that has come to its peers' end goes through again; None: it
-        has not come there."""
+        """How many batches a replica still repeats whose peers have reached the script's end; None:
+        it is no such replica."""
         ending = self._script.ending
         return ending.replays if ending.has_followed else None
 
     def words(self) -> str:
-        """The loader whose samples ftrun chooses, for people; "" before there is one."""
+        """Describes the training loader, for messages; "" before there is one."""
         if self.loader is None:
             return ""
         many = f", {self._together} in each step of all replicas" if self._together else ""
         return f"the loader that shuffles: each sample once{many}"
 
     def expect(self) -> None:
-        """A step begins at a forward pass: its batch came from no loader of ours.
+        """A step begins at a forward pass, so its batch did not come from the training loader.
 
         Raises:
-            UserError: always, if each sample is to be trained once.
+            UserError: ftrun chooses the samples (``is_on``).
         """
         if self.is_on:
             raise UserError(
@@ -125,7 +125,7 @@ def _shuffles(loader: Any) -> bool:
 
 
 class ExactIterator(LoaderIterator):
-    """Gives the training batches of one epoch."""
+    """Yields the training batches of one epoch."""
 
     begins_steps = True
 
@@ -138,7 +138,7 @@ class ExactIterator(LoaderIterator):
 
     @property
     def is_done(self) -> bool:
-        """A step has one batch of it, so it is done when it has ended."""
+        """Done as soon as it has ended, because each step has exactly one batch."""
         return self.cursor.has_ended
 
     @property
@@ -160,14 +160,14 @@ class ExactIterator(LoaderIterator):
         return self.loader.collate_fn([dataset[index] for index in range(count)])
 
     def _seek(self, epoch: int | None, batch: int, order: Order | None) -> None:  # noqa: ARG002
-        """Take the epoch; the samples follow from what has healed, and not from ``batch``."""
+        """Set the epoch. ``batch`` is ignored: the healed sampler state determines the samples."""
         if epoch is not None:
             self._set_epoch(epoch)
         self.epoch = epoch
         self._drawing = Drawing(self._sampler_of)
 
     def refuse_several(self) -> None:
-        """A second batch is drawn in one step.
+        """Refuse a second batch in one step.
 
         Raises:
             UserError: always.

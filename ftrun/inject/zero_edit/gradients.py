@@ -1,10 +1,10 @@
-"""Which gradients a script keeps from one step to the next: a replacement needs them too.
+"""Gradients that a script keeps from one step to the next: a replacement needs them too.
 
-Most scripts drop them in each step, so that a generation needs none. Some do not: they sum over
-steps, or train one of several models while the others keep theirs, which
-``find_unused_parameters`` sends along. Each optimizer is looked at by itself.
+Most scripts drop all gradients in each step, so a generation needs none. Some scripts keep them:
+they accumulate over steps, or train one of several models while the others keep their gradients,
+which ``find_unused_parameters`` then also reduces. Each optimizer is checked by itself.
 
-Not here: what a generation has (memory.py, predecessor.py).
+Not here: the contents of a generation (memory.py, predecessor.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ WORDS = "the gradients that it keeps from step to step"
 
 
 class Gradients:
-    """Of the parameters that these optimizers step.
+    """The gradients of all parameters that the optimizers step.
 
     Args:
-        optimizers: gives them.
-        lacks: called with what the newest generation lacks, before the script trains with it.
+        optimizers: returns the optimizers.
+        lacks: called before an optimizer steps with gradients that the newest generation lacks.
 
     Attributes:
-        are_kept: some optimizer has not dropped its gradients in the last step.
+        are_kept: some optimizer's gradients were not dropped in the last step.
     """
 
     def __init__(
@@ -38,31 +38,31 @@ class Gradients:
     ) -> None:
         self._optimizers, self._lacks = optimizers, lacks
         self.are_kept = False
-        self._dropped: set[int] = set()  # the ids of optimizers, since the step has begun
-        self._lacking: set[int] = set()  # of those whose gradients the newest generation lacks
+        self._dropped: set[int] = set()  # ids of optimizers whose gradients this step dropped
+        self._lacking: set[int] = set()  # ids of those whose gradients the generation lacks
 
     def install(self, patches: Patches) -> None:
-        """Look at what drops gradients, and at what takes them."""
+        """Observe ``zero_grad`` and the optimizers' steps."""
         for owner in (torch.nn.Module, torch.optim.Optimizer):
             patches.around(owner, "zero_grad", self._zero)
         register_optimizer_step_pre_hook(compiling.never(self._steps))
 
     def all(self) -> list[Any]:
-        """The parameters."""
+        """All parameters that the optimizers step."""
         return [parameter for one in self._optimizers() for parameter in _parameters(one)]
 
     def step_begins(self) -> None:
-        """A step begins, perhaps with a generation."""
+        """A step begins: update ``are_kept``. A generation may be made now."""
         own = self._optimizers()
         self.are_kept = any(id(x) not in self._dropped and _has_any(x) for x in own)
         self._dropped.clear()
 
     def are_left_out(self) -> None:
-        """A generation is made without them."""
+        """A generation is made without the gradients."""
         self._lacking = {id(x) for x in self._optimizers() if _has_any(x, is_set=True)}
 
     def are_given(self) -> None:
-        """A generation is made with them."""
+        """A generation is made with the gradients."""
         self._lacking.clear()
 
     def _zero(self, plain: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -86,6 +86,6 @@ def _parameters(optimizer: Any) -> Iterator[Any]:
 
 
 def _has_any(optimizer: Any, *, is_set: bool = False) -> bool:
-    """Whether there are gradients. ``is_set``: others than 0."""
+    """Whether any gradient exists. ``is_set``: and is not all 0."""
     given = (x.grad for x in _parameters(optimizer) if x.grad is not None)
     return any(not is_set or bool(local_of(x).any()) for x in given)

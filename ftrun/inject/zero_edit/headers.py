@@ -1,15 +1,15 @@
-"""The headers of the script's ``for`` loops: what a loop goes over is handed to ``follow`` first.
+"""Rewrites the headers of the script's ``for`` loops, so that ``follow`` gets each iterable first.
 
-The script's files are compiled with ``for x in follow(range(9)):`` where they have ``for x in
-range(9):``, also in comprehensions. Lines and columns are the file's, and so are tracebacks,
-coverage and what debuggers show. No name of Python's stands for anything else, and nothing of this
-is written to ``__pycache__``.
+``for x in range(9):`` in a file of the script is compiled as ``for x in follow(range(9)):``, also
+in comprehensions. Lines and columns stay those of the file, so tracebacks, coverage and debuggers
+show the original source. No builtin is replaced, and nothing is written to ``__pycache__``.
 
-Left alone: loops that call nothing, what the script itself compiles (``exec``, a notebook), what a
-tool compiles for it (``-m pdb``: the main file), and functions that a decorator compiles from their
-bytecode. A new worker finds what another one has compiled in the job's own directory.
+Not rewritten: loops that call nothing, code that the script compiles itself (``exec``, a notebook),
+code that a tool compiles for it (``-m pdb``: the main file), and functions that a decorator
+compiles from their bytecode. Compiled files are cached in the job's own directory for later
+workers.
 
-Not here: what ``follow`` does (counting.py), where a frame stands in its loops (around.py).
+Not here: ``follow`` itself (counting.py), which loops a frame is in (around.py).
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from ftrun.inject.zero_edit.counting import RANGES, follow
 from ftrun.inject.zero_edit.frames import is_loop_package, is_script
 
 NAME = "__ftrun_follow__"
-"""Of ``follow`` in the script's modules."""
+"""The name of ``follow`` in the script's modules."""
 PACKAGE_FILES = ("/transformers/trainer", "/loops/", "/accelerate/data_loader")
-"""Those of a loop's package that have a loop around training steps: others are many."""
+"""The files that have a loop around training steps, in packages that run the loop for a script.
+Only these are rewritten: such packages have many others."""
 COMPREHENSIONS: dict[Any, str] = {
     ast.ListComp: "<listcomp>",
     ast.SetComp: "<setcomp>",
     ast.DictComp: "<dictcomp>",
     ast.GeneratorExp: "<genexpr>",
 }
-"""Each has a frame of its own before Python 3.12, a generator also later."""
+"""Before Python 3.12 each of these runs in a separate frame; a generator expression still does."""
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.GeneratorExp)
 _DISPLAYS = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.SetComp)
@@ -48,12 +49,17 @@ _DISPLAYS = (ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp,
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """A loop or a part of a comprehension, from line ``first`` to ``last``.
+    """A loop, or one ``for`` of a comprehension.
 
-    ``header``: the line of what it goes ``over``; 0: it is a ``while``. ``begins``: a frame in it
-    stands from this line on. ``code``: the first line of its code. ``has_step``: it may have a step
-    in it, and is followed. ``function``: the name of its code, if that is the comprehension's own;
-    else "". ``collects``: makes a list, a set or a dict, which nobody can reach before it is whole.
+    Attributes:
+        first, last: its lines.
+        header: the line of the iterable ``over``. 0: it is a ``while``, and both ``target`` and
+            ``over`` are its condition.
+        begins: a frame whose line is this one or a later one, up to ``last``, is in the loop.
+        code: the first line of the code object that contains it.
+        has_step: it may contain a training step, so it is followed.
+        function: the name of the comprehension's own code object; "" if it has none.
+        collects: it builds a list, a set or a dict, which no variable names until it is complete.
     """
 
     node: Any
@@ -70,9 +76,9 @@ class Iteration:
 
 
 def install(*, is_on: bool, directory: Path | None = None) -> None:
-    """Follow the loops of the script's files that are compiled from now on, or none any more.
+    """Turn the rewriting on or off, for the script's files that are compiled from now on.
 
-    ``directory``: only this user can write to it; compiled files are kept there for later workers.
+    ``directory``: keeps compiled files for later workers; only this user may write to it.
     """
     RANGES.is_on = is_on
     _Cache.directory = directory
@@ -90,8 +96,11 @@ def install(*, is_on: bool, directory: Path | None = None) -> None:
 
 
 def compiled(source: bytes, path: str) -> CodeType | None:
-    """The code of a file of the script's; None: it has no loop to follow, or an error, of which
-    Python tells if it compiles the file itself."""
+    """The rewritten code of a file of the script.
+
+    None: it has no loop to follow, or does not compile. Python then compiles the file itself, and
+    raises the error.
+    """
     if not RANGES.is_on or b"for" not in source:
         return None
     kept = _Cache.file(source, path)
@@ -136,15 +145,17 @@ def _is_followed(path: str) -> bool:
 
 
 def iterations(tree: ast.AST) -> list[Iteration]:
-    """The loops in a file, each one before those in it."""
+    """The loops in a file, each before the loops inside it."""
     found: list[Iteration] = []
     _find(tree, 1, found)
     return found
 
 
 def _find(node: ast.AST, code: int, found: list[Iteration]) -> bool:
-    """Collect the loops in a node; whether it calls or yields. ``code``: the first line of the code
-    object that has it: a function's, or the module's."""
+    """Collect the loops in a node; returns whether the node calls or yields.
+
+    ``code``: the first line of the code object that contains the node.
+    """
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     if isinstance(node, _Function):
         code = min([node.lineno, *(x.lineno for x in decorators)])
@@ -172,14 +183,14 @@ def _find(node: ast.AST, code: int, found: list[Iteration]) -> bool:
             for x in node.generators
             for has_step in [calls and not (x.is_async or isinstance(x.iter, _DISPLAYS))]
         ]
-    if any("jit" in ast.unparse(x) for x in decorators):  # it is compiled from its bytecode
+    if any("jit" in ast.unparse(x) for x in decorators):  # a compiler reads its bytecode
         found[at:] = [replace(loop, has_step=False) for loop in found[at:]]
         return True
     return calls
 
 
 def _import_follow(tree: ast.Module) -> None:
-    """Before the first statement that may run one: ``__future__`` and a docstring stay first."""
+    """Import ``follow`` at the top of the module, after ``__future__`` imports and a docstring."""
     at = 0
     while at + 1 < len(tree.body) and _is_first(tree.body[at], at):
         at += 1

@@ -1,10 +1,10 @@
-"""Replicas on GPUs: a lost worker of a replica of several is replaced inside its group.
+"""in_place.py for GPUs: replaces a lost worker inside its replica of several workers.
 
-What in_place.py does, with calls of the replica's groups as world/on_device.py has them. The
-reductions with other replicas end on the host (process_groups/nccl.py), so their results are copied
-to the log from there, before the script can see them.
+Calls within the replica are made as in world/on_device.py. Reductions with other replicas end on
+the host (process_groups/nccl.py), and their results are copied from there to the log before the
+script can see them.
 
-Not here: what is kept (in_place.py).
+Not here: the contents of the log (in_place.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ftrun.inject.zero_edit.world.on_device import DeviceWorld
 
 
 class _DeviceWorld(DeviceWorld, _World):
-    """The groups within its replica."""
+    """The process groups within the replica."""
 
 
 class _DeviceResults(Results):
-    """The log is in host memory."""
+    """Copies tensors to the host before they are logged."""
 
     def _log(self, *given: Any) -> bool:
         name, call, kind, tensors, mark = given
@@ -33,17 +33,17 @@ class _DeviceResults(Results):
 
 
 class DeviceInPlace(InPlace):
-    """Keeps one worker."""
+    """The keeper of one worker, on a GPU."""
 
     world_kind, results_kind, backend = _DeviceWorld, _DeviceResults, "cpu:gloo,cuda:nccl"
 
     def logs(self, call: Call, *, is_half: bool = False) -> None:
         if call.future is not None and any(x.is_cuda for x in call.outputs):
-            self.cannot(call)  # torch's group completes it before the tensors are there
+            self.cannot(call)  # torch completes the future before the tensors are ready
             return
         super().logs(call, is_half=is_half)
 
 
 def on_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies in host memory of what is not there."""
+    """The tensors, each copied to host memory unless it is there already."""
     return [x.cpu() for x in tensors]

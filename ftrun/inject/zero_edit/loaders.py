@@ -1,6 +1,6 @@
-"""DataLoader iterators that know their cursor, and can be set to another one without loading.
+"""DataLoader iterators that know their position, and can be set to another without loading data.
 
-Not here: which iterator gives training batches, and where it is to be set (loop.py).
+Not here: which iterator yields training batches, and to which position it is set (loop.py).
 """
 
 from __future__ import annotations
@@ -47,25 +47,31 @@ ENDED_MAX = 16
 HELD_MAX = 16
 ITERATORS_DEEP = SAMPLERS_DEEP = 4
 SAMPLES_MAX = 1_000_000
-"""Of a sampler, whose indices are drawn to its end in half a second."""
+"""The longest sampler whose indices are all drawn at once, which takes half a second."""
 _COUNTS = (enumerate, *[x for x in (itertools.islice,) if hasattr(x, "__setstate__")])
-"""Python 3.14 has no access to the other one's number."""
+"""Counting iterators that can be set. Python 3.14 gives no access to the count of an ``islice``."""
 
 Positions = Sequence[tuple["weakref.ref[LoaderIterator]", int]]
-"""Iterators, and how many batches each had given."""
+"""Iterators, and how many batches each had yielded."""
 
 
 class OpenIterators:
-    """The iterators that are open, in the order in which the script began them.
+    """The open iterators, in the order in which the script began them.
 
-    ``before_draw``, ``ended``: called when one is asked for a batch, and has none (loop.py).
-    ``thread``: that trains; ``last``: the iterator that gave the last batch.
-    ``on_batch``: gets each batch, and returns what is given in its place; ``keeps_seeds``: all that
-    batches follow from is to be known; ``on_begin``: gives the memory that an iterator shares with
-    its workers; ``reads_all``: these draw, so a batch is passed over by reading it, unless it is
-    known what those of a predecessor's had (batches.py). ``own``: gives the script's generators of
-    random numbers, by name. ``dim``: the loaders whose batches are drawn with gradients off, and
-    trained on; ``has_dim``: one was drawn from so since the last pass. ``count``: of all so far.
+    Attributes:
+        before_draw, ended: called before an iterator draws, and when it has no more batches
+            (loop.py).
+        on_batch: gets each batch; returns the batch that the script gets.
+        on_begin: returns the memory that an iterator shares with its workers (batches.py).
+        keeps_seeds: keep all random states that batches depend on.
+        reads_all: the loaders' workers draw random numbers. So a batch is skipped by reading it,
+            unless the states of the predecessor's workers are known (batches.py).
+        own: returns the script's random generators, by name.
+        dim: the loaders whose batches are drawn with gradients off, and trained on.
+        has_dim: a batch was drawn with gradients off since the last pass.
+        count: the number of iterators begun so far.
+        last: the iterator that yielded the last batch.
+        thread: the thread that trains.
     """
 
     def __init__(self) -> None:
@@ -84,14 +90,14 @@ class OpenIterators:
         self.thread = threading.get_ident()
 
     def evaluated(self) -> None:
-        """A model is evaluated: the batch that was drawn last was not for training. Others may hold
-        one that was: a loop that draws ahead, and evaluates in between."""
+        """A model is evaluated, so the last drawn batch was not for training. Other iterators may
+        hold one that is: of a loop that draws ahead, and evaluates in between."""
         last = None if self.last is None else self.last()
         if last is not None and not last.is_training:
             last.is_fresh, last.is_dim, last.is_evaluated = False, False, True
 
     def add(self, iterator: LoaderIterator) -> None:
-        """The script begins to iterate. Those that are open at one place have different numbers."""
+        """The script begins to iterate. Iterators open at the same line get different numbers."""
         self.count += 1
         known = [x for x in self.all() if x.spot == iterator.spot and not x.cursor.has_ended]
         free = set(range(len(known) + 1)) - {x.number for x in known}
@@ -100,8 +106,8 @@ class OpenIterators:
         self._open.append(iterator.here)
 
     def all(self) -> list[LoaderIterator]:
-        """The iterators that have not ended, or whose last batches are not trained on yet."""
-        if len(self._open) == 1:  # mostly so
+        """The iterators that have not ended, or whose last batches are still to be trained on."""
+        if len(self._open) == 1:  # the usual case
             only = self._open[0]()
             if only is not None and not (only.cursor.has_ended and only.is_done):
                 return [only]
@@ -110,42 +116,43 @@ class OpenIterators:
         return [it for _, it in found]
 
     def positions(self) -> Positions:
-        """Where each open one stands."""
+        """The iterators that have not ended, each with the number of its draws."""
         return [(x.here, x.cursor.drawn) for x in self.all() if not x.cursor.has_ended]
 
     def learn(self, iterator: LoaderIterator) -> None:
-        """Remember that the loop at this place trains, and how far it draws ahead."""
+        """Remember that this iterator's loop trains, and how far it draws ahead."""
         key, iterator.learned = iterator.loop, iterator.cursor.held
         if key in self._held or len(self._held) < LOOPS_MAX:
             self._held[key] = iterator.cursor.held
 
     def has_learned(self, iterator: LoaderIterator) -> bool:
-        """Whether the loop at this place is known to train."""
+        """Whether this iterator's loop is known to train."""
         return iterator.loop in self._held
 
     def end(self, iterator: LoaderIterator) -> None:
-        """Keep an iterator that has ended: the script has dropped it, but not its last batches."""
+        """Keep an ended iterator: the script drops it before it has trained on the last batches."""
         self.ended_ones.append(iterator)
 
     def words(self) -> str:
-        """The loop that takes the batches, for people."""
+        """A description of the loop that takes the batches, for messages."""
         loaders = [str(x.spot) for x in self.all() if x.is_fresh]
         return f"the loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
 
 
 OPEN = OpenIterators()
 MADE: WeakKeyDictionary[Any, tuple[Spot, int]] = WeakKeyDictionary()
-"""Where each loader was made, and how many had been made there before."""
+"""The line that made each loader, and how many loaders it had made before."""
 CHANGING: WeakKeyDictionary[Any, tuple[Values, set[str]]] = WeakKeyDictionary()
-"""The facts of each loader when it was first iterated over, and those that have changed since."""
+"""For each loader its facts at the first iteration, and the names of those that changed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the order of an iterator's samples follows from, at the place of peers.
+    """What determines the order of an iterator's samples at the peers' place.
 
-    ``moved``: their facts (``LoaderIterator.moved``); ``before``: those here before the script's
-    variables were set. ``seeds``: its predecessor's: its sampler draws its order from them.
+    ``moved``: the peers' facts (``LoaderIterator.moved``). ``before``: this replica's facts before
+    the script's variables were set. ``seeds``: the predecessor's, from which the sampler draws its
+    order.
     """
 
     moved: Moved = ()
@@ -154,30 +161,33 @@ class Order:
 
 
 class LoaderIterator:
-    """Stands for a DataLoader's own iterator, or for that of a sampler in a header of the script's.
+    """Wraps a DataLoader's iterator, or the iterator of a sampler in a loop of the script.
 
     Attributes:
-        spot: where the script began to iterate.
+        spot: the line at which the script began to iterate.
+        number: distinguishes the iterators that are open at this line, from 0.
         cursor: which batch comes next, and which one the step trains on.
-        is_fresh: it has given a batch since the last training step; is_dim: with gradients off.
-        is_training: it gives the batches of training steps; is_evaluated: one of its batches was
+        is_fresh: it has yielded a batch since the last training step; is_dim: it was drawn with
+            gradients off.
+        is_training: it yields the batches of training steps; is_evaluated: one of its batches was
             for an evaluation.
         begins_steps: a step begins at each draw, not at the forward pass after it.
-        epoch: of its sampler, when its first batch was drawn: some samplers count on by themselves.
-        began_with: its facts then.
-        moved: the facts that have ever changed: then, and at the last draw that was noted.
+        epoch: its sampler's, at its first draw: some samplers count epochs by themselves.
+        began_with: its facts at its first draw.
+        moved: the facts that have ever changed: name, value at the first draw, value at the last
+            noted draw.
         entry: the script's frames at the first draw.
-        drawn_again: the same at the second.
-        began: how many draws of all loaders there were before its first one.
-        made: where the script made its loader, and how many it had made there before.
-        noted: the script at the first draw since the last step (noting.py), which was number
-            ``drawn_at`` of those of all loaders.
-        length: how many batches it has; None: that is not known.
-        learned: ``cursor.held`` as it was remembered last.
-        begun: see Seeds; ``generator`` has the name "". Empty: its sampler has a seed. It is given
-            if the iterator is made before this one.
-        workers: what it shares with its workers (batches.py).
-        here: refers to it, and does not keep it.
+        drawn_again: the script's frames at the second draw.
+        made: the line that made its loader, and how many loaders that line had made before.
+        noted: the script at the first draw since the last step (noting.py).
+        began, drawn_at: the first draws since a step are counted over all loaders: the count before
+            its first draw, and at ``noted``.
+        length: how many batches it has; None: not known.
+        learned: the ``cursor.held`` that ``OpenIterators.learn`` has kept.
+        begun: see ``Seeds``; ``generator`` has the name "". Empty: the sampler has a seed. It is
+            passed in if the wrapped iterator was made before this object.
+        workers: the memory that it shares with its workers (batches.py).
+        here: a weak reference to it.
         is_elsewhere: a thread other than the main one has drawn from it.
     """
 
@@ -217,8 +227,8 @@ class LoaderIterator:
 
     @property
     def loop(self) -> tuple[tuple[Spot, ...], int]:
-        """A name of the loop that draws from it: all lines of the stack, because a package may
-        iterate over all loaders, also those of an evaluation, at one line."""
+        """Identifies the loop that draws from it: the whole stack, because one line of a package
+        may iterate over all loaders, those of evaluations too."""
         return self._made_by, self.number
 
     @property
@@ -228,13 +238,13 @@ class LoaderIterator:
 
     @property
     def is_sampler(self) -> bool:
-        """Whether it gives indices: what has read them all may hold them for later."""
+        """Whether it iterates over a sampler. The script may read all indices at once."""
         return isinstance(self.loader, Sampler)
 
     @property
     def may_go_on(self) -> bool:
-        """Whether it may be asked for more batches, if it has any. A package that evaluates begins
-        anew each time, and may keep the last one, which it has stopped by a count."""
+        """Whether the script may draw from it again. A package that evaluates makes an iterator
+        for each evaluation, and may keep one that it has left before the end."""
         return self.is_training or bool(self.spot.line) or not self.is_evaluated
 
     @property
@@ -247,38 +257,40 @@ class LoaderIterator:
         return not self.is_fresh
 
     def is_other_than(self, places: Sequence[Any]) -> bool:
-        """Whether the peers draw their first batch of a step from a loader that the script has
-        made at another line: ``for loader in (one, other):``."""
+        """Whether the peers' step draws its first batch from a loader made at another line:
+        ``for loader in (one, other):``."""
         at = places[0].made_at if places else NOWHERE
         return NOWHERE not in (at, self.made[0]) and at != self.made[0]
 
     def numbers(self, drawn: int | None = None) -> tuple[Any, ...]:
-        """The fields of a LoaderPlace, at the step under way. ``drawn``: of one that is no step's,
-        how many batches it has given."""
+        """The fields of a LoaderPlace, at the step under way.
+
+        ``drawn``: the number of batches yielded; given if the iterator is not a step's.
+        """
         first = (self.cursor.first or 0) if drawn is None else drawn
         held, is_dim = self.cursor.held, self.loader in OPEN.dim
         made = *self.made, self.moved, is_dim, self.cursor.dropped
         return self.spot, self.number, self.epoch, first, held, *made
 
     def measure(self) -> None:
-        """Find out how many batches it has; the length of an IterableDataset is not certain."""
+        """Set ``length``; None for an IterableDataset, whose length is not reliable."""
         try:
             self.length = None if self.must_read else len(self)
-        except Exception:  # noqa: BLE001 - a sampler of the script's may have no length
+        except Exception:  # noqa: BLE001 - the script's sampler may have no length
             self.length = None
 
     @property
     def must_read(self) -> bool:
-        """Whether a batch can be passed over only by reading it."""
+        """Whether reading a batch is the only way to skip it."""
         return isinstance(getattr(self.loader, "dataset", None), IterableDataset)
 
     def _parts(self) -> dict[str, Any]:
-        """What the order of its samples may depend on."""
+        """The objects that the order of its samples may depend on."""
         parts = {x: getattr(self.loader, x, None) for x in ("dataset", "batch_sampler")}
         return {**parts, "sampler": self._sampler}
 
     def facts(self) -> Values:
-        """The plain values of the parts, but for the epoch."""
+        """The plain values of dataset and samplers, except the epoch, as ``part.name``."""
         return {
             f"{part}.{name}": value
             for part, one in self._parts().items()
@@ -288,8 +300,8 @@ class LoaderIterator:
         }
 
     def note_facts(self) -> None:
-        """See which facts have changed since the loader was first iterated over: a sampler may
-        count how far it is, and begin there."""
+        """Update ``moved``: the facts that have changed since the loader's first iteration. For
+        example, a sampler may count its position, and begin its next epoch there."""
         now = self.facts()
         first, names = CHANGING.setdefault(self.loader, (self.began_with, set()))
         names.update(name for name, value in now.items() if first.get(name, value) != value)
@@ -310,7 +322,7 @@ class LoaderIterator:
     @property
     def _sampler(self) -> Any:
         batched = getattr(self.loader, "batch_sampler", None)
-        for _ in range(SAMPLERS_DEEP):  # accelerate's gives each rank its part of another's batches
+        for _ in range(SAMPLERS_DEEP):  # accelerate's sampler wraps another one, to shard batches
             inner = getattr(batched, "batch_sampler", None)
             batched = batched if inner is None else inner
         found = getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
@@ -318,7 +330,7 @@ class LoaderIterator:
 
     @property
     def generator(self) -> torch.Generator | None:
-        """The one that the script has given its loader or its sampler."""
+        """The torch generator that the script has passed to the sampler or the loader."""
         found = (getattr(x, "generator", None) for x in (self._sampler, self.loader))
         return next((x for x in found if type(x) is torch.Generator), None)
 
@@ -340,7 +352,7 @@ class LoaderIterator:
         if cursor.has_ended:
             raise StopIteration
         if not cursor.drawn and not hasattr(self._inner, "_send_idx"):
-            self._look()  # workers of the loader draw their indices earlier
+            self._look()  # with worker processes, indices are drawn when the iterator is made
             if OPEN.keeps_seeds:
                 self.begun, self._seeds = (*self.begun[:1], _random(self._own())), None
         try:
@@ -357,7 +369,7 @@ class LoaderIterator:
         is_dropped = cursor.is_unused and drops_result(sys._getframe(1))
         if is_dropped:
             cursor.drop()
-        # What is drawn with gradients off is evaluated, also by a module beside the models.
+        # A batch that is drawn with gradients off is for an evaluation, of any module.
         is_lit = self.is_training or torch.is_grad_enabled()
         self.is_fresh, self.is_dim = is_lit and not is_dropped, not is_lit
         OPEN.has_dim |= self.is_dim
@@ -365,11 +377,12 @@ class LoaderIterator:
         return batch
 
     def _draw(self) -> Any:
-        """Its next batch. One that its predecessor's loop held is made as it was then."""
+        """Draw the next batch. A batch that the predecessor's loop held is drawn with the random
+        states of that draw."""
         number, own = self.cursor.drawn, OPEN.own()
         given = self._given.pop(number, None)
         if OPEN.keeps_seeds and self.cursor.held != 0:
-            now = States({}) if self._has_workers else States.now(own)  # these have their own
+            now = States({}) if self._has_workers else States.now(own)  # workers have their own
             self._ahead.append((number, given or now))
         if given is None:
             return self.take()
@@ -381,7 +394,7 @@ class LoaderIterator:
             now.set(own)
 
     def take(self) -> Any:
-        """Its next batch, as it is."""
+        """Draw the next batch, without any of this class's accounting."""
         return next(self._inner)
 
     @property
@@ -389,13 +402,13 @@ class LoaderIterator:
         return bool(getattr(self.loader, "num_workers", 0))
 
     def read_again(self) -> None:
-        """Begin the epoch once more, and read all that is before the batch given last."""
+        """Restart the epoch, and read all batches before the one that was yielded last."""
         self._begin_as(self.begun)
         for _ in range(self.cursor.drawn):
             self.take()
 
     def _begin(self) -> None:
-        has_no_seed = getattr(self._sampler, "generator", self) is None  # but torch's own
+        has_no_seed = getattr(self._sampler, "generator", self) is None  # uses torch's global one
         is_needed = has_no_seed or OPEN.keeps_seeds or self.generator is not None
         self.begun, self._seeds = (_random(self._own()),) if is_needed else (), None
         self._ahead.clear()
@@ -403,7 +416,7 @@ class LoaderIterator:
         self._inner = self._make()
 
     def _begin_as(self, begun: tuple[States, ...]) -> None:
-        """Begin as a predecessor did that had these states."""
+        """Begin with the random states with which the predecessor began."""
         for states in begun[:1]:
             states.set(self._own())
         self._begin()
@@ -415,8 +428,10 @@ class LoaderIterator:
         return _own(self.generator)
 
     def seeds(self, first: int, drawn: int) -> bytes:
-        """What its batches follow from, encoded, where batch ``first`` is the next to be used, and
-        ``drawn`` the next to be drawn."""
+        """The encoded ``Seeds``: what its batches depend on.
+
+        ``first``: the next batch to be trained on; ``drawn``: the next to be drawn.
+        """
         if not OPEN.keeps_seeds and self._seeds is not None:
             return self._seeds
         held = {number: x for number, x in self._ahead if first <= number < drawn}
@@ -425,18 +440,20 @@ class LoaderIterator:
         return self._seeds
 
     def begin_again(self, last: Seeds) -> None:
-        """Draw its seed and its order again, if it is to give its first batch. ``last``: of the
-        iteration before it, which its predecessor had perhaps not brought to its end."""
+        """Draw the seed and the order again, if no batch was drawn.
+
+        ``last``: the seeds of the previous iteration, which the predecessor may not have ended.
+        """
         if self.cursor.drawn == 0:
             if last.begun and self.generator is not None and self._is_short():
                 self._end_as(last.begun[-1], self.generator)
             self._begin()
 
     def _is_short(self) -> bool:
-        """Whether its sampler's indices can all be drawn at once."""
+        """Whether all indices of its sampler can be drawn at once; prints a notice if not."""
         try:
             is_short = len(self._sampler) <= SAMPLES_MAX
-        except Exception:  # noqa: BLE001  # a sampler of the script's may have no length
+        except Exception:  # noqa: BLE001  # the script's sampler may have no length
             is_short = False
         if not is_short:
             told.once(
@@ -446,10 +463,13 @@ class LoaderIterator:
         return is_short
 
     def _end_as(self, begun: States, generator: torch.Generator) -> None:
-        """Let the script's generator go on as if an iteration that began so, and has given all of
-        its batches, had come to its end: torch's RandomSampler draws there once more."""
+        """Advance the script's generator past the end of an iteration that began with ``begun``.
+
+        torch's RandomSampler draws once more at its end. Applies only if the generator stands where
+        the iteration's last batch left it.
+        """
         now, here = States.now(self._own()), generator.get_state()
-        for draws_seed in (False, True):  # of the iteration, by the loader's own generator
+        for draws_seed in (False, True):  # the loader may draw its base seed from the generator
             begun.set(self._own())
             if draws_seed:
                 torch.empty((), dtype=torch.int64).random_(generator=generator)
@@ -463,12 +483,13 @@ class LoaderIterator:
                 return
 
     def go_to(self, epoch: int | None, batch: int, order: Order | None = None) -> int:
-        """Let the next draw give number ``batch`` (from 0) of ``epoch``; nothing else is loaded.
+        """Set it so that the next draw yields batch ``batch`` (from 0) of ``epoch``.
 
-        A sampler whose epoch or ``order`` differs draws its order again.
+        No other batch is loaded, as far as ``_skip`` allows. A sampler whose epoch or ``order``
+        differs draws its order again.
 
         Returns:
-            By how much its number has grown.
+            The change of ``cursor.drawn``.
         """
         drawn = self.cursor.drawn
         self._seek(epoch, batch, order)
@@ -477,7 +498,11 @@ class LoaderIterator:
         return batch - drawn
 
     def move_to(self, epoch: int | None, batch: int, order: Order | None = None) -> int:
-        """The step under way, whose batches are drawn, began with number ``batch`` of ``epoch``."""
+        """Set it as if the step under way, whose batches are drawn, had begun with ``batch``.
+
+        Returns:
+            The change of ``cursor.drawn``.
+        """
         drawn, target = self.cursor.drawn, batch + self.cursor.ahead
         self._seek(epoch, target, order)
         self.cursor.move(batch)
@@ -506,8 +531,11 @@ class LoaderIterator:
             self._put(self._left(begun, now, order))
 
     def _left(self, begun: Values, now: Values, order: Order) -> Values:
-        """What the facts are to be at the place: as the script's variables were set to, else as
-        those of the peers. One that counts by itself, as its batches are drawn, stays."""
+        """The facts to set at the place.
+
+        A fact that setting the script's variables has changed keeps that value; any other takes the
+        peers' value. A fact that has changed while batches were drawn is left as it is.
+        """
         drawn = self.facts()
         return {
             name: theirs if now.get(name) == order.before.get(name) else now.get(name, theirs)
@@ -523,14 +551,14 @@ class LoaderIterator:
             sampler.epoch = epoch
 
     def _skip(self, batches: int, given: Sequence[bytes] | None = None) -> None:
-        """Pass over batches: their indices are drawn, and no sample is read.
+        """Skip batches: draw their indices, and read no sample.
 
-        Worker processes of the loader have some batches under way already: these are read. An
-        IterableDataset has no indices: all is read.
+        The exceptions: batches that the loader's workers have in progress are read. An
+        IterableDataset has no indices, so all batches are read.
 
         Args:
-            given: the random numbers with which each worker goes on, at a batch of its own; all
-                batches of the epoch so far are passed over then.
+            given: for each worker the random state with which it continues, at its first batch
+                after the skipped ones. If given, ``batches`` counts from the epoch's start.
         """
         reads = self.must_read or (OPEN.reads_all and self._has_workers and given is None)
         indices = None if reads else getattr(self._inner, "_sampler_iter", None)
@@ -541,7 +569,7 @@ class LoaderIterator:
             passed = sum(1 for _ in itertools.islice(indices, max(0, left - sent - over)))
             left = min(left - passed, sent + over)
             if batches > left and hasattr(self._inner, "_num_yielded"):
-                self._inner._num_yielded += batches - left  # which it compares with its length
+                self._inner._num_yielded += batches - left  # torch compares it with the length
             if given is not None and passed:
                 self.workers.go_on(batches, passed, given)
         for _ in range(left):
@@ -553,16 +581,16 @@ def _own(generator: Any) -> dict[str, torch.Generator]:
 
 
 def _random(own: Mapping[str, torch.Generator]) -> States:
-    """The generators from which an order may follow."""
+    """The states of the generators that the order of samples may depend on."""
     return States.now(own) if OPEN.keeps_seeds else States.of_torch(own)
 
 
 def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None) -> None:
-    """Let each ``enumerate`` and ``islice`` follow the first of its loaders that was moved, by that
-    much.
+    """Advance each ``enumerate`` and ``islice`` as much as its loader: the first one in ``moved``.
 
-    ``items``: by so many items of a generator that draws from the first loader: it may have begun
-    in the middle of that one, as where one iterator serves all epochs.
+    ``moved``: iterators and the change of their position. ``items``: the change for those over the
+    first iterator, if a generator draws from it. That generator may have begun in the middle of
+    the loader, as where one iterator serves all epochs.
     """
     left = [x for x in gc.get_objects() if type(x) in _COUNTS]
     running = _running_generators()
@@ -573,7 +601,7 @@ def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None
 
 
 def _running_generators() -> set[int]:
-    """The generators on the stack, by their frames: they draw now."""
+    """The ids of the frames of all generators on the stack."""
     frame: FrameType | None = sys._getframe()
     found = set()
     while frame is not None:
@@ -584,16 +612,19 @@ def _running_generators() -> set[int]:
 
 
 def _source(counted: Any) -> Any:
-    """What an ``enumerate`` or ``islice`` goes over; None: it has ended.
+    """The iterator inside an ``enumerate`` or ``islice``; None: it has ended.
 
-    From Python 3.12 on an ``islice`` refers to its own type, too.
+    Since Python 3.12 an ``islice`` also refers to its own type.
     """
     return next((x for x in gc.get_referents(counted) if x is not type(counted)), None)
 
 
 def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) -> bool:
-    """Whether what gives items has them from a loader's iterator: it is that one, ``zip`` and the
-    like, an iterator of the script's, or a generator that runs now."""
+    """Whether ``source`` takes its items from a loader's iterator.
+
+    It does if it is that iterator, a generator that is running, or an iterator (``zip``, a class of
+    the script) that refers to one of these within ``deep`` levels.
+    """
     kind = type(source)
     if source is iterator or kind is GeneratorType:
         return source is iterator or (source.gi_running and id(source.gi_frame) in running)
@@ -603,13 +634,17 @@ def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) 
 
 
 def _count_on(counted: Any, by: int) -> None:
-    """Let an ``enumerate`` count on from a number that is greater by ``by``: its first field."""
+    """Add ``by`` to the count of an ``enumerate`` or ``islice``.
+
+    An ``enumerate`` has no setter, so the first field of its C structure is written, if that field
+    holds the count.
+    """
     if type(counted) is itertools.islice:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             sliced: Any = counted
             _, (*_, step), passed = sliced.__reduce__()
-            if step == 1:  # else it would have to know its next one, too
+            if step == 1:  # with a step, the next index would have to be set as well
                 sliced.__setstate__(passed + by)
         return
     number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
@@ -620,7 +655,7 @@ def _count_on(counted: Any, by: int) -> None:
 
 
 def refuse_thread(iterator: LoaderIterator) -> NoReturn:
-    """Refuse a script whose own thread draws the batches.
+    """Refuse a script that draws training batches in a thread of its own.
 
     Raises:
         Refused: always.
@@ -633,9 +668,10 @@ def refuse_thread(iterator: LoaderIterator) -> NoReturn:
 
 
 def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) -> None:
-    """Hand out our iterators for those of every DataLoader.
+    """Patch ``__iter__`` of every DataLoader class, so that it returns a LoaderIterator.
 
-    ``claims``: gives the iterator of a loader whose samples ftrun chooses (exactly_once.py).
+    ``claims``: returns the iterator of a loader whose samples ftrun chooses (exactly_once.py), else
+    None.
     """
     from torch.utils.data import DataLoader
 
@@ -648,7 +684,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
         return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
     def own(plain: Callable[[Any], Any], loader: Any) -> Any:
-        """Of a class with an ``__iter__`` of its own: most ask the plain one, which is ours."""
+        """``__iter__`` of a subclass that overrides it. Most call DataLoader's patched one."""
         random = _random(_own(getattr(loader, "generator", None)))
         before, made = OPEN.count, plain(loader)
         if type(made) is GeneratorType or before != OPEN.count:
@@ -675,7 +711,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
 
 
 def _iterate(sampler: Any) -> Iterator[Any]:
-    """What a header of the script's goes over a sampler by; not so one in a loader's own draw."""
+    """The iterator of a loop over a sampler; the plain one if a loader's draw runs that loop."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == __file__:

@@ -1,12 +1,13 @@
-"""Marks of a step: what must be equal on all replicas, so that none diverges in silence.
+"""Marks of steps: values that must be equal on all replicas, so that a divergence is detected.
 
 A mark has the settings of the optimizers and the place in the script, and at some steps a digest of
-the parameters. The lighthouse compares those of one state.
+the parameters. The lighthouse compares the marks of the same state.
 
-The end of the script is such a mark, too: the parameters as the last step has left them. What
-follows the loop may change them in one rank alone (its best weights, an average), so their digest
-is taken when a loop ends, or at the latest before ``load_state_dict`` changes them. A loop that was
-left by ``break`` or ``return`` shows no end: then the digest is taken late, at the script's.
+The end of the script has a mark too: the parameters after the last step. Code after the loop may
+change them on one rank only (its best weights, an average). So the digest is taken when a loop
+ends, or before ``load_state_dict`` changes the parameters, if that is earlier. ftrun cannot see the
+end of a loop that was left by ``break`` or ``return``. Then the digest is taken late, at the end of
+the script.
 
 Not here: when a step is marked (loop.py), the comparison (core/lighthouse/divergence.py).
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 _NUMBERS = (int, float)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the size of an element: a sum of integers is the same in every order."""
+"""The integer type by element size. Integers are summed because the order does not matter."""
 
 Settings = list[tuple[str, list[tuple[str, Any]]]]
 
@@ -45,14 +46,15 @@ class Marking:
     """The marks of one replica.
 
     Args:
-        mates: its workers; ``standing``: where it stands.
-        world: the script's; None: what replaces a worker gets the state of its own rank.
+        mates: its workers; ``standing``: its place.
+        world: the script's world; None: a replacement gets the state of its own rank, so ranks may
+            differ.
 
     Attributes:
-        optimizers: those that step parameters of the training.
+        optimizers: the optimizers that step the models' parameters.
         is_reduced: gradients were averaged in the step under way.
-        apart: where the optimizers have first stepped by gradients of this rank alone; "": nowhere.
-        ended: this worker's digest of the parameters after the last step; None: none was taken yet.
+        apart: the line where an optimizer first stepped with gradients of this rank only; "": none.
+        ended: this worker's digest of the parameters after the last step; None: not taken yet.
     """
 
     def __init__(self, mates: Mates, standing: Standing, world: World | None) -> None:
@@ -64,13 +66,13 @@ class Marking:
         self._trap = corruption_trap(os.environ, *who)
 
     def mark(self, manager: Manager) -> None:
-        """Mark this step, if one is due: all have their averaged gradients, and no optimizer has
-        stepped yet."""
+        """Mark this step, if a mark is due. Called when the gradients are averaged, and before an
+        optimizer steps."""
         if self._trap is not None and self._trap.exists():
             self._corrupt(self._trap)
         self._look_apart()
         if not manager.session.progress.wants_mark():
-            return  # not one at which parameters are compared
+            return  # nothing is compared at this step
         is_due = manager.current_step() % PARAMETERS_EVERY == 0
         found = self.digest() if is_due else ""
         if self._mates.is_lead:
@@ -78,7 +80,8 @@ class Marking:
             manager.session.progress.mark(settings, found, self._standing.position())
 
     def _look_apart(self) -> None:
-        """Note a step in which nothing was averaged, by a model's reduction or by the script."""
+        """Set ``apart`` at the first step with gradients that neither a model's reduction nor the
+        script has averaged."""
         is_reduced, self.is_reduced = self.is_reduced, False
         if self._world is None:
             return
@@ -88,7 +91,7 @@ class Marking:
             self.apart = call_site()
 
     def digest(self) -> str:
-        """A digest of the replica's parameters, of which each mate may have a part."""
+        """A digest of the replica's parameters, from the parts of all its workers."""
         return self._of_all(digest_of(self._parameters()))
 
     def _parameters(self) -> Iterator[torch.Tensor]:
@@ -99,27 +102,31 @@ class Marking:
         return self._mates.digest(own) if self._mates.are_several else own
 
     def loop_ended(self) -> None:
-        """A loop around steps has ended, perhaps the last one."""
+        """A loop around steps has ended: take the digest, because it may be the last one."""
         if self.ended is None and self._world is not None:
             self.ended = digest_of(self._parameters())
 
     def before_load(self, module: torch.nn.Module) -> None:
-        """A module is given other values: of a trained one, note those of the last step."""
+        """A module is about to load other values: take the digest first, if it is trained."""
         if self.ended is None and self._world is not None:
             known = {id(x) for x in module.parameters()}
             if any(id(x) in known for x in self._parameters()):
                 self.loop_ended()
 
     def end(self) -> tuple[str, bool]:
-        """At the end of the script: the parameters after the last step, and whether the script may
-        have changed them since. All mates come here."""
+        """At the end of the script. All mates must call this.
+
+        Returns:
+            The digest of the parameters after the last step, and whether it was taken late, so that
+            the script may have changed them since.
+        """
         is_late = self._mates.any(self.ended is None)
         found = self._of_all(self.ended or digest_of(self._parameters()))
         return (found if self.optimizers else ""), is_late or not self.optimizers
 
     def _corrupt(self, trap: Path) -> None:
-        """Flip a bit of a parameter, as broken memory would: one that later steps do not round
-        away, high in the mantissa of the largest value."""
+        """Flip one bit of a parameter, to simulate broken memory. It is a high mantissa bit of the
+        largest value, so that later steps do not round it away."""
         parts = (local_of(p.detach()).view(-1) for p in self._parameters())
         values = next(part for part in parts if part.numel())
         size = values.element_size()
@@ -129,7 +136,7 @@ class Marking:
 
 
 def settings_of(optimizers: Sequence[Optimizer]) -> Settings:
-    """All parameter groups as they are now. It may run in every step, so it selects nothing."""
+    """All parameter groups as they are now, unfiltered, because this may run in each step."""
     return [
         (type(optimizer).__name__, list(group.items()))
         for optimizer in optimizers
@@ -145,7 +152,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def text_of(settings: Settings) -> str:
-    """The numbers in them, to read and to compare: ``SGD lr 0.1, SGD momentum 0.9``."""
+    """The numbers in the settings, as a text to compare: ``SGD lr 0.1, SGD momentum 0.9``."""
     return ", ".join(
         f"{name} {key} {'/'.join(map(repr, value)) if type(value) is tuple else repr(value)}"
         for name, group in settings
@@ -155,8 +162,7 @@ def text_of(settings: Settings) -> str:
 
 
 def digest_of(tensors: Iterable[torch.Tensor]) -> str:
-    """A digest of the bits of dense tensors: one pass over them. Of a sharded one, this worker's
-    part."""
+    """A digest of the bits of dense tensors, in one pass; of a sharded one, this worker's part."""
     sums: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in tensors:
         sums.setdefault(tensor.device, []).append(_sum(local_of(tensor.detach())))

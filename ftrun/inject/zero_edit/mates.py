@@ -1,9 +1,9 @@
-"""The workers of this replica group, its *mates*, when a replica has several.
+"""The *mates*: the workers of this replica group, when a replica has several.
 
-All workers of all replicas are one world for the script. A mate's part in the world's collectives
-goes through the group's lead (rank 0 of the group): it alone exchanges with the other replicas, and
-all mates go on with its result. So mates never differ in which replicas took part, also when one of
-these dies in the middle.
+The script sees all workers of all replicas as one world. A mate takes part in the world's
+collectives through the group's lead (rank 0 of the group): only the lead exchanges data with other
+replicas, and all mates use its result. So mates always agree on which replicas took part, even if a
+replica dies during the collective.
 
 Not here: the world (world.py), gradients (models.py, sharding.py).
 """
@@ -37,10 +37,11 @@ class Mates:
         here: this worker.
 
     Attributes:
-        first: the rank of the group's first worker in the script's world; ``rank``: of this one.
-        group: the process group in which the script's models are reduced within the replica; None:
-            it has one worker, or the script has no process group yet.
-        keeper: of this worker, which logs what groups within the replica give; None: none does.
+        first: the rank of the group's first worker in the script's world.
+        rank: the rank of this worker in the script's world.
+        group: the process group for reductions of the script's models within the replica; None:
+            there is one worker, or the script has no process group yet.
+        keeper: logs the results of groups within the replica; None: they are not logged.
     """
 
     def __init__(self, here: WorkerContext) -> None:
@@ -54,7 +55,7 @@ class Mates:
         self.keeper: InPlace | None = None
 
     def meet(self, group: dist.ProcessGroup, timeout: timedelta) -> None:
-        """The script has made its world, with ``group`` for this replica; all mates come here."""
+        """The script has made its world; ``group`` is this replica's. All mates must call this."""
         self.group = group
         self._talk = self.make_group("talk", self.ranks, timeout, only_cpu=True)
 
@@ -74,7 +75,7 @@ class Mates:
     def make_group(
         self, name: str, ranks: Sequence[int], timeout: timedelta, *, only_cpu: bool = False
     ) -> dist.ProcessGroup:
-        """A process group over some ranks of this replica group; they all call this."""
+        """A process group over some ranks of this replica group; all of them must call this."""
         if self.keeper is not None:
             own = [rank - self.first for rank in ranks]
             return self.keeper.make_group(name, own, timeout, only_cpu=only_cpu)
@@ -105,10 +106,10 @@ class Mates:
         return DeviceMesh.from_group(self.group, kind, mesh_dim_names=("shard",))
 
     def from_lead(self, exchanges: Exchanges, body: bytes, timeout_s: float) -> bytes:
-        """Broadcast the lead's ``body`` to all mates; that of the others is ignored.
+        """Broadcast the lead's ``body`` to all mates; the other mates' ``body`` is ignored.
 
-        Before the first step the others ask the lighthouse for peers too, because it waits for all
-        workers of a replica.
+        Before the first step the other mates also ask the lighthouse for peers, because it waits
+        for all workers of a replica.
 
         Returns:
             The lead's ``body``.
@@ -118,7 +119,7 @@ class Mates:
         return self._all(body if self.is_lead else b"")[0]
 
     def digest(self, own: str) -> str:
-        """A digest of what each mate gives."""
+        """A digest of all mates' ``own`` values."""
         return blake2b(b"".join(self._all(own.encode()))).hexdigest()[:16]
 
     def any(self, flag: bool) -> bool:
@@ -131,7 +132,7 @@ class Mates:
         return bool(found)
 
     def are_here(self) -> bool:
-        """Whether all mates come to this place too, within ``MEETING_TIMEOUT``."""
+        """Whether all mates call this too, within ``MEETING_TIMEOUT``."""
         if not self.are_several or self._talk is None:
             return True
         try:
@@ -167,7 +168,7 @@ def _await(work: dist.Work) -> None:
 
 
 def store_of_all(prefix: str, timeout: timedelta) -> Any:
-    """A client of the store that all ranks of the job have, at MASTER_ADDR and MASTER_PORT."""
+    """A client of the store that all ranks of the job share, at MASTER_ADDR and MASTER_PORT."""
     torchs: Any = dist  # its stubs do not export the stores
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     served = torchs.TCPStore(address, port, is_master=False, timeout=timeout)

@@ -1,7 +1,7 @@
-"""The script's models: those that are trained on all replicas, and modules that are not.
+"""The script's modules: the models that all replicas train, and the modules beside them.
 
-Those are what a DistributedDataParallel wraps (wrapping.py), and what FSDP2 shards: ``fully_shard``
-says which (sharding.py).
+A model is a module that a DistributedDataParallel wraps (wrapping.py), or that ``fully_shard``
+shards (sharding.py).
 
 Not here: how gradients are reduced (training/), steps (loop.py).
 """
@@ -37,16 +37,16 @@ class Models:
 
     Attributes:
         mates: the workers of this replica; ``world``: the script's process groups.
-        wrapped, sites: what a DistributedDataParallel wraps or FSDP2 shards, and where the script
-            made that.
-        makes_ddp: called before the script makes a DistributedDataParallel, or shards a model;
-            False: it is torch's own, because the script is explicit.
-        have_buffers: a DistributedDataParallel has buffers. ``syncs``: of each wrapped model,
-            whether its next pass broadcasts them, as the step began; None: it has none. An
-            evaluation, or a pass that only accumulates, has left it so, and all ranks do the same.
-        is_averaged: the shards of FSDP2 are averaged across the replicas, or need not be.
-        on_inputs: called with what a model gets in a pass in training; with None once the loop
-            has been told of the pass.
+        wrapped: the models; ``sites``: the line that wrapped or sharded each.
+        makes_ddp: called before the script wraps or shards a model; False: leave it to torch,
+            because the script is explicit.
+        have_buffers: a DistributedDataParallel has buffers.
+        syncs: for each model, whether its next pass broadcasts its buffers, as of the step's start;
+            None: it has none. An evaluation, or a pass that only accumulates, can change this; all
+            ranks must do the same.
+        is_averaged: averaging of FSDP2's shards across the replicas is set up.
+        on_inputs: called with a model's inputs before the loop handles a pass in training, and with
+            None after it.
     """
 
     def __init__(self, script: Script) -> None:
@@ -61,17 +61,17 @@ class Models:
         self.sites: list[str] = []
         self.syncs: list[bool | None] = []
         self._parameters: set[int] | None = None
-        self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # the latest, and where
-        self._roots: list[tuple[nn.Module, str]] | None = None
+        self._made: list[tuple[weakref.ref[nn.Module], str]] = []  # new modules, and their lines
+        self._roots: list[tuple[nn.Module, str]] | None = None  # as of the first step
         self._bare: list[tuple[nn.Module, str]] = []
-        self._around: list[Callable[[], nn.Module | None]] = []  # of each that is wrapped
+        self._around: list[Callable[[], nn.Module | None]] = []  # the DDP of each model
 
     def step_begins(self) -> None:
-        """Keep what a newcomer of this step needs: a pass of the step changes it."""
+        """Set ``syncs`` for a newcomer of this step, before a pass of the step changes it."""
         self.syncs = [getattr(around(), _SYNCS, None) for around in self._around]
 
     def set_syncs(self, syncs: Sequence[bool | None]) -> None:
-        """Broadcast buffers when the peers do."""
+        """Set a newcomer's models to broadcast their buffers in the same passes as the peers'."""
         for around, is_due in zip(self._around, syncs, strict=False):
             model = around()
             if is_due is not None and model is not None:
@@ -79,7 +79,8 @@ class Models:
         self.syncs = list(syncs)
 
     def keep(self) -> None:
-        """The modules that live at the first step heal, also when main() has returned."""
+        """Hold the modules that are alive at the first step, so that they heal even after main()
+        has returned."""
         if self._roots is None:
             self._bare, self._roots = self._outermost(is_bare=True), self._outermost()
             self._made = []
@@ -99,12 +100,12 @@ class Models:
             self.script.has_model()
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the optimizer steps something that is trained on all replicas."""
-        known = self._known()  # mostly its first one is
+        """Whether the optimizer steps a parameter of a model."""
+        known = self._known()  # usually its first parameter is one
         return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
 
     def _known(self) -> set[int]:
-        """The parameters that are trained on all replicas, by their ids."""
+        """The ids of the models' parameters."""
         if self._parameters is None:
             self._parameters = {id(p) for module in self.wrapped for p in parameters_of(module)}
         return self._parameters
@@ -112,18 +113,18 @@ class Models:
     # ------------------------------------------------------------ FSDP2
 
     def mesh(self, wished: Any) -> Any:
-        """The mesh of this replica's workers, in place of the one over all that is wished."""
+        """The mesh of this replica's workers, in place of the requested mesh over all ranks."""
         if self._mesh is None:
             self._mesh = self.mates.make_mesh(None if wished is None else wished.device_type)
         return self._mesh
 
     @property
     def shards_within(self) -> bool:
-        """Whether models are sharded over the workers of this replica alone."""
+        """Whether models are sharded over this replica's workers."""
         return self._mesh is not None
 
     def add_sharded(self, module: nn.Module) -> None:
-        """FSDP2 or tensor parallel shards it; the outermost such modules are the models."""
+        """FSDP2 or tensor parallel shards a module. Only outermost sharded modules are models."""
         inner = {id(part) for part in module.modules()}
         for at in reversed(range(len(self.wrapped))):
             if id(self.wrapped[at]) in inner:
@@ -136,7 +137,7 @@ class Models:
         self.add(module)
 
     def average_sharded(self, manager: Manager, optimizers: Sequence[Optimizer]) -> None:
-        """Before the first step: average all models that FSDP2 shards across the replicas."""
+        """Before the first step: set up averaging across the replicas for all sharded models."""
         if self.is_averaged or not self._sharded:
             return
         self.is_averaged = True
@@ -153,14 +154,15 @@ class Models:
                 replicate(manager, module)
 
     def trains(self, *modules: nn.Module) -> bool:
-        """A model is called: whether that is a pass in training. Else it evaluates, perhaps."""
+        """Whether a call of these modules is a pass in training. A call in evaluation mode is
+        reported to the loop."""
         is_in_training = any(module.training for module in modules)
         if not is_in_training:
             self.script.loop.before_evaluation()
         return is_in_training and torch.is_grad_enabled()
 
     def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
-        """A pass in training begins; False: it does not count."""
+        """A pass in training begins; returns False if it does not count (``before_forward``)."""
         told = self.on_inputs
         if told is None:
             return self.script.loop.before_forward()
@@ -184,25 +186,27 @@ class Models:
             set_all = getattr(module, "set_requires_all_reduce", None)  # None: tensor parallel
             if set_all is not None and (is_alone or self._is_alone):
                 self._is_alone = is_alone
-                set_all(not is_alone)  # else within the replica only
+                set_all(not is_alone)  # False: FSDP2 reduces within the replica only
 
     def beside(self) -> dict[str, nn.Module]:
-        """Modules with a state of their own that no DistributedDataParallel wraps and no other one
-        contains, by class, line and number: an average of the weights, a teacher, a copy of the
-        best model. One may be around a wrapped model. After those of the first step the later ones,
-        with LATE in their names."""
+        """The outermost modules with tensors of their own that are no models: an average of the
+        weights, a teacher, a copy of the best model.
+
+        By class, line and number. One may contain a model. The modules of the first step come
+        first, then those made later, with ``LATE`` in their names.
+        """
         if self._roots is None:
             return _named(self._outermost())
         return {**_named(self._roots), **_named(self._outermost(), LATE)}
 
     def bare(self) -> dict[str, nn.Module]:
-        """In the same way those without any parameter or buffer, as a metric or a loss."""
+        """As ``beside``, the modules without any parameter or buffer: a metric, a loss."""
         now = self._outermost(is_bare=True)
         return _named(now) if self._roots is None else {**_named(self._bare), **_named(now, LATE)}
 
     def _outermost(self, *, is_bare: bool = False) -> list[tuple[nn.Module, str]]:
-        """Of the modules that were noted those with a state of their own that are no part of
-        another one. Of those that were made after the first step none is around a model."""
+        """The noted modules with tensors of their own (``is_bare``: without any) that are in no
+        other module. A module made after the first step is left out if it contains a model."""
         is_late = self._roots is not None
         alive = [(module, site) for ref, site in self._made if (module := ref()) is not None]
         wholes = [module for module, _ in (*alive, *(self._roots or ()))]
@@ -220,14 +224,14 @@ class Models:
         return list(found.values())
 
     def leave(self) -> None:
-        """What is made from now on is torch's own: this process is a child of the worker's."""
+        """Leave models to torch from now on: this process is a child of the worker."""
         self.makes_ddp = lambda: False
         self.wrapped.clear()
 
     def install(self, patches: Patches) -> None:
-        """Note the modules that the script makes."""
+        """Note all modules that the script makes."""
         patches.after(nn.Module, "__init__", self._note)
-        patches.after(nn.Module, "__setstate__", self._note)  # of a deep copy
+        patches.after(nn.Module, "__setstate__", self._note)  # deep copies
 
     def _note(self, made: nn.Module) -> None:
         limit = MODULES_MAX if self._roots is None else LATE_MAX

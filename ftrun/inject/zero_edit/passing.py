@@ -1,14 +1,14 @@
-"""A newcomer's way past the training loops that its peers have left.
+"""How a newcomer skips the training loops that its peers are not in.
 
 A script may train in several loops: a warm-up and then the rest, two loaders in each epoch, a list
-of stages. A newcomer that comes to a loop in which its peers do not stand passes over it: it takes
-one batch there, so that what follows the loop finds its variables, and then loader and ``range``
-loops end. Its work on the way counts nowhere. Its forward passes are its own, no optimizer
-steps, files are not written, and a collective has its own value, or for a broadcast what the root
-gave there last. When it comes to the loop of its peers it joins, and takes their state.
+of stages. A newcomer skips a loop that its peers are not in. It draws one batch there, so that the
+code after the loop finds the loop's variables, and then the loader and ``range`` loops end. This
+work has no effect: forward passes stay local, no optimizer steps, and no file is written. A
+collective returns the newcomer's own value; a broadcast returns the last value that the root sent
+there. When the newcomer reaches its peers' loop, it joins and loads their state.
 
-The loops that it ends are those between the loader and the outermost frame whose line differs from
-its peers'. Loops around both stay as they are: they are set when it joins.
+It ends the loops between the loader and the outermost frame whose line differs from its peers'. It
+leaves loops around both alone: these are set when it joins.
 
 Not here: when a newcomer joins (loop.py), a replica that has come after the end (ending.py).
 """
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
 GHOSTS_MAX = 1_000
-"""Forward passes of a newcomer on its way: a ``while`` loop over a loader may never end."""
+"""How many forward passes a newcomer makes in skipped loops: a ``while`` loop may never end."""
 
 
 class Passing:
-    """One newcomer's way. For the main thread.
+    """Skips loops for one newcomer. For the main thread.
 
     Attributes:
-        is_on: it has passed over a loop, and has not joined yet.
+        is_on: it has skipped a loop, and has not joined yet.
     """
 
     def __init__(self, script: Script) -> None:
@@ -49,11 +49,11 @@ class Passing:
         self._told: set[Spot] = set()
 
     def knows(self, draws: Sequence[LoaderIterator]) -> bool:
-        """Whether the loop that draws from these is passed over already."""
+        """Whether the loop that draws from these iterators is being skipped already."""
         return any(iterator in self._over for iterator in draws)
 
     def begin(self, place: Place) -> None:
-        """From here on nothing counts, up to the ``place`` of the peers."""
+        """Start to skip: nothing has an effect until the newcomer reaches the peers' ``place``."""
         if not self.is_on:
             self.is_on = True
             self._world.given.take(place.details().given)
@@ -61,7 +61,7 @@ class Passing:
             self._script.loop.passes()
 
     def walk_on(self, place: Place, here: Sequence[Spot]) -> None:
-        """The peers have gone on from ``here``, and wait at ``place`` in a step that has begun."""
+        """The peers have left the loop at ``here``. They wait at ``place``, in a begun step."""
         RANGES.tells_all = True
         if self._mates.is_lead:
             told.say(
@@ -77,19 +77,19 @@ class Passing:
         draws: Sequence[LoaderIterator],
         unlike: Sequence[around.Loop],
     ) -> None:
-        """A forward pass in training, in a loop that the peers have left, or have not come to.
+        """A forward pass in training, in a loop that the peers have left or have not reached.
 
         Args:
-            place: where they stand.
-            here: the stack at the first draw of this loop; without a loader, of the pass.
+            place: the peers' place.
+            here: the stack at the first draw of this loop; without a loader, the stack of the pass.
             draws: the iterators of its batches.
-            unlike: the loops around that nobody can set, and that stand elsewhere.
+            unlike: the loops around it that cannot be set and whose position differs.
 
         Raises:
-            UserError: it has done so ``GHOSTS_MAX`` times.
+            UserError: this was called more than ``GHOSTS_MAX`` times.
         """
         self.begin(place)
-        at = next((spot for spot in here if spot.line), here[0])  # not in a framework
+        at = next((spot for spot in here if spot.line), here[0])  # the first outside a framework
         if at not in self._told and self._mates.is_lead:
             self._told.add(at)
             told.say(
@@ -108,13 +108,13 @@ class Passing:
         RANGES.end(_left(here, place, unlike))
 
     def before_draw(self, iterator: LoaderIterator) -> None:
-        """A loader is asked for a batch: one of a loop that is passed over has no more."""
+        """A loader is about to draw: end the iterator of a skipped loop."""
         if iterator in self._over:
             iterator.cursor.has_ended = True
             iterator.is_training = iterator.is_fresh = False
 
     def joined(self) -> None:
-        """The newcomer stands where its peers stand: no gradient of the way is left."""
+        """The newcomer has reached its peers' place: drop the gradients of skipped loops."""
         if self.is_on:
             self.is_on = self._world.is_passing = False
             self._over.clear()
@@ -126,7 +126,10 @@ class Passing:
 def _left(
     here: Sequence[Spot], place: Place, unlike: Sequence[around.Loop]
 ) -> Callable[[Spot], bool]:
-    """Whether a ``range`` loop at a place is to end. ``here`` and ``unlike``: innermost first."""
+    """Returns a function: whether the ``range`` loop at a place is to end.
+
+    ``here`` and ``unlike``: innermost first.
+    """
     theirs = place.entry
     common = 0
     while common < min(len(here), len(theirs)) and here[-1 - common] == theirs[-1 - common]:
@@ -151,7 +154,7 @@ def _left(
 
 
 def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
-    """A newcomer has come to ``here`` without the loop of its peers, who are at ``place``.
+    """A newcomer has reached ``here`` without finding its peers' loop; they are at ``place``.
 
     Raises:
         UserError: always.
@@ -164,7 +167,7 @@ def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
 
 
 def peers_are_gone() -> NoReturn:
-    """The peers of a newcomer that has passed over a loop train no more.
+    """A newcomer has skipped a loop, and none of its peers trains any more.
 
     Raises:
         UserError: always.

@@ -1,4 +1,4 @@
-"""Puts patches into torch's classes and modules, and takes them out again.
+"""Applies patches to torch's classes and modules, and removes them again.
 
 Not here: the patches themselves (models.py, stepping.py, loaders.py, counting.py, world.py).
 """
@@ -20,24 +20,24 @@ _WITH_KEYWORDS = 3
 
 
 class Patches:
-    """Names of classes and modules that stand for others, until ``undo``."""
+    """The patched attributes of classes and modules; ``undo`` restores them."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Let ``owner.name`` be ``value``."""
+        """Set ``owner.name`` to ``value``."""
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def around(self, owner: Any, name: str, ours: Callable[..., Any], *also: Any) -> None:
-        """Let a function or a method be ``ours``, which gets the plain one and the arguments.
+        """Replace a function or a method by ``ours``, called with the plain one and the arguments.
 
         ``also``: other modules that have the function under this name.
         """
         stand_in = around(getattr(owner, name), ours)
         if inspect.isclass(owner) and name not in vars(owner):
-            # pickle looks for it where its names say, and there is the plain one of a base class
+            # pickle finds a function by its names; the inherited ones lead to the plain function
             stand_in.__module__, stand_in.__qualname__ = (
                 owner.__module__,
                 f"{owner.__qualname__}.{name}",
@@ -46,7 +46,7 @@ class Patches:
             self.put(one, name, stand_in)
 
     def after(self, owner: Any, name: str, note: Callable[[Any], None]) -> None:
-        """Call ``note`` with an object when a method of its class has returned."""
+        """Call ``note`` with the object each time a method of the class ``owner`` has returned."""
 
         def method(plain: Callable[..., None], made: Any, *args: Any, **kwargs: Any) -> None:
             plain(made, *args, **kwargs)
@@ -55,10 +55,10 @@ class Patches:
         self.around(owner, name, method)
 
     def when_imported(self, name: str, call: Callable[[Any], None]) -> None:
-        """Call with the module ``name`` once it is imported, before anybody has names of it.
+        """Call ``call(module)`` once the module ``name`` is imported, before its importer runs on.
 
-        Some parts of torch take half a second to import, so this does not import them. ``undo``
-        ends the wait; what ``call`` has done stays.
+        This does not import the module, because some parts of torch take half a second. ``undo``
+        cancels a pending call; it does not undo the effects of ``call``.
         """
         if name in sys.modules:
             call(sys.modules[name])
@@ -74,7 +74,7 @@ class Patches:
         self.put(loader, "exec_module", exec_module)
 
     def undo(self) -> None:
-        """Put everything back, the newest first."""
+        """Restore all attributes, the newest first."""
         while self._before:
             owner, name, before = self._before.pop()
             if before is _ABSENT:
@@ -94,14 +94,14 @@ class _Definition(ctypes.Structure):
     )
 
 
-_DEFINITIONS: list[_Definition] = []  # Python refers to them for good
+_DEFINITIONS: list[_Definition] = []  # kept alive, because Python keeps pointers to them
 
 
 def built_in(ours: ModuleType, plain: Any) -> Any:
-    """A function that calls ``ours``, of the type that Python's own function ``plain`` has.
+    """A built-in function that calls ``ours``, in place of the built-in ``plain``.
 
-    Scripts compare it: ``type(print) == type(open)``. ``ours`` is a module, as what ``plain`` is
-    bound to, so that pickle has the function by its name.
+    Scripts compare types: ``type(print) == type(open)``. ``ours`` is a callable module, because
+    ``plain`` is bound to a module: so pickle finds the function by name.
     """
     doc = f"{plain.__name__}{plain.__text_signature__}\n--\n\n{plain.__doc__}"
     call = ctypes.cast(ctypes.pythonapi.PyObject_Call, ctypes.c_void_p)
@@ -114,9 +114,10 @@ def built_in(ours: ModuleType, plain: Any) -> Any:
 
 
 def around(plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that stands for ``plain``: ``ours``, which gets that and the arguments.
+    """A function in place of ``plain``: it calls ``ours`` with ``plain`` and the arguments.
 
-    What ``ours`` takes by a name of its own may be given by the name that ``plain`` has for it.
+    A keyword argument with the name of a parameter of ``plain`` is passed to ``ours`` by position,
+    because ``ours`` may have another name for it.
     """
     names = _names(plain)[: max(0, len(_names(ours)) - 1)]
 
@@ -133,21 +134,21 @@ def around(plain: Callable[..., Any], ours: Callable[..., Any]) -> Callable[...,
 
 
 def _names(function: Callable[..., Any]) -> list[str]:
-    """The parameters that can be given by their place, in order."""
+    """The names of the parameters that can be passed by position, in order."""
     by_place = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     plain = getattr(function, "__func__", function)
-    if type(plain) is FunctionType and not vars(plain):  # a signature takes long, and is the same
+    if type(plain) is FunctionType and not vars(plain):  # faster than its signature
         names = plain.__code__.co_varnames[: plain.__code__.co_argcount]
         return [*names[plain is not function :]]
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # of a function in C
+    except ValueError:  # a C function without a signature
         return []
     return [parameter.name for parameter in parameters if parameter.kind in by_place]
 
 
 def around_everywhere(module: Any, name: str, ours: Callable[..., Any]) -> None:
-    """Let a function of ``module`` be ``ours`` for good, in all modules that have it."""
+    """Replace a function of ``module`` permanently, in all modules that have it: see ``around``."""
     plain = getattr(module, name)
     stand_in = around(plain, ours)
     setattr(module, name, stand_in)

@@ -1,7 +1,7 @@
-"""Where the peers of a replica stand: before it has joined them, and when it has healed from them.
+"""The place of a replica's peers: before it has joined them, and when it has healed from them.
 
-Not here: how a replica is set to their place (moving.py), what a place is (place.py), how it is
-asked for (training/exchanges.py).
+Not here: how a replica is set to a place (moving.py), what a place is (place.py), how it is
+requested (training/exchanges.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Peers:
     """The peers of one replica. For the main thread.
 
     Attributes:
-        elsewhere: where they wait for this replica in a step that has begun; None: they do not, or
-            it has come there.
-        have_gone_back: none of them trained, and all go on from what is held of a step before.
+        elsewhere: the place where they wait for this replica in a step that has begun; None: they
+            do not wait, or this replica has reached the place.
+        have_gone_back: no peer trained, so all replicas resume from a saved state.
     """
 
     def __init__(self, script: Script) -> None:
@@ -36,29 +36,29 @@ class Peers:
 
     @property
     def are_looked_for(self) -> bool:
-        """Whether their place was looked for; it is empty if none of them trains."""
+        """Whether ``look`` was called. Their place is empty if none of them trains."""
         return self._at is not None
 
     @property
     def can_be_found(self) -> bool:
-        """Whether this worker can find out by itself if they train."""
+        """Whether this worker can find out, without its mates, if the peers train."""
         is_ready = dist.is_available() and dist.is_initialized()
         return is_ready and (self.are_looked_for or not self._mates.are_several)
 
     @property
     def place(self) -> Place:
-        """Where they wait, or stood when they were looked for; an empty one: none trains."""
+        """The place where they wait, or were at the last ``look``; empty: none trains."""
         return self.elsewhere or self._at or Place()
 
     @property
     def entry(self) -> str:
-        """A digest of the stack at which they draw; "": none trains."""
+        """A digest of the stack of their loop's first draw; "": none trains."""
         if self._at is None:
             self.look()
         return digest(self.place.entry) if self.place.entry else ""
 
     def look(self) -> None:
-        """Find out where they stand; mates go by what their lead has found."""
+        """Request their place; mates use the answer that their lead has received."""
         if self.elsewhere is not None:
             return
         if (begins_at := self._script.begins_at) is not None:
@@ -72,19 +72,19 @@ class Peers:
         self._at = self._of_snapshot() if text is None else Place.decode(text)
 
     def are_here(self, iterator: LoaderIterator | None) -> bool:
-        """Whether they have begun their loop where this newcomer stands.
+        """Whether the peers are in the loop that this newcomer is about to begin.
 
-        ``iterator``: its own, which is asked for its first batch.
+        ``iterator``: the newcomer's, about to draw its first batch; None: a loop without a loader.
         """
         if digest(stack()) != self.entry:
             return False
-        place = self.now()  # they may have gone on meanwhile
+        place = self.now()  # they may have moved since
         is_other = iterator is not None and iterator.is_other_than(place.loaders)
         return not (is_other or self._have_left(place))
 
     def have_gone(self) -> bool:
-        """Their state has come to this newcomer, which has begun a step with them: whether they
-        have gone on since, to another loop or to another turn of one that cannot be set."""
+        """Whether the peers have moved on meanwhile: to another loop, or to another turn of a loop
+        that cannot be set. This newcomer has loaded their state and begun a step with them."""
         place = self.loaded()
         self.elsewhere = place if place is not None and self._have_left(place) else None
         return self.elsewhere is not None
@@ -98,7 +98,7 @@ class Peers:
         return self.place
 
     def loaded(self) -> Place | None:
-        """The place of the state that was loaded: the snapshot's, or that of the donors."""
+        """The place of the loaded state: the snapshot's or the donors'."""
         manager = self._script.manager()
         if manager.session.resuming is not None and manager.session.resuming.position:
             return self._of_snapshot()
@@ -106,8 +106,10 @@ class Peers:
         return Place.decode(text) if text else None
 
     def _of_snapshot(self) -> Place:
-        """Where the snapshot stands that the job goes on from, if no peer trains. All are there, so
-        the calls between the place and its step are made again."""
+        """The place of the snapshot from which the job resumes; empty: there is none.
+
+        All replicas start there, so they repeat the collectives between the place and its step.
+        """
         resuming = self._script.manager().session.resuming
         found = None if resuming is None else resuming.find_place()
         if found is None or not found[0]:

@@ -1,14 +1,14 @@
-"""Random numbers: a newcomer goes on where its predecessor's generators stood.
+"""Random numbers: a newcomer continues from the states of its predecessor's generators.
 
-Each worker writes the states of the global generators (torch's, Python's and numpy's), and of those
-that the script has made, to a small file of its slot: those at each place, as they were before the
-step's first batch was drawn, and those after each commit. Its successor on the same node takes the
-last ones that are not of a later step than the state that it heals to. So a replica that joins at
-the very step in which its predecessor died draws what that one would have drawn: masks of a
-dropout, noise, augmentations that are not made in a loader's worker processes, and the order of a
-sampler without a seed.
+Each worker writes the states of all random generators to a small file of its slot: the global ones
+of torch, Python and numpy, and those that the script has made. It writes them at each place, as
+they were before the step's first batch was drawn, and after each commit. Its successor on the same
+node takes the last states that are not of a later step than the state that it heals to. So a
+replica that joins at the step in which its predecessor died draws the same numbers as the
+predecessor would have: dropout masks, noise, augmentations outside a loader's worker processes, and
+the order of a sampler without a seed.
 
-A newcomer that finds nothing there takes a seed of its own.
+A newcomer that finds no such file uses a seed of its own.
 
 Not here: when it joins (loop.py), the file (journal.py), the generators (values/generators.py).
 """
@@ -36,23 +36,23 @@ FILE = "random-{replica_id}.{group_rank}"
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """Where the generators stand, by name: the global ones, and those that the script has made."""
+    """The states of generators, by name: the global ones, and those that the script has made."""
 
     of: Mapping[str, bytes]
 
     @staticmethod
     def now(own: Mapping[str, Any] = MappingProxyType({})) -> States:
-        """The states of this moment. ``own``: by name, the generators of the script's."""
+        """The current states. ``own``: the script's generators, by name."""
         return States({name: state_of(x) for name, x in {**global_ones(), **own}.items()})
 
     @staticmethod
     def of_torch(own: Mapping[str, Any]) -> States:
-        """Of torch's global one, and of these."""
+        """The current states of torch's global CPU generator and of ``own``."""
         known = {"torch": torch.default_generator, **own}
         return States({name: state_of(x) for name, x in known.items()})
 
     def set(self, own: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Let the generators go on from here; those that are not known here stay as they are."""
+        """Set the generators to these states. A generator that is not in both is left as it is."""
         known = {**global_ones(), **own}
         for name in self.of.keys() & known.keys():
             set_to(known[name], self.of[name])
@@ -69,12 +69,14 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """What the batches of one iterator follow from, beside its loader.
+    """The random states that the batches of one iterator depend on.
 
-    ``begun``: the generators before it was made, from which a sampler without a seed has its order
-    and workers their seeds; and, if it has no workers, those before its first batch. ``held``: by
-    number, those before each batch that the loop has drawn, and not used so far. ``workers``: what
-    each worker of the loader has (batches.py); None: that is not known.
+    Attributes:
+        begun: the states before the iterator was made, which determine the order of a sampler
+            without a seed and the seeds of workers; then, if it has no workers, those before its
+            first batch.
+        held: the states before each batch that the loop has drawn but not used yet, by number.
+        workers: the states of each worker of the loader (batches.py); None: not known.
     """
 
     begun: tuple[States, ...] = ()
@@ -98,13 +100,16 @@ class Seeds:
 
 NO_SEEDS = Seeds()
 Left = Sequence[tuple[str, bytes]]
-"""Of each iterator at a place its name (``LoaderPlace.name``), and its encoded seeds."""
+"""For each iterator at a place its name (``LoaderPlace.name``) and its encoded seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """A predecessor's generators. ``is_between``: two steps; else it is of a place. ``seeds``: of
-    the iterators there, by name; the first one is the one that it drew from."""
+    """A predecessor's random states.
+
+    ``is_between``: they are from between two steps, not from a step's place. ``seeds``: of the
+    iterators at the place, by name; the first is the one that the predecessor drew from.
+    """
 
     is_between: bool
     seeds: dict[str, Seeds]
@@ -115,13 +120,16 @@ class Randomness:
     """The random numbers of one worker. For the main thread.
 
     Attributes:
-        is_noted: the step under way.
-        own: the generators of the script's, by name, as they were found last.
-        given: by a predecessor's generation, as ``encoded`` gives it; None: by its file alone.
+        is_noted: the states at the start of the step under way were written.
+        own: the script's generators by name, as last found.
+        given: the states in a predecessor's generation, as ``encoded`` returns them; None: there is
+            no generation, so the file is read.
 
     Args:
-        path: of the slot's file; ``rank``: of this worker in the script's world.
-        step: how many steps are committed; ``life``: of the job, "" before the first step.
+        path: the slot's file.
+        rank: of this worker in the script's world.
+        step: returns the number of committed steps.
+        life: returns the id of the job's life; "" before the first step.
     """
 
     def __init__(
@@ -144,18 +152,17 @@ class Randomness:
     # ------------------------------------------------------------ for a successor
 
     def now(self, own: Mapping[str, Any] = MappingProxyType({})) -> States | None:
-        """The generators at a draw; None: nobody can go on with them. ``own``: see States."""
+        """The states at a draw; None: they cannot be written. ``own``: see ``States.now``."""
         self.own = own
         return None if self._is_off else States.now(own)
 
     def note(self, states: States, seeds: Left) -> None:
-        """A step begins at a place, with these ``states`` there, and ``seeds`` of its iterators."""
+        """Write the states at a step's place, and the seeds of the iterators there."""
         self.is_noted, self._seeds, self._noted = True, seeds, states
         self._leave(states, is_between=False)
 
     def encoded(self) -> tuple[list[str], list[bytes]]:
-        """The names of the iterators at the place that was noted last, what each follows from, and
-        the generators."""
+        """For the last noted place: the iterators' names; and their seeds, then the states."""
         return ([], []) if self._noted is None else self._encoded(self._noted)
 
     def _encoded(self, states: States) -> tuple[list[str], list[bytes]]:
@@ -163,8 +170,7 @@ class Randomness:
         return names, [*seeds, *states.encode()]
 
     def step_ended(self) -> None:
-        """A step that was noted has ended, or a file is written after it: what follows draws from
-        here."""
+        """Write the current states, after a noted step or before the script writes a file."""
         self.is_noted = False
         if not self._is_off and self._life():
             self._leave(States.now(self.own), is_between=True)
@@ -180,12 +186,14 @@ class Randomness:
 
     @contextmanager
     def joining(self, until: int, begin_again: Callable[[Seeds], None]) -> Iterator[None]:
-        """This newcomer goes to its peers' place, with the state of step ``until``.
+        """Around the move of this newcomer to its peers' place, with the state of step ``until``.
+
+        The predecessor's states are set at the end.
 
         Args:
-            begin_again: begins the iterator once more that gives the first batch, if that is its
-                first one: the predecessor may have died before it had begun it. It is told of
-                the iteration in which that one was.
+            begin_again: called after that, if the states are from between two steps, with the seeds
+                of the predecessor's last iteration. The predecessor may have died before it began
+                the next one, so an iterator that has yielded no batch draws its order again.
         """
         left = self._left = None if self._has_left else self._found(until)
         renew_random(self._rank, self._step())
@@ -196,13 +204,16 @@ class Randomness:
                 begin_again(next(iter(left.seeds.values()), NO_SEEDS))
 
     def seeds(self, first: str) -> dict[str, Seeds]:
-        """Those of the predecessor's iterators, as far as they are known. ``first``: the name of
-        the one that the peers draw from; the predecessor's may have another one."""
+        """The seeds of the predecessor's iterators, by name; empty: not known.
+
+        ``first``: the name of the iterator that the peers draw from. The predecessor's first
+        iterator counts as that one, even if its name differs.
+        """
         found = {} if self._left is None else self._left.seeds
         return {first: next(iter(found.values())), **found} if found else {}
 
     def _found(self, until: int) -> _Left | None:
-        """What the predecessor has left of this life of the job, at ``until`` or before."""
+        """The predecessor's last states in this life of the job, up to step ``until``."""
         if self.given is not None:
             return left_of(*self.given, is_between=False) if self.given[1] else None
         try:
@@ -210,18 +221,18 @@ class Randomness:
                 if life == self._life() and step <= until:
                     return left_of(names, parts, is_between=is_between)
         except (ValueError, LookupError, TypeError):
-            pass  # it is no record of ours
+            pass  # not a record of this format
         return None
 
 
 def renew_random(rank: int, step: int) -> None:
-    """A newcomer must not draw the numbers of the job's first steps once more."""
+    """Reseed a newcomer, so that it does not repeat the random numbers of the job's first steps."""
     mixed = hashlib.blake2b(f"{rank} joins at {step}".encode(), digest_size=8)
     seed_with(int.from_bytes(mixed.digest(), "little"))
 
 
 def seed_with(number: int) -> None:
-    """Let all generators begin from a number."""
+    """Seed the global generators of torch, Python and numpy."""
     torch.manual_seed(number)
     random.seed(number)
     numpy = sys.modules.get("numpy")
@@ -230,6 +241,6 @@ def seed_with(number: int) -> None:
 
 
 def left_of(names: Sequence[str], parts: Sequence[bytes], *, is_between: bool) -> _Left:
-    """What was left of iterators with these names, and then of the generators."""
+    """Decode the seeds of the iterators with these names, and the generators' states."""
     seeds = {name: Seeds.decode(x) for name, x in zip(names, parts, strict=False) if x}
     return _Left(is_between, seeds, States.decode(parts[len(names) :]))

@@ -1,14 +1,15 @@
-"""The log of what a worker's reductions with other replicas have given, and calls of its script's.
+"""The log of a worker's results across replicas: gradient reductions, and the script's calls.
 
-In the agent's memory, from before the script can see a result. Its logs begin where those of the
-calls within the replica do, and each has the quorums in which its reductions were made: in one of
-the same members another number of them may count, and a lighthouse that begins again numbers anew.
+A result is written to the agent's memory before the script can see it. The logs begin at the same
+steps as those of the calls within the replica. Each log also has the quorums in which its
+reductions were made, because another quorum of the same members may have other contributors, and a
+restarted lighthouse begins its numbers again.
 
-The logs of the other replicas are on this node, too. What a lost worker has not logged may be
-there, because it has died between its part in a reduction and its own note of it.
+The logs of the other replicas on this node can be read as well. A worker may die after it took part
+in a reduction and before it logged the result; the result is then in another replica's log.
 
-Not here: what is repeated from it (in_place.py), the memory (snapshots/area.py), what a call is in
-it (world/succeeding.py).
+Not here: what is repeated from the log (in_place.py), the memory (snapshots/area.py), how a call is
+written in it (world/succeeding.py).
 """
 
 from __future__ import annotations
@@ -30,25 +31,26 @@ from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.training.reductions import Reduction
 
 _ACROSS, _CALLS, _QUORUMS = 1, 2, 3
-"""The names of the reductions, of the script's calls and of the quorums."""
+"""The names of the entries: reductions, the script's calls, quorums."""
 _NAME_SHIFT = 8
-"""In the name of a quorum the number of its attempt is from this bit on."""
+"""A quorum's name has the number of its attempt from this bit on."""
 _REDUCTIONS_MAX = 1 << 16
-"""Of one step."""
+"""Reductions in one step."""
 _SEEN_SHIFT = 32
-"""The mark of a reduction: the number of the attempt under which it stands, and from this bit on
-that of the highest attempt known then; 0: that is of other members."""
+"""A reduction's mark has the number of its attempt, and from this bit on the number of the highest
+attempt known then; 0 if that attempt has another quorum_id."""
 _NUMBER_MAX = (1 << _SEEN_SHIFT) - 1
 
 
 class Results:
-    """Of one worker. Only it and its replacement write.
+    """The log of one worker. Only this worker and its replacement write to it.
 
     Args:
-        area: where they are. ``rank``: of the worker, in its replica.
-        others: the places of the other replicas' memory.
-        is_needed: whether somebody could repeat from this log. ``fills_up``: called when it has no
-            room.
+        area: the memory of the log.
+        rank: the worker's rank in its replica.
+        others: the paths of the other replicas' memory.
+        is_needed: returns whether a replacement could use this log.
+        fills_up: called when the log has no room left.
     """
 
     def __init__(
@@ -64,16 +66,16 @@ class Results:
         self._is_needed, self._fills_up = is_needed, fills_up
         self._lock = threading.Lock()
         self._is_full = False
-        self._under = NO_ATTEMPT  # the log has the quorum of this attempt
-        self.calls = 0  # of the script's
+        self._under = NO_ATTEMPT  # the attempt whose quorum was logged last
+        self.calls = 0  # how many calls of the script were logged
 
     def starts(self) -> None:
-        """No process of the worker has written so far."""
+        """Lay out an empty log, for the first process of this worker."""
         self._area.lay_out_logs()
         self._area.open_log(0, 0)
 
     def begins(self, log: int, oldest: int) -> None:
-        """A step begins, in the log of this number. Those before ``oldest`` are not needed."""
+        """A step begins, in the log with the number ``log``. Drop the logs before ``oldest``."""
         area = self._area
         with self._lock:
             if log > area.newest_log:
@@ -89,11 +91,13 @@ class Results:
         quorum: Quorum | None,
         seen: Attempt,
     ) -> None:
-        """Results, by index, are about to be given to the script.
+        """Log results that the script is about to receive.
 
         Args:
-            step: which of the worker's steps it is. ``at``: the attempt under which they stand.
-            quorum: that is in force. ``seen``: the highest attempt that is known.
+            step: the number of the worker's step; ``known``: its reductions, with their index.
+            at: the attempt under which the results stand.
+            quorum: the one in force.
+            seen: the highest attempt that is known.
         """
         with self._lock:
             for index, reduction in known:
@@ -105,7 +109,7 @@ class Results:
                     self._log(_ACROSS, call, at.quorum_id, [reduction.data.detach()], mark)
 
     def logs(self, tag: Attempt, tensors: Sequence[torch.Tensor]) -> None:
-        """A call of the script's, which was made under this attempt."""
+        """Log the result of a call of the script; ``tag``: the attempt under which it was made."""
         with self._lock:
             self._log(_CALLS, self.calls, tag.quorum_id, tensors, tag.number)
             self.calls += 1
@@ -133,21 +137,21 @@ class Results:
     # ------------------------------------------------------------ a replacement
 
     def steps_since(self, begun: int) -> set[tuple[int, int]]:
-        """The reductions that are logged, by step and index, of the steps after so many."""
+        """The logged reductions of the steps after ``begun``, by step and index."""
         found = (divmod(call, _REDUCTIONS_MAX) for call in self._area.calls(_ACROSS))
         return {(step, index) for step, index in found if step > begun}
 
     def calls_since(self, first: int) -> list[Entry]:
-        """What is logged of the script's calls from this one on; the next one follows."""
+        """The logged calls of the script, from number ``first``; logging continues after them."""
         numbers = sorted({x for x in self._area.calls(_CALLS) if x >= first})
         self.calls = max((x + 1 for x in numbers), default=first)
         return [x for x in (self._area.find(_CALLS, y) for y in numbers) if x is not None]
 
     def of(self, step: int, index: int, in_force: Quorum) -> tuple[Entry, Quorum | None] | None:
-        """What is logged of a reduction; None: nothing.
+        """The logged result of a reduction; None: it was not logged.
 
         Returns:
-            Also the quorum in which it came; None: that is not known.
+            The entry, and the quorum in which the reduction was made; None: not known.
         """
         entry = self._area.find(_ACROSS, step * _REDUCTIONS_MAX + index)
         return None if entry is None else (entry, _quorum_of(self._area, entry, in_force))
@@ -155,14 +159,15 @@ class Results:
     def of_others(
         self, number: int, index: int, in_force: Quorum, highest: Attempt
     ) -> tuple[Entry, Quorum] | None:
-        """The same of the same rank of another replica, if the lost worker may have had it.
+        """The result that the same rank of another replica has logged, if the lost worker may have
+        had it too (``may_take``).
 
         Args:
-            number: of the step, which all replicas have alike.
-            highest: the attempt that this worker's group has seen.
+            number: of the step, equal at all replicas.
+            highest: the highest attempt that this worker's group has seen.
         """
         while self._others:
-            with contextlib.suppress(OSError):  # that replica has begun anew
+            with contextlib.suppress(OSError):  # that replica was restarted
                 self._memories.append(GroupMemory.open(self._others.pop()))
         for memory in self._memories:
             begun, area = memory.board.begun(self._rank, number), memory.results(self._rank)
@@ -174,14 +179,13 @@ class Results:
             quorum, again = _quorum_of(area, entry, in_force), area.find(_ACROSS, call)
             if quorum is None or again is None or not quorum.has_same_members(in_force):
                 continue
-            is_whole = again.data.data_ptr() == entry.data.data_ptr()  # the log has not begun anew
+            is_whole = again.data.data_ptr() == entry.data.data_ptr()  # was not overwritten
             if is_whole and may_take(Attempt(entry.kind, entry.mark >> _SEEN_SHIFT), highest):
                 return found, quorum
         return None
 
     def is_back(self) -> None:
-        """A replacement goes on live: it needs nothing of others any more, whose memory is free
-        once nobody has it."""
+        """The replacement has caught up: close the others' memory, so that it can be freed."""
         for memory in self._memories:
             memory.close()
         self._others.clear()
@@ -189,7 +193,7 @@ class Results:
 
 
 def _quorum_of(area: Area, entry: Entry, in_force: Quorum) -> Quorum | None:
-    """The quorum in which a reduction was made, by the attempt under which it stands."""
+    """The quorum in which a reduction was made; None: not logged."""
     at = Attempt(entry.kind, entry.mark & _NUMBER_MAX)
     if in_force.attempt == at:
         return in_force

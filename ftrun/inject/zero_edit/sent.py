@@ -1,16 +1,16 @@
-"""What one process has written to a stream is known to the byte, whenever it is killed.
+"""Counts the bytes that a process has written to a stream, exactly, even if it is killed.
 
-A count that is raised after a ``write`` is too low if a SIGKILL comes in between, and its successor
-would print the line again. So a line goes out by ``sendfile`` from a file in memory, at the offset
-of all bytes that were sent before: the kernel moves that offset, a word of the board, in the same
-call. A process is killed before a call or after it. Two more words, written before the call, tell
-how many lines these bytes are.
+A counter that is raised after a ``write`` is too low if SIGKILL comes in between, and the successor
+would print the line again. So a line is written by ``sendfile`` from a file in memory. The offset
+in that file is the count of all bytes sent, and is a word of the board; the kernel advances it in
+the same system call. A process is killed either before or after the call. Two more words, written
+before the call, map the count to lines.
 
-| word  | what it has                                                                        |
+| word  | contents                                                                           |
 |-------|------------------------------------------------------------------------------------|
-| bytes | all bytes that were sent; the kernel's                                              |
-| ends  | the piece under way: how many bytes there are at its end, and how many lines       |
-| from  | how many bytes there were where the line begins                                     |
+| bytes | the count of all bytes sent; advanced by the kernel                                 |
+| ends  | for the piece under way: the counts of bytes and lines at its end                   |
+| from  | the count of bytes where the current line begins                                    |
 
 Not here: which lines a replacement drops (printed.py).
 """
@@ -27,25 +27,25 @@ from collections.abc import Callable, Sequence
 from ftrun.snapshots.board import Board, Word
 
 PIPE_BYTES = 1 << 20
-"""A pipe keeps so many bytes, or a 4 KiB part of it for each call."""
+"""The buffer size of a pipe. Each call may take up a whole page of 4 KiB."""
 FILE_BYTES_MAX = 1 << 20
-"""What was sent is kept until another file takes its place."""
+"""The file in memory keeps sent bytes; after this many a new file replaces it."""
 _HALF = (1 << 32) - 1
 _send = ctypes.CDLL(None, use_errno=True).sendfile
 _send.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
 _send.restype = ctypes.c_ssize_t
 
 Position = tuple[int, int]
-"""In a stream: so many whole lines, and so many bytes of the next one."""
+"""A position in a stream: the count of whole lines, and of bytes in the next line."""
 
 
 class Sent:
-    """What the processes of one rank have written to one stream.
+    """Writes to one stream, and counts what the processes of one rank have written to it.
 
     Args:
-        words: those of the table.
-        descriptor: of the stream; None: it has none.
-        plain: writes to it.
+        words: the board's words for bytes, ends and from.
+        descriptor: the stream's; None: it has none.
+        plain: writes to the stream without ``sendfile``.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Sent:
         self._address = board.address(rank, self._bytes)
         self._descriptor, self._file, self._begun = descriptor, -1, 0
         if descriptor is not None:
-            with contextlib.suppress(OSError):  # it is no pipe, or this user has many
+            with contextlib.suppress(OSError):  # no pipe, or the user's limit is reached
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def position(self) -> Position:
-        """Where the stream stands."""
+        """The current position in the stream."""
         sent, ends = (self._board.read(self._rank, x) for x in (self._bytes, self._ends))
         lines, is_line = divmod(ends & _HALF, 2)
         if (ends >> 32) & _HALF == sent & _HALF:  # it was sent
@@ -76,7 +76,7 @@ class Sent:
         return sent - self._board.read(self._rank, self._from)
 
     def stands_at(self, lines: int) -> None:
-        """The stream has so many whole lines, whatever was counted before."""
+        """Set the count of whole lines, whatever was counted before."""
         self._will_end(self._board.read(self._rank, self._bytes), lines, is_line=True)
 
     def _will_end(self, at: int, lines: int, *, is_line: bool) -> None:
@@ -84,7 +84,7 @@ class Sent:
         self._board.set(self._rank, self._ends, ctypes.c_int64(word).value)
 
     def write(self, piece: bytes) -> None:
-        """Write a piece of a line, to its end at most."""
+        """Write a part of a line, at most up to its newline."""
         sent, (lines, within) = self._board.read(self._rank, self._bytes), self.position()
         is_line = piece.endswith(b"\n")
         if not within:
@@ -99,7 +99,7 @@ class Sent:
             self._board.set(self._rank, self._bytes, end)
 
     def _send(self, piece: bytes, sent: int, end: int) -> None:
-        """Send what can be sent; nothing is left if all goes well."""
+        """Send the piece by ``sendfile``. If the stream does not support that, some is left."""
         if self._file < 0 or sent - self._begun > FILE_BYTES_MAX:
             if self._file >= 0:
                 os.close(self._file)
@@ -108,6 +108,6 @@ class Sent:
         while (at := self._board.read(self._rank, self._bytes)) < end:
             if _send(self._descriptor, self._file, self._address, end - at) > 0:
                 continue
-            if ctypes.get_errno() != errno.EINTR:  # a signal's handler has run since
-                self._descriptor = None  # a file that is appended to, as one
+            if ctypes.get_errno() != errno.EINTR:  # else a signal's handler has interrupted it
+                self._descriptor = None  # unsupported, for example a file opened to append
                 return

@@ -1,11 +1,11 @@
 """FSDP2 of an unmodified script: shards within the replica, averages across the replicas.
 
-torchrun shows the script one world, and so does ftrun: ranks and meshes are those of all workers,
-and the script splits its data among all of them. A model that the script shards over that world is
-sharded over the workers of its replica instead, so that a replica holds the whole model and can die
-alone; ``ftrun.replicate`` averages the shards' gradients with those of the same worker of the other
-replicas. The result is the same average. A mesh of two dimensions (replicate, shard) means just
-that, whatever its sizes.
+As under torchrun, the script sees one world: ranks and meshes cover all workers, and the script
+splits its data among all of them. But a model that the script shards over that world is sharded
+over the workers of its replica only, so that a replica holds the whole model and can fail alone.
+``ftrun.replicate`` averages each shard's gradients across the replicas. The result is the same
+average. A mesh with the two dimensions (replicate, shard) is handled in the same way, whatever its
+sizes.
 
 Not here: averages (training/sharded.py), steps (loop.py).
 """
@@ -29,7 +29,7 @@ DATA_DIMENSIONS_MAX = 2
 
 
 def install(models: Models) -> None:
-    """Let ``fully_shard`` shard within the replica. It stays patched: see ``models.makes_ddp``."""
+    """Patch ``fully_shard`` permanently to shard within the replica (see ``models.makes_ddp``)."""
 
     def fully_shard(plain: Any, model: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> Any:
         if not models.makes_ddp():
@@ -38,8 +38,8 @@ def install(models: Models) -> None:
         return shard(models, plain, model, *args, mesh=models.mesh(mesh), **kwargs)
 
     def set_factor(plain: Any, part: Any, factor: float) -> None:
-        # The sum over all workers is divided by it: over those of a replica here, and the replicas'
-        # are averaged.
+        # The script's factor divides a sum over all workers. Here the sum covers one replica, and
+        # the replicas' sums are averaged.
         plain(part, factor / models.script.here.replicas if models.shards_within else factor)
 
     def patch(module: Any) -> None:
@@ -50,7 +50,7 @@ def install(models: Models) -> None:
 
 
 def shard(models: Models, plain: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call what shards a model, or its parts, and note these."""
+    """Call torch's function ``plain``, which shards a model or a list of parts, and note these."""
     made = plain(model, *args, **kwargs)
     for part in model if isinstance(model, (list, tuple)) else [model]:
         models.add_sharded(part)
@@ -58,7 +58,7 @@ def shard(models: Models, plain: Any, model: Any, *args: Any, **kwargs: Any) -> 
 
 
 def refuse_all(patches: Patches) -> None:
-    """Refuse ``fully_shard`` where each replica has one worker, which has nothing to shard over."""
+    """Refuse ``fully_shard`` if a replica has one worker: there is nothing to shard over."""
 
     def fully_shard(*_: Any, **__: Any) -> Any:
         refuse(
@@ -71,7 +71,7 @@ def refuse_all(patches: Patches) -> None:
 
 
 def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
-    """Refuse what is more than data parallelism over all workers."""
+    """Refuse any parallelism other than data parallelism over all workers."""
     if not dist.is_initialized():
         return  # torch makes the group, or raises its own error
     size = dist.get_world_size()

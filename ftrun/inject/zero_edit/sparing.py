@@ -1,13 +1,13 @@
-"""Which steps of the script are noted: all, or so few that noting takes 0.2 % of the time at most.
+"""Decides which steps of the script are noted, so that noting costs at most 0.2 % of the time.
 
-A step is noted if a replica may join at it, and so that a worker leaves to its successor what it
-has counted. While all replicas train, nobody joins: then most steps are *passed* if they are short.
-Nobody joins at a passed step (``allow_heal=False``), and from the moment at which the members
-prepare for a newcomer none is passed.
+A replica can join only at a noted step, and at a noted step a worker leaves its counters to its
+successor. While all replicas train, no replica joins, so most steps are *passed* if they are short.
+No replica can join at a passed step (``allow_heal=False``). From the moment at which the members
+prepare for a newcomer, all steps are noted.
 
-All replicas wait for the one that notes. So they note at the same steps, although each goes by its
-own clock: at multiples of a power of two, the largest one that is not above the number of steps
-since the last noted one.
+A replica that notes delays all others. So all replicas should note at the same steps, although each
+uses its own clock: at multiples of the largest power of two that is not above the number of steps
+since the last noted step.
 
 Not here: what is noted (noting.py), when members prepare (core/lighthouse/switching.py).
 """
@@ -25,12 +25,13 @@ class Sparing:
     """Decides once per step. For the main thread.
 
     Args:
-        needs: whether the step that begins must be noted. ``step``: how many are committed.
-        share: of the time, that noting others may take.
+        needs: returns whether the step that begins must be noted.
+        step: returns the number of committed steps.
+        share: the fraction of the time that noting may take, apart from steps that must be noted.
 
     Attributes:
-        took_s: what noting the newest step has taken of the processor.
-        is_noted: the step under way; None: its first draw is to come.
+        took_s: the CPU time for noting the newest noted step.
+        is_noted: whether the step under way is noted; None: it has drawn nothing yet.
     """
 
     def __init__(
@@ -43,9 +44,9 @@ class Sparing:
         self.is_noted: bool | None = None
 
     def notes(self, *, must: bool = False) -> bool:
-        """Whether the script is noted here. The first draw of a step decides for all of it.
+        """Whether to note the script here. The first draw of a step decides for the whole step.
 
-        ``must``: it is noted at this draw, and at the later ones of the step.
+        ``must``: note at this draw and at all later ones of the step.
         """
         if self.is_noted or not (must or self.is_noted is None):
             return bool(self.is_noted)
@@ -58,5 +59,5 @@ class Sparing:
         return is_noted
 
     def _may_take(self) -> bool:
-        """Whether the newest note has taken no more than its share of the time since."""
+        """Whether the last noting cost less than ``share`` of the time since then."""
         return (clock.now() - self._noted_at) * self._share > self.took_s

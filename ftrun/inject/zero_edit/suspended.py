@@ -1,11 +1,12 @@
-"""Memory snapshots: generators of Python's that the script holds, and asks by ``next``.
+"""Memory snapshots: suspended Python generators that the script holds and advances by ``next``.
 
-What a generator function counts, and where its loops stand, is carried like that of a function on
-the stack. But when a replacement comes to its place, its own generator has not begun. So it is
-asked for items, which are dropped, until it stands at the ``yield`` of its predecessor's: mostly
-for one. One that draws from a loader is not, because that would load: it is set when it begins.
+A generator's variables and loop positions are carried like those of a function on the stack. But
+when a replacement reaches its place, its own generator has not started. So the replacement calls
+``next`` on it, and drops the items, until it is at the same ``yield`` as its predecessor's;
+usually one call is enough. A generator that draws from a loader is not advanced, because that
+would load data. It is set when the script first draws from it.
 
-Not here: its variables (values/), numbers of its loops (counting.py), its loaders (moving.py).
+Not here: its variables (values/), its loops' numbers (counting.py), its loaders (moving.py).
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ _Loops = tuple[tuple[Spot, int], ...]
 class Suspended(NamedTuple):
     """One generator.
 
-    ``holder`` and ``path``: by what the script reaches it; ``at``: where in its code it stands;
-    ``draws``: from a loader. ``loops``: how many turns of those over anything but numbers have
-    begun, or of one that draws the numbers that its loops have taken last. ``is_one``: there is no
-    other of the same function, or it has no such loop, and no ``itertools.cycle`` has it; or it has
-    not begun.
+    Attributes:
+        holder, path: the function and the path by which the script reaches it.
+        function: its own function.
+        at: the offset in its bytecode; ``OVER``: it has ended.
+        draws: it draws from a loader.
+        loops: with ``draws``, the number that each of its loops has taken last. Otherwise, for each
+            loop over anything but numbers, the number of turns begun.
+        is_one: it can be identified: it has not started; or no ``itertools.cycle`` holds it, and it
+            is the only one of its function or has no loops.
     """
 
     holder: str
@@ -48,11 +53,11 @@ class Suspended(NamedTuple):
 
 
 Held = Mapping[tuple[str, str], "GeneratorType[Any, Any, Any]"]
-"""By holder and path."""
+"""Generators by holder and path."""
 
 
 def look(held: Held) -> tuple[Suspended, ...]:
-    """The generators as they are."""
+    """The current states of the generators."""
     begun = [x for x in held.values() if getgeneratorstate(x) == GEN_SUSPENDED]
     counts = Counter(map(function_of, begun))
     found = []
@@ -68,10 +73,10 @@ def look(held: Held) -> tuple[Suspended, ...]:
 
 
 def come_to(held: Held, theirs: Sequence[Suspended]) -> list[str]:
-    """Let the generators of this replacement stand where its predecessor's stood.
+    """Advance the generators of this replacement to the places of its predecessor's.
 
     Returns:
-        Those that do not, in words.
+        Descriptions of those that could not be advanced. Generators that draw are left out.
     """
     return [
         _words(x)
@@ -81,8 +86,10 @@ def come_to(held: Held, theirs: Sequence[Suspended]) -> list[str]:
 
 
 def elsewhere(held: Held, theirs: Sequence[Suspended]) -> list[str]:
-    """Those of a replica that heals which do not stand where its peers' do, in words. Nobody asks
-    them for items, as a call in them may be one that its peers have made."""
+    """Describes the generators of a healing replica that are at another place than the peers'.
+
+    They are not advanced, because they may make a call that the peers have already made.
+    """
 
     def stands_there(x: Suspended) -> bool:
         own = held.get((x.holder, x.path))
@@ -108,7 +115,7 @@ def _comes_to(own: GeneratorType[Any, Any, Any] | None, theirs: Suspended) -> bo
 
 
 def function_of(generator: GeneratorType[Any, Any, Any]) -> str:
-    """The name of its function, as a Spot has it."""
+    """The name of its function, as in a Spot."""
     return spot_at(generator.gi_code, 0).name
 
 
@@ -117,7 +124,7 @@ def _at(generator: GeneratorType[Any, Any, Any]) -> int:
 
 
 def _draws(source: Any, deep: int) -> bool:
-    """Whether a generator holds an iterator of a loader."""
+    """Whether a generator holds a loader's iterator, directly or through other iterators."""
     kind = type(source)
     if kind is LoaderIterator or not deep:
         return kind is LoaderIterator

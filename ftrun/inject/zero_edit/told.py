@@ -1,4 +1,4 @@
-"""Notices of a worker that runs an unmodified script, on its standard error.
+"""Prints notices of a worker that runs an unmodified script, on its standard error.
 
 Not here: the notices of the lighthouse and the agent.
 """
@@ -21,14 +21,14 @@ def once(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Print ``text``, but not by ``print``: some scripts replace that by one of rank 0 alone."""
+    """Print ``text``, but not by ``print``, which some scripts replace to print on rank 0 only."""
     if sys.__stderr__ is not None:
         sys.__stderr__.write(f"{BEGIN}{text}\n")
         sys.__stderr__.flush()
 
 
 def made_late(site: str, what: str, steps: int) -> None:
-    """The script has made something after its first ``steps`` steps that newcomers lack."""
+    """Report that the script made something after ``steps`` steps, which newcomers may lack."""
     once(f"{site} {what} after {steps} steps")
     once(
         "What is made after the first step heals if a newcomer makes it too on its way to its "
@@ -39,7 +39,7 @@ def made_late(site: str, what: str, steps: int) -> None:
 
 
 def left_early(replica_id: str, step: int) -> None:
-    """The script has ended here, and its peers train on from the same step."""
+    """Report that the script has ended here while its peers continue from the same step."""
     say(
         f"replica {replica_id} has left the training loop at step {step}, where the others train "
         "on: it leaves the job, and they go on without it. If it was to stop, let all ranks leave "
@@ -49,9 +49,9 @@ def left_early(replica_id: str, step: int) -> None:
 
 
 def lost(steps: int, of: int, *, come_again: bool) -> None:
-    """Report steps that were not committed. ``come_again``: none of their samples is left out.
+    """Report that ``steps`` of ``of`` steps were not committed.
 
-    They are trained again, or the others have committed them with the others' results of this step.
+    ``come_again``: no sample is lost: it is trained again, or the peers have committed the step.
     """
     fate = "each of their samples is trained once" if come_again else "their batches are lost"
     say(f"{steps} of {of} steps were not committed: {fate}")

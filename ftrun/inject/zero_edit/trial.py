@@ -1,9 +1,9 @@
-"""``ftrun check`` in a worker: dies where the plan says, stops after some steps, leaves a report.
+"""``ftrun check`` in a worker: dies where the plan says, stops after some steps, writes a report.
 
-The plan and the reports are files in a directory that an environment variable names. All random
-numbers begin from a seed of the trial's, so that a script without one does the same in each run.
+The plan and the reports are files in a directory that an environment variable names. The trial
+seeds all random generators, so that a script without a seed does the same in each run.
 
-Not here: the runs, and how the reports are judged (check/).
+Not here: the runs, and how the reports are compared (tools/check/).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ SAMPLE_BYTES = 64 << 10
 DEEP = 4
 UNEVEN, LEAP_S, SLOW = "uneven", 2.0, 64
 _EVEN = ("ftrun", "threading", "asyncio", "selectors", "queue", "subprocess", "multiprocessing")
-"""Modules that wait by a clock."""
+"""Modules that keep an even clock, because they wait by it."""
 _NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
-"""By these a file gets another name."""
+"""The audit events of calls that give a file another name."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -65,11 +65,17 @@ _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 class Trial:
     """One worker's part in a trial.
 
-    ``kills``: by number, this replica's deaths that are still to come: the phase, and the step in
-    which it dies. ``steps``: the trial ends after so many, and not before ``together`` replicas
-    have trained in ``TOGETHER_STEPS`` in a row. Of several workers of a replica the first one
-    ``reports``, and the last one ``dies``. ``is_of_group``: each worker is replaced in its group,
-    and is seen as a replica: ``name`` is its number. ``asks``: whether it may begin each step.
+    Attributes:
+        directory: of the plan and the reports.
+        name: the replica_id; with ``is_of_group``, the worker's number among all workers.
+        starts: how often this replica was restarted.
+        kills: the deaths still to come, by number: the phase and the step.
+        steps: the trial ends after this number of steps, but not before ``together`` replicas have
+            trained together in ``min(TOGETHER_STEPS, together)`` steps in a row.
+        reports: this worker writes the report: the first worker of a replica.
+        dies: this worker dies: the last worker of a replica.
+        is_of_group: a single worker is replaced in its replica, so each one reports and may die.
+        asks: it asks before each step whether the step may begin (allowed.py).
     """
 
     directory: Path
@@ -87,20 +93,20 @@ class Trial:
     _has_begun: bool = False
     _complete_for: int = 0
     _inputs: dict[int, list[str]] = field(default_factory=dict)
-    _files: set[str] = field(default_factory=set)  # written since the first step
-    _sizes: dict[str, dict[int, int]] = field(default_factory=dict)  # of all, after which step
+    _files: set[str] = field(default_factory=set)  # names of those written since the first step
+    _sizes: dict[str, dict[int, int]] = field(default_factory=dict)  # name: {step: size after it}
     _saves: list[int] = field(default_factory=list)
     _evaluations: list[int] = field(default_factory=list)
     _draws: set[int] = field(default_factory=set)
     _drawn: bytes = b""
-    _by_workers: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # of loaders: 1 if so
-    _own: list[tuple[Any, bytes]] | None = None  # generators that the script has made
-    _trained: set[int] = field(default_factory=set)  # parameters, by their identity
+    _by_workers: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # 1: they have drawn
+    _own: list[tuple[Any, bytes]] | None = None  # the script's generators, and their states
+    _trained: set[int] = field(default_factory=set)  # ids of parameters
 
     # ------------------------------------------------------------ what the script does
 
     def __post_init__(self) -> None:
-        """Note which files the script writes: also those that it opens before its first step."""
+        """Record which files the script opens for writing, from its start."""
 
         def note(event: str, args: tuple[Any, ...]) -> None:
             is_write = event in _NAMES
@@ -119,7 +125,7 @@ class Trial:
         sys.addaudithook(note)
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
-        """Note from now on what the models get, and how the files grow."""
+        """Record the models' inputs and the files' sizes from now on."""
         for module in modules:
             module.register_forward_pre_hook(_Hook(self._note_inputs), with_kwargs=True)
             self._trained.update(map(id, module.parameters()))
@@ -127,7 +133,7 @@ class Trial:
         self._dies_in(STARTING)
 
     def _note_sizes(self) -> None:
-        """After a step: what a file gets from here to the next one is lost with this worker."""
+        """Record the sizes after a step: a dying worker loses what it has written since."""
         for name, sizes in self._sizes.items():
             with contextlib.suppress(OSError):
                 size = os.stat(os.path.join(self._here, name)).st_size
@@ -135,7 +141,7 @@ class Trial:
                     sizes[self._step] = size
 
     def watch_loader(self, loader: Any) -> None:
-        """The script has made a loader: note whether its workers draw random numbers."""
+        """The script has made a loader: record whether its workers draw random numbers."""
         if loader.num_workers:
             loader.collate_fn = _Collating(loader.collate_fn, self._by_workers)
 
@@ -144,23 +150,23 @@ class Trial:
         if self._own is None:
             self._own = [(x, state_of(x)) for x in _generators()]
         self._step = step
-        if not self._has_begun:  # what a newcomer's model got on its way is not its peers'
+        if not self._has_begun:  # drop a newcomer's inputs from skipped loops
             self._inputs.clear()
         self._has_begun = True
-        self._inputs.pop(step, None)  # of a try that was not committed
+        self._inputs.pop(step, None)  # of an attempt that was not committed
         self._note_draws()
         with open(self.directory / f"steps-{self.name}", "a") as steps:
-            steps.write(f"{time.time()} {step}\n")  # as the times of files
+            steps.write(f"{time.time()} {step}\n")  # the clock of files' times
         self.asks = self.asks and wait_to_begin(self.directory, step)
         self._dies_in(TRAINING)
 
     def goes_through_again(self) -> None:
-        """What the models got in this step was of one that its peers have taken already."""
+        """This replica repeats a step of its peers: drop the inputs recorded for it."""
         self._inputs.pop(self._step, None)
 
     def loader_begins(self) -> None:
-        """A loader gives its first batch: it has drawn a seed, which no batch depends on if its
-        sampler has a seed of its own."""
+        """A loader yields its first batch. It has drawn a base seed, which does not count as a draw
+        of the script: no batch depends on it if the sampler has a seed."""
         self._drawn = b""
 
     def evaluates(self) -> None:
@@ -178,7 +184,7 @@ class Trial:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _note_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        # Not what a teacher gets: the pass before which a step begins is one with gradients.
+        # Not a teacher's inputs: only a pass with gradients may begin a step.
         is_trained = module.training and torch.is_grad_enabled()
         if is_trained and len(self._inputs) < STEPS_MAX:
             hashed = hashlib.blake2b(digest_size=8)
@@ -188,7 +194,7 @@ class Trial:
     def committed(
         self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]], walk: Walk
     ) -> None:
-        """So many steps are committed: all end at the trial's last one."""
+        """``step`` steps are committed. Writes the report and exits after the trial's last one."""
         self._step = step
         self._note_sizes()
         self._note_draws()
@@ -204,17 +210,17 @@ class Trial:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(0)  # where the script stands, whatever it would still do
+            os._exit(0)  # at once, in the middle of the script
 
     def _note_draws(self) -> None:
-        """Whether the script has drawn random numbers since the last look."""
+        """Record whether the script has drawn random numbers since the last call."""
         drawn = _random_numbers()
         if self._drawn and drawn != self._drawn and len(self._draws) < STEPS_MAX:
             self._draws.add(self._step)
         self._drawn = drawn
 
     def has_joined(self, place: str, set_to: list[str], lacking: list[str]) -> None:
-        """This replica has joined its peers."""
+        """Report that this replica has joined its peers."""
         if self.reports:
             name = f"join-{self.name}-{self.starts}.json"
             _write(self.directory / name, {"at": place, "set": set_to, "lacking": lacking})
@@ -222,7 +228,7 @@ class Trial:
     # ------------------------------------------------------------ the report
 
     def write(self, facts: dict[str, Any], now: dict[str, Any] | None = None) -> None:
-        """Leave the report. ``now``: all values that the script reaches; None: it has ended."""
+        """Write the report. ``now``: all values that the script reaches; None: it has ended."""
         if not self.reports:
             return
         if self._by_workers[0] or any(state_of(x) != state for x, state in self._own or ()):
@@ -245,7 +251,7 @@ class Trial:
 
 
 def trial_of(here: WorkerContext) -> Trial | None:
-    """The trial that this worker is a part of; None: this run is no trial."""
+    """This worker's part in the trial; None: this run is no trial."""
     named = os.environ.get(VARIABLE)
     if not named:
         return None
@@ -277,8 +283,8 @@ def trial_of(here: WorkerContext) -> Trial | None:
 
 
 def _make_uneven() -> None:
-    """Let Python's clocks go on in leaps, and hardly in between: what a script's values have from
-    a clock is other than in a run with an even one, however steady its steps are."""
+    """Make Python's clocks leap, and run slowly in between. Values that a script takes from a clock
+    then differ from those of a run with an even clock, even if all steps take equally long."""
     for name in ("time", "monotonic", "perf_counter"):
         plain, plain_ns = getattr(time, name), getattr(time, f"{name}_ns")
 
@@ -296,14 +302,14 @@ def _make_uneven() -> None:
 
 
 def _replace(module: Any, before: Any, now: Any) -> None:
-    """In the names of a module: many import these functions by their own."""
+    """Replace a function under every name in a module: many modules import it by name."""
     for name, value in [*getattr(module, "__dict__", {}).items()]:
         if value is before:
             setattr(module, name, now)
 
 
 def note_refusal(form: str, text: str) -> None:
-    """The script is not carried; the trial's command reads why."""
+    """Write why the script is refused, for the command."""
     named = os.environ.get(VARIABLE)
     if named:
         _write(Path(named) / REFUSED, {"form": form, "reason": text})
@@ -315,8 +321,10 @@ def digests_of(
     optimizers: Sequence[Optimizer],
     units: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, str]]:
-    """A digest of each tensor beside the parameters, by kind and name; of a sharded one, of this
-    worker's part."""
+    """A digest of each tensor except the models' parameters, by kind and name.
+
+    For a sharded tensor it is a digest of this worker's part. At most ``TENSORS_MAX`` a kind.
+    """
     buffers = {name: x for module in trained for name, x in module.named_buffers()}
     modules = {
         f"{name}.{inner}": x
@@ -352,7 +360,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 class _Hook:
-    """A hook of a model. That of a copy of the model, and in a file, does nothing."""
+    """A hook of a model. Copied or pickled with the model, it becomes one that does nothing."""
 
     def __init__(self, note: Callable[..., None]) -> None:
         self._note = note
@@ -369,7 +377,7 @@ def _nothing(*_: Any) -> None:
 
 
 class _Collating:
-    """A loader's ``collate_fn``, which is called in its workers, after each look at samples."""
+    """Wraps a loader's ``collate_fn``, which its workers call after they have read samples."""
 
     def __init__(self, plain: Callable[[Any], Any], drawn: mmap.mmap) -> None:
         self._plain, self._drawn, self._before = plain, drawn, b""
@@ -382,12 +390,12 @@ class _Collating:
         return self._plain(samples)
 
     def __reduce__(self) -> Any:
-        """For a worker that is no fork: without us."""
+        """Pickles as the plain function, for workers that are not forked."""
         return operator.itemgetter(0), ((self._plain,),)
 
 
 def _generators() -> list[Any]:
-    """Python's and numpy's generators of random numbers, but for the library's own."""
+    """All Python and numpy random generators, except those of Python's library."""
     library: list[Any] = [random.getstate, tempfile]
     known = library[0].__self__, getattr(library[1]._name_sequence, "_rng", None)
     kinds = random.Random, getattr(sys.modules.get("numpy.random"), "Generator", random.Random)
@@ -395,12 +403,13 @@ def _generators() -> list[Any]:
 
 
 def _random_numbers() -> bytes:
-    """A digest of where the generators stand."""
+    """A digest of the states of the global generators."""
     return hashlib.blake2b(b"".join(States.now().encode()), digest_size=8).digest()
 
 
 def _add(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
-    """Add a value's shape and bytes, without ``whole`` the first ones only."""
+    """Add a value's shape and bytes to a hash; of a tensor only the first ``SAMPLE_BYTES``, unless
+    ``whole``."""
     if isinstance(value, torch.Tensor):
         hashed.update(f"{value.dtype} {tuple(value.shape)}".encode())
         if value.layout is torch.strided and not value.is_meta and value.numel():

@@ -1,12 +1,13 @@
-"""What an open script does before its form is known: does it read a variable, or name ftrun?
+"""Watches an open script before its form is known: whether it reads its rank, or names ftrun.
 
 An open script begins with ``RANK`` and ``WORLD_SIZE`` of all replicas. If it turns out to be
-explicit, its own group's values hold instead, and one that was read before is wrong. Only reads by
-the script's own code count: it is Python's ``os.environ`` that is watched, not the C library's.
+explicit, it gets the values of its own group instead, and a value that it has read before is wrong.
+Only reads by the script's own code count. Python's ``os.environ`` is watched, not the C library's
+environment.
 
-An interpreter of its own begins without torch, and its reads count from its first line on. If the
-script names one of ftrun's classes first, torch is imported before the name is looked up, and with
-it all that watches the script (attaching.py). Nothing here imports torch otherwise.
+A script in an interpreter of its own begins without torch; its reads count from its first line. If
+it names one of ftrun's classes, torch is imported before the name is looked up, and with torch the
+code that watches the script (attaching.py). Nothing here imports torch otherwise.
 
 Not here: what follows from it (attaching.py), the values (agent/environment.py).
 """
@@ -31,11 +32,11 @@ EXPLICIT_NAMES = frozenset(
     | {"ProcessGroupGloo", "ProcessGroupNCCL", "PureDistributedDataParallel", "manager"}
     | {"ElasticLoader", "ElasticSampler", "replicate"}
 )
-"""Names of ``ftrun`` that only a script with a Manager uses."""
+"""Names of ``ftrun`` that only explicit scripts use."""
 
 
 class _Watched(dict[bytes, bytes]):
-    """The data of ``os.environ``, which notes who reads some of it."""
+    """The data of ``os.environ``, which notes the first read of a form's variable."""
 
     def __init__(self, data: dict[bytes, bytes], variables: Variables) -> None:
         super().__init__(data)
@@ -50,7 +51,7 @@ class _Watched(dict[bytes, bytes]):
                 importlib.import_module("torch")  # attaching.py sees it from then on
                 known.on_read()
                 now: Any = getattr(os.environ, "_data")  # noqa: B009 - the stub does not have it
-                if now is not self:  # the script is explicit, and has other values
+                if now is not self:  # the script has become explicit, with other values
                     return cast(bytes, now[key])
             known.read_at = reader
         return super().__getitem__(key)
@@ -60,15 +61,17 @@ class Variables:
     """The variables of an open script.
 
     Args:
-        open_form, explicit: what a worker's environment has in each form.
-        are_several: a replica has several workers: then a script that has imported ftrun is
+        open_form, explicit: a worker's environment variables in each form.
+        are_several: a replica has several workers. A script that has imported ftrun is then
             explicit when it reads its rank.
 
     Attributes:
-        other: the names of those that differ.
-        read_at: the first read of one, as ``RANK at train.py:3``; "": none.
-        on_read: called before the first such read, if the script has imported ftrun; ``on_name``:
-            with each of EXPLICIT_NAMES that it asks for. The form may be found in them.
+        other: the names of the variables that differ between the forms.
+        read_at: the first read of one of them, as ``RANK at train.py:3``; "": none.
+        on_read: called before the first such read, if the script has imported ftrun and
+            ``are_several``.
+        on_name: called with each of ``EXPLICIT_NAMES`` that the script uses. Both callbacks may
+            decide the form.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class Variables:
         self._watched = self._watch()
 
     def watch_names(self) -> None:
-        """See what the script asks ftrun for."""
+        """Watch which names of ``ftrun`` the script uses."""
         vars(ftrun)["__getattr__"] = self._look_up
 
     def _look_up(self, name: str) -> Any:
@@ -101,7 +104,7 @@ class Variables:
         return self._plain(name)
 
     def become_explicit(self) -> None:
-        """Set the values of the explicit form."""
+        """Set the environment variables of the explicit form."""
         self.stop_watching()
         vars(ftrun)["__getattr__"] = self._plain
         for name in self.other:
@@ -111,7 +114,7 @@ class Variables:
                 os.environ.pop(name, None)
 
     def stop_watching(self) -> None:
-        """The form is found."""
+        """Stop watching ``os.environ``, because the form is known."""
         if self._watched is not None:
             self._replace(dict(self._watched))
 
@@ -119,7 +122,7 @@ class Variables:
         environ: Any = os.environ
         data: dict[bytes, bytes] = getattr(environ, "_data", {})
         if type(data) is not dict or getattr(os.environb, "_data", None) is not data:
-            return None  # another Python than those that are known: no read is seen
+            return None  # an unknown implementation of ``os.environ``: no read is noticed
         watched = _Watched(data, self)
         self._replace(watched)
         return watched
@@ -131,11 +134,11 @@ class Variables:
 
 
 def _reader(name: str) -> str:
-    """The script's line that reads the variable; "": other code does."""
+    """The script's line that reads the variable; "": other code reads it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and any(x in frame.f_code.co_filename for x in _MAPPINGS):
         if frame.f_code.co_name == "__contains__":
-            return ""  # it is set in both forms
+            return ""  # the variables are set in both forms
         frame = frame.f_back
     if frame is None or not is_script(frame.f_code.co_filename):
         return ""
@@ -143,16 +146,16 @@ def _reader(name: str) -> str:
 
 
 def has_imported_ftrun() -> bool:
-    """Whether a module of the script has ftrun, or a module of it, among its names.
+    """Whether a module of the script has ``ftrun``, or a submodule of it, as a global name.
 
-    ``import torchft`` alone is none: see ``torchft_names.ON_USE``.
+    ``import torchft`` does not count: see ``torchft_names.ON_USE``.
     """
     looks = f"{ftrun.__name__}.torchft" if "torchft" in sys.modules else ""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and is_script(file):
             for value in list(vars(module).values()):
-                is_module = issubclass(type(value), ModuleType)  # asks the value for nothing
+                is_module = issubclass(type(value), ModuleType)  # runs no code of the value
                 name = value.__name__ if is_module else ""
                 if name.partition(".")[0] == ftrun.__name__ and name != looks:
                     return True

@@ -1,8 +1,9 @@
-"""The script's DistributedDataParallel: torch's own class, with methods of ours in place.
+"""The script's DistributedDataParallel: torch's own class, with methods patched by ftrun.
 
-So types, subclasses, copies and files are what they are without ftrun, also in modules that have
-imported the class before. The methods carry what the script has made. A copy is torch's own: it
-may be kept, and heals as a module beside, but it is not trained on all replicas.
+The class itself is not replaced. So types, subclasses, copies and pickled files are the same as
+without ftrun, also in modules that have already imported the class. The patched methods handle the
+objects that the script constructs. A copy behaves as torch's own: it may be kept, and heals as a
+module beside the models, but it cannot be trained.
 
 Not here: how gradients are reduced (training/ddp.py), which modules there are (models.py).
 """
@@ -33,13 +34,13 @@ _torchs_state: Any = TorchDDP.__getstate__
 
 
 class Wrapping:
-    """Makes what the script wraps one of its ``models``."""
+    """Adds each module that the script wraps to ``models``."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def install(self) -> None:
-        """Patch torch's class. It stays patched: see ``models.makes_ddp``."""
+        """Patch torch's class permanently (see ``models.makes_ddp``)."""
         methods: dict[str, tuple[Any, Any]] = {
             "forward": (self._forward, self._forward_of_a_copy),
             "_ddp_init_helper": (DistributedDataParallel._ddp_init_helper, None),
@@ -64,7 +65,7 @@ class Wrapping:
         return __init__
 
     def _make(self, made: TorchDDP, args: Any, kwargs: Any) -> None:
-        """torch's constructor."""
+        """Construct a DistributedDataParallel that ftrun carries, with torch's arguments."""
         models = self._models
         given = dict(_SIGNATURE.bind(made, *args, **kwargs).arguments)
         given.pop("self")
@@ -85,7 +86,7 @@ class Wrapping:
                 init(made, models.script.manager(), module, within=within, across=across, **given)
         except Refused:
             raise
-        except UserError as error:  # the script, which knows no Manager, might go on without it
+        except UserError as error:  # refused, because the script might catch it and go on
             refuse(f"{call_site()}: {error}")
         made.process_group = wished
         models.add(module, around=made)
@@ -99,16 +100,16 @@ class Wrapping:
 
     @compiling.never
     def _begins(self, model: Any, *inputs: Any) -> bool:
-        """Whether this pass is of a step, or evaluates.
+        """Whether this pass belongs to a step, or evaluates.
 
-        The broadcast of buffers with which torch begins a pass comes before the step: a rank that
-        evaluates alone stands in that one, and comes to no step until its peers come to theirs.
+        torch begins a pass with a broadcast of buffers. Here it comes before the step begins. A
+        rank that evaluates alone then waits in the broadcast, outside any step, for its peers.
         """
         script, is_due = self._models.script, model.require_forward_param_sync
         if not self._models.trains(model, model.module):
             return True
         if script.ending.goes_again:
-            model.require_forward_param_sync = False  # the peers have had that broadcast
+            model.require_forward_param_sync = False  # the peers have made that broadcast already
             script.loop.before_forward()
             return True
         if model.modules_buffers and model._check_sync_bufs_pre_fwd():
@@ -121,7 +122,7 @@ class Wrapping:
 
     @compiling.only_inside
     def _forward_of_a_copy(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a copy, or what a file has given. Nobody would heal what it trains."""
+        """Call a copy, or a model from a file. Training one is refused: it would not heal."""
         if self._models.wrapped and model.training and torch.is_grad_enabled():
             refuse(
                 f"{call_site()}: this script trains a copy of a DistributedDataParallel, or one "
@@ -136,12 +137,12 @@ class Wrapping:
 
 
 def _either(plain: Any, ours: Callable[..., Any], of_a_copy: Callable[..., Any] | None) -> Any:
-    """A method that is ``ours`` for what the script has made and ftrun carries."""
+    """A method: ``ours`` for a DDP that ftrun carries; else ``of_a_copy``, or the plain one."""
     otherwise = of_a_copy or plain
 
     @functools.wraps(plain)
     def method(model: Any, *args: Any, **kwargs: Any) -> Any:
-        kinds = type(model).__mro__  # isinstance() of a class with abstract methods takes longer
+        kinds = type(model).__mro__  # isinstance() is slower for a class with abstract methods
         is_carried = "_across" in model.__dict__ and DistributedDataParallel not in kinds
         return (ours if is_carried else otherwise)(model, *args, **kwargs)
 
@@ -166,13 +167,13 @@ _refuses_join = _refuses(
 
 
 def _state(model: Any) -> dict[str, Any]:
-    """Of a copy, or for a file: without what belongs to this process."""
+    """The state for a copy or a file, without the parts that belong to this process."""
     state: dict[str, Any] = _torchs_state(model)
     return {name: x for name, x in state.items() if name not in ("_across", "_buckets")}
 
 
 def _check_group(group: Any) -> None:
-    """Refuse a process group, or a mesh, of fewer than all ranks."""
+    """Refuse a process group or a mesh that does not cover all ranks."""
     if group is None or group.size() == torch.distributed.get_world_size():
         return
     refuse(

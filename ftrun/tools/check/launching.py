@@ -63,6 +63,7 @@ class Launchers:
             "ftrun.cli",
             list(words),
             acts_on_signals=True,
+            is_tied=True,
             cwd=self._directory,
             env=self._variables,
             stdout=subprocess.PIPE,

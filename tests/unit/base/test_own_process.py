@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -79,6 +80,26 @@ def test_a_signal_that_comes_at_once_ends_nothing(tmp_path: Path) -> None:
         process.send_signal(number)
     process.communicate(timeout=ENDS_WITHIN_S)
     assert process.returncode == 0
+
+
+def test_the_kernel_ends_a_tied_process_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "probe.py").write_text("import signal\nmain = signal.pause")
+    program = (
+        "import signal; from ftrun.base import own_process\n"
+        "print(own_process.start('probe', is_tied=True).pid, flush=True); signal.pause()"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        child = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+    ended, _, _ = select.select([child], [], [], ENDS_WITHIN_S)
+    if not ended:
+        signal.pidfd_send_signal(child, signal.SIGKILL)
+    os.close(child)
+    assert ended
 
 
 def test_a_thread_of_sitecustomize_is_not_in_a_process_that_forks(tmp_path: Path) -> None:

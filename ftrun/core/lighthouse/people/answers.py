@@ -1,6 +1,6 @@
-"""The answers to people: refusals, and the sentence about each operation as it goes on.
+"""The answers to people: refusals, and the text of each operation as it proceeds.
 
-Not here: what is done for a request (operators.py).
+Not here: how a request is carried out (operators.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 class Answers:
-    """Checks what requests name, and keeps their operations' texts."""
+    """Checks the names in requests, and keeps their operations' texts."""
 
     def __init__(self, state: MembershipState) -> None:
         self._state = state

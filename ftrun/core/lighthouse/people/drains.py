@@ -34,7 +34,7 @@ class Drains:
         self._stops = stops
 
     def drain(self, operation: Operation) -> None:
-        """Begin.
+        """Begin the drain.
 
         Raises:
             Refused: there is no such replica or node, or too few would be left.
@@ -100,7 +100,7 @@ class Drains:
             self._state.outbox.to_agent(agent.agent_id, m.DrainAgent("ftrun drain"))
 
     def follow(self, operation: Operation) -> None:
-        """Show how far it is, or end it."""
+        """Show the progress, or end the operation."""
         request = operation.request
         if not request.replica_id:
             self._follow_agents(operation)
@@ -136,10 +136,12 @@ class Drains:
             node = operation.request.node
             text = f"Node {node} has left." if node else "All agents have left."
             self._answers.end(operation, text)
-            self._state.journal()  # or a later lighthouse would drain the next run
+            self._state.journal()  # otherwise a later lighthouse would drain the next run
 
     def again(self, operation: Operation) -> None:
-        """Agents that come back to a restarted lighthouse may not have got the order."""
+        """Send the order again: agents that return to a restarted lighthouse may not have received
+        it.
+        """
         request = operation.request
         operation.is_resumed = not request.replica_id and self._answers.may_come_back()
         if request.replica_id:

@@ -1,15 +1,15 @@
 """People's requests to a running job: drain, restart, kill, stacks. Each is an operation.
 
 Rules:
-- ``drain`` withdraws a slot: its replica leaves at a boundary that all have agreed on, and nobody
-  gets the slot until ``restart``. A lighthouse that is restarted knows that from its journal.
-- ``restart`` drains a replica whose slot stays with its agent, or gives a withdrawn slot back.
-- ``kill`` and ``stack`` are carried out by the agent; a kill is healed as any other death.
+- ``drain`` withdraws a slot: its replica leaves at a boundary that all have agreed on, and the slot
+  is not assigned until ``restart``. A restarted lighthouse knows that from its journal.
+- ``restart`` drains a replica whose slot stays with its agent, or restores a withdrawn slot.
+- ``kill`` and ``stack`` are carried out by the agent; a kill is healed like any other death.
 - ``drain`` without a replica asks agents to leave, as SIGTERM to each of them does.
-- A request that is repeated changes nothing more; its operation ends with the first one's. With
-  the same id it is the same operation.
-- A lighthouse that is restarted goes on with what it has acknowledged, once its agents have told
-  what has become of it. Orders that may be lost are sent again, to the same incarnation only.
+- A request that is repeated changes nothing more; its operation ends with the first one's. With the
+  same id it is the same operation.
+- A restarted lighthouse continues what it has acknowledged, once its agents have reported the
+  outcome so far. Orders that may be lost are sent again, to the same incarnation only.
 
 Not here: drains (drains.py), orders to stop (stops.py), which requests are known
 (operation_table.py), how a replica leaves (leaving.py), what its agent does
@@ -39,7 +39,7 @@ from ftrun.core.lighthouse.state import MembershipState
 from ftrun.core.lighthouse.words import sentence
 
 STACKS_MAX = 512
-"""The most workers whose stacks are taken at once; more are asked for replica by replica."""
+"""The most workers whose stacks are taken at once. For more, people ask replica by replica."""
 STACKS_TIMEOUT_S = 5.0
 
 
@@ -75,13 +75,13 @@ class Operators:
         return self._table.get(number) or self._table.asked_as(request_id)
 
     def ask(self, number: int, request: Request) -> None:
-        """Begin an operation; one that is refused has ended at once.
+        """Begin an operation. A refused one ends at once.
 
-        While too many are under way it is not even noted, and ``get`` does not know it.
+        While too many are under way it is not even noted, and ``get`` does not find it.
         """
         known = self._table.asked_as(request.request_id)
         if known is not None and known.request == request:
-            return  # perhaps an earlier lighthouse was asked
+            return  # perhaps an earlier lighthouse received it
         operation = Operation(number, request)
         if not self._table.add(operation):
             return
@@ -104,7 +104,7 @@ class Operators:
             self._answers.end(operation, sentence(f"{refusal}."), failed=True)
 
     def run_rules(self) -> None:
-        """Ask withdrawn replicas to leave, also those that came back; follow the operations."""
+        """Ask withdrawn replicas to leave, also those that have returned; follow the operations."""
         state = self._state
         if state.phase not in (Phase.TAKEOVER, Phase.ENDED):
             for name in state.slots.withdrawn:
@@ -119,7 +119,9 @@ class Operators:
                 self._follow(operation)
 
     def _agent_may_come_back(self, request: Request) -> bool:
-        """Whether the lighthouse is back before the agent that the request is about."""
+        """Whether the agent that the request is about may still return to a restarted
+        lighthouse.
+        """
         state, name = self._state, request.replica_id
         if state.phase is Phase.ENDED or not self._answers.may_come_back():
             return False
@@ -139,7 +141,7 @@ class Operators:
         return self._agent_may_come_back(operation.request)
 
     def next_deadline(self) -> float | None:
-        """When stacks are answered with what there is, or agents are not waited for any more."""
+        """When stacks are answered as they are, or when agents are not waited for any more."""
         under_way = self._table.under_way()
         times = [x.deadline for x in under_way if x.deadline is not None]
         if any(x.is_resumed or x.is_held for x in under_way) and self._answers.may_come_back():
@@ -147,7 +149,7 @@ class Operators:
         return min(times, default=None)
 
     def agent_came(self, agent: Agent) -> None:
-        """It has a new stream, and what was sent by the former one may be lost: send it again."""
+        """Send again what the agent's former stream may have lost."""
         for operation in self._table.under_way():
             if operation.is_resumed or operation.is_held:
                 continue
@@ -181,7 +183,7 @@ class Operators:
             if slot.agent_id and replica is not None:
                 operation.incarnation = replica.incarnation
             state.journal()
-            if slot.agent_id:  # it leaves still: then it starts again
+            if slot.agent_id:  # if it still leaves, it starts again then
                 slot.moves_to = slot.agent_id
                 at_boundary = name in state.drains
                 order = m.StopReplica(name, operation.incarnation, True, at_boundary)
@@ -204,7 +206,7 @@ class Operators:
         self._stops.ask_to_leave(replica, restart=True)
 
     def _restart_owed(self, operation: Operation, agent: Agent) -> None:
-        """The agent is back, and still believes what it was sent before: perhaps a drain."""
+        """The agent is back, and still holds the order before, which may be a drain."""
         slot = self._state.slots[operation.request.replica_id]
         if slot.agent_id != agent.agent_id:
             return
@@ -221,7 +223,7 @@ class Operators:
             self._stops.ask_to_leave(replica, restart=True)
 
     def _restart_again(self, operation: Operation) -> None:
-        """The order may be lost: if the same incarnation is there, it is sent again."""
+        """The order may be lost: send it again if the same incarnation is there."""
         operation.is_resumed = False
         slot = self._state.slots[operation.request.replica_id]
         replica = self._state.replicas.get(slot.replica_id)

@@ -1,4 +1,4 @@
-"""Orders to agents to stop a replica at people's request; each is sent once, unless it is void.
+"""Orders to agents to stop a replica at people's request. Each is sent once, unless it is void.
 
 Not here: the requests (operators.py, drains.py), how a replica leaves (leaving.py).
 """
@@ -16,21 +16,21 @@ from ftrun.core.lighthouse.state import MembershipState
 
 
 class StopOrders:
-    """The orders by slot: incarnation, and whether it is to wait for a boundary."""
+    """By slot, the order's incarnation, and whether it waits for a boundary."""
 
     def __init__(self, state: MembershipState, membership: Membership, agents: Agents) -> None:
         self._state = state
         self._membership = membership
         self._agents = agents
         self._asked: dict[str, tuple[str, bool]] = {}
-        self._sent_to: dict[str, Agent | None] = {}  # by slot: the attachment that got the order
+        self._sent_to: dict[str, Agent | None] = {}  # by slot: the attachment at that time
 
     def forget(self, name: str) -> None:
         """The slot is to train again."""
         self._asked.pop(name, None)
 
     def keep_away(self, slot: Slot) -> None:
-        """A withdrawn replica that came back, or that is no member any more, is asked again."""
+        """Ask a withdrawn replica again that has returned, or that is not a member any more."""
         name = slot.replica_id
         replica = self._state.replicas.get(name)
         if replica is not None:
@@ -40,7 +40,7 @@ class StopOrders:
             self.send_stop(slot.agent_id, m.StopReplica(name, "", False))
 
     def waits_for_boundary(self, name: str) -> bool:
-        """Whether the slot's agent still believes that a boundary comes."""
+        """Whether the slot's agent still expects a boundary."""
         return self._asked.get(name, ("", True))[1]
 
     def ask_to_leave(self, replica: Replica, *, restart: bool) -> None:
@@ -58,11 +58,14 @@ class StopOrders:
         self._state.outbox.to_agent(agent_id, order)
 
     def may_be_lost(self, slot: Slot) -> bool:
-        """Whether the slot's agent was cut off since its order was sent."""
+        """Whether the slot's agent was detached since its order was sent."""
         return self._agents.get(slot.agent_id) is not self._sent_to.get(slot.replica_id)
 
     def leave_now(self, operation: Operation, slot: Slot) -> None:
-        """It was in no quorum, as turned out (a takeover), and its agent waits for a boundary."""
+        """Let the replica end now.
+
+        It was found to be in no quorum, and its agent waits for a boundary.
+        """
         name, incarnation = slot.replica_id, operation.incarnation
         waits = self._asked.get(name) == (incarnation, True) and slot.dead != incarnation
         sent_to = self._sent_to.get(name)
@@ -71,7 +74,7 @@ class StopOrders:
             self.send_stop(slot.agent_id, m.StopReplica(name, incarnation, True))
 
     def leaves(self, operation: Operation, replica: Replica | None) -> str:
-        """When a replica leaves; the step is kept for the sentence at its end."""
+        """When a replica leaves. The step is kept for the operation's last text."""
         state, name = self._state, operation.request.replica_id
         if replica is None:
             return f"Replica {name} does not train any more; its processes end."

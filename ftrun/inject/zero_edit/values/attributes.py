@@ -1,12 +1,13 @@
-"""What modules keep beside parameters and buffers of their state: those attributes that change.
+"""Attributes of modules that change and are not in ``state_dict()``.
 
-A layer may count its passes, anneal a temperature, or keep sums as plain tensors, as a metric does;
-a script may freeze and unfreeze parameters. What has changed since the first step heals.
+A layer may count its passes, anneal a temperature, or keep sums as plain tensors (a metric does); a
+script may freeze and unfreeze parameters. Attributes that have changed since the first step heal.
 
-Buffers may be there only after the first forward pass, or grow. A module gets those of its peers,
-in their order, before it gets any value: ``state_dict()`` and a broadcast of them must be alike.
+A module may register buffers in its first forward pass, and buffers may grow. Before any value is
+loaded, a module gets the same buffers as at its peers, in the same order, because ``state_dict()``
+and the broadcast of buffers must match.
 
-Not here: objects of the script's that are no modules (walk.py), a module's own state (carried.py).
+Not here: the script's objects other than modules (walk.py), ``state_dict()`` (carried.py).
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ from ftrun.inject.zero_edit.values.units import (
 from ftrun.inject.zero_edit.values.writing import set_to
 
 PLAIN, TENSORS = "plain", "tensors"
-"""Of the state: by module and name the values, as JSON has them; the tensors."""
+"""The parts of the state, by module and name: values as JSON has them, and tensors."""
 FROZEN, BUFFER = "requires_grad of ", "buffer "
 Buffers = list[list[Any]]
-"""Each buffer of a module and of those in it, in their order: path, name, whether ``state_dict()``
-has it, and its type and shape; None: it is None; empty: those cannot be made."""
+"""All buffers of a module and its submodules, in order. Each is: path, name, whether
+``state_dict()`` has it, and its type and shape; None: the buffer is None; []: a buffer of this kind
+cannot be made."""
 _TORCHS = vars(torch.nn.Module()).keys()
 _REGISTERED = "__composable_api_state_key_"
-"""So torch begins the names under which ``fully_shard`` and the like keep their own objects."""
+"""The prefix of the names under which torch's ``fully_shard`` and the like keep their objects."""
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _ABSENT = object()
 
@@ -57,8 +59,8 @@ class Attributes:
     """The attributes of one worker's modules.
 
     Args:
-        modules: gives the outermost ones, by name.
-        keys: of dicts by parameters and modules.
+        modules: returns the outermost modules, by name.
+        keys: names keys that are parameters or modules.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Attributes:
         self._first: dict[str, dict[str, Any]] | None = None
 
     def begin(self) -> None:
-        """The first step begins: nothing has changed."""
+        """The first step begins: take the values as they are now as unchanged."""
         self._first = {
             root: {
                 name: packed(value) if is_plain else mark_of(value)
@@ -78,15 +80,19 @@ class Attributes:
         }
 
     def state(self, own: set[int], *, for_peers: bool = False) -> dict[str, Any]:
-        """What has changed. ``own``: the memory of what heals by itself. ``for_peers``: without
-        what is of a rank."""
+        """The attributes that have changed.
+
+        Args:
+            own: addresses of memory that heals by other means, as ``units.memory`` returns them.
+            for_peers: leave out names with ``rank`` or ``device``, which belong to one replica.
+        """
         found: dict[str, dict[str, Any]] = {PLAIN: {}, TENSORS: {}}
         for root, module in self._modules().items():
             before = (self._first or {}).get(root, {})
             for name, value, is_plain in _read(module):
                 first = before.get(name, _ABSENT)
                 if first is value:
-                    continue  # mostly so
+                    continue  # the usual case
                 if for_peers and is_of_rank(name.partition(" ")[2]):
                     continue
                 now = packed(value) if is_plain else value
@@ -102,7 +108,7 @@ class Attributes:
         return found
 
     def load(self, tree: Mapping[str, Any], own: set[int]) -> None:
-        """Set them. ``own``: as of ``state``."""
+        """Set the attributes. ``own``: as in ``state``."""
         for root, module in self._modules().items():
             for kind in (PLAIN, TENSORS):
                 for name, value in tree.get(kind, {}).get(root, {}).items():
@@ -112,10 +118,10 @@ class Attributes:
 
 
 def _read(root: torch.nn.Module) -> Iterator[tuple[str, Any, bool]]:
-    """Name, value and whether it is plain, of all that can heal."""
+    """All attributes that can heal: name, value, and whether it is plain."""
     for path, module in root.named_modules():
         if isinstance(module, DistributedDataParallel):
-            continue  # its own are torch's
+            continue  # its own attributes belong to torch
         known = vars(module)
         for key in known.keys() - _TORCHS:
             if not (is_own(key) or key.startswith(_REGISTERED)):
@@ -144,7 +150,7 @@ def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_pl
     try:
         holder = module.get_submodule(path)
     except AttributeError:
-        return  # this worker has not made it
+        return  # this worker has no such submodule
     if key.startswith(FROZEN):
         parameter = holder._parameters.get(key.removeprefix(FROZEN))
         if parameter is not None and parameter.requires_grad is not value:
@@ -165,7 +171,7 @@ def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_pl
 
 
 def buffers_of(root: torch.nn.Module) -> Buffers:
-    """The buffers of a module as they are now."""
+    """The current buffers of a module."""
     return [
         [path, name, name not in module._non_persistent_buffers_set, _form(buffer)]
         for path, module in root.named_modules()
@@ -174,7 +180,7 @@ def buffers_of(root: torch.nn.Module) -> Buffers:
 
 
 def give_buffers(root: torch.nn.Module, wanted: Buffers) -> None:
-    """Let a module have the buffers of its peers', whose values come later."""
+    """Give a module the same buffers as at its peers. Their values are loaded later."""
     device = next((x.device for x in (*root.parameters(), *root.buffers())), torch.device("cpu"))
     theirs: dict[str, Buffers] = {}
     for path, *more in wanted:
@@ -198,7 +204,7 @@ def _form(buffer: torch.Tensor | None) -> list[Any] | None:
 
 
 def _as(buffer: Any, form: Any, device: torch.device) -> Any:
-    """The buffer, if it has this form; else another one."""
+    """The buffer, if it has this form; else a new one of zeros, or None."""
     if form == [] or form == _form(buffer):
         return buffer
     at = device if buffer is None else buffer.device

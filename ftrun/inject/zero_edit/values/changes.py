@@ -1,9 +1,8 @@
-"""The step at which each value of the script changed last, so that the newest one is found.
+"""The step at which each value of the script changed last, to find the newest copy. Pure.
 
-A value that has never changed belongs to its replica (the rank, arguments, paths). One that only
-one replica changes, because it alone keeps it, has a later step there than its peers have for it,
-also if they once got it from there. Pure.
-A container is one value: its copy (histories.py).
+A value that has never changed belongs to its replica (the rank, arguments, paths). A value that
+only one replica changes has a later step there than at its peers, even if the peers once took it
+from that replica. A container counts as one value, compared by a copy (histories.py).
 
 Not here: reading (walk.py), tensors, which have versions (tensors.py).
 """
@@ -13,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ftrun.core.worker.origins import is_same
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
 
 Steps = dict[str, dict[str, int]]
-"""By function and path."""
+"""The steps of the last changes, by function and path."""
 NEVER = -1
 _ABSENT = object()
 
@@ -25,10 +25,10 @@ _ABSENT = object()
 class Changes:
     """The changes of one replica's values.
 
-    A function that is on the stack twice counts once, where it is innermost.
+    Of a function that is on the stack more than once, only the innermost call counts.
 
     Attributes:
-        steps: the step at which each value changed last; without those that never have.
+        steps: the step at which each value changed last; values that never have are left out.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class Changes:
         self._names = 0
 
     def begin(self, found: Iterable[tuple[str, Values]]) -> None:
-        """Take the values as they are now, without counting that as a change."""
+        """Take the current values as a baseline, not as changes."""
         for function, values in _innermost(found):
             self._before.setdefault(function, {}).update(values)
 
     def note(self, found: Iterable[tuple[str, Values]], step: int) -> dict[str, Values]:
-        """The script at a draw: what has changed since the last one, by function."""
+        """Record the values at a draw; returns those that changed since the last, by function."""
         changed: dict[str, Values] = {}
         for function, values in _innermost(found):
             before = self._before.setdefault(function, {})
@@ -59,7 +59,7 @@ class Changes:
         return changed
 
     def changed(self, found: Iterable[tuple[str, Values]]) -> dict[str, Values]:
-        """Of each function the values that have ever changed."""
+        """For each function the values that have ever changed."""
         return {
             function: {path: value for path, value in values.items() if path in steps}
             for function, values in _innermost(found)
@@ -67,14 +67,14 @@ class Changes:
         }
 
     def adopt(self, steps: Mapping[str, Mapping[str, int]]) -> None:
-        """Values have been set that were changed at these steps."""
+        """Record that values were set which had changed at these steps elsewhere."""
         for function, paths in steps.items():
             known = self.steps.get(function, {})
             for path, step in paths.items():
                 self._mark(function, (path,), max(step, known.get(path, NEVER)))
 
     def known(self) -> dict[str, dict[str, tuple[Any, int]]]:
-        """All values that have changed, with the steps."""
+        """All values that have changed, each with the step of its last change."""
         return {
             function: {path: (before[path], step) for path, step in steps.items() if path in before}
             for function, steps in self.steps.items()
@@ -85,7 +85,7 @@ class Changes:
         return self._before.get(function, {})
 
     def step_of(self, function: str, path: str) -> int:
-        """When a value has changed last."""
+        """The step at which a value changed last; ``NEVER``: it has not."""
         return self.steps.get(function, {}).get(path, NEVER)
 
     def _mark(self, function: str, paths: Iterable[str], step: int) -> None:
@@ -99,12 +99,11 @@ class Changes:
 
 
 def differing(before: Values, values: Values) -> Values:
-    """The values that are not as they were."""
+    """The values that differ from ``before``."""
     return {
         path: value
         for path, value in values.items()
-        if (old := before.get(path, _ABSENT)) is not value
-        and (old != value or type(old) is not type(value))
+        if (old := before.get(path, _ABSENT)) is not value and not is_same(old, value)
     }
 
 
@@ -117,7 +116,7 @@ def _innermost(found: Iterable[tuple[str, Values]]) -> Iterator[tuple[str, Value
 
 
 def copied(steps: Steps, until: int) -> Steps:
-    """As they were at the step ``until``, in any thread."""
+    """A copy of the steps in which none is later than ``until``. May run in any thread."""
     return {
         function: {path: min(step, until) for path, step in list(paths.items())}
         for function, paths in list(steps.items())

@@ -1,8 +1,9 @@
 """State of Hugging Face's Trainer and Lightning outside their loops: callbacks, a module's values.
 
-The counters of their loops are found on the stack (walk.py). Callbacks are in lists that no frame
-names: a replica without their state stops early, or saves a best model, when its peers do not. A
-trainer is known by its own loop on the stack. Nothing of the frameworks is imported or patched.
+The counters of their loops are found on the stack (walk.py). No frame's variable leads to their
+callbacks. Without its callbacks' state, a replica would stop early, or save a best model, when its
+peers do not. The trainer is found by its loop on the stack. The frameworks are neither imported nor
+patched.
 
 Not here: the loops themselves (LOOP_PACKAGES in frames.py), the rest of the state (carried.py).
 """
@@ -28,15 +29,15 @@ _META = (
 )
 _SYNC = ("_should", "rank_zero_only")
 _SUMS = ("value", "cumulated_batch_size", "has_reset", "_update_count")
-"""Of a metric that ``self.log`` makes: what it is, how ranks share it, what it has summed up."""
+"""Attributes of a metric of ``self.log``: its definition, how ranks share it, its sums."""
 
 
 class Part:
-    """Something whose state heals: as it was at the place that this replica shows its peers.
+    """An object whose state heals: the state at the place that this replica shows its peers.
 
     Args:
-        read: takes the state of now; what it returns gives that at any time.
-        load: takes the state of a peer.
+        read: captures the current state; returns a function that returns the captured state.
+        load: loads the state of a peer.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Part:
         self._at_place: Callable[[], dict[str, Any]] | None = None
 
     def capture(self) -> None:
-        """This replica shows its peers the place where it stands."""
+        """Capture the state, because this replica shows its peers its current place."""
         self._at_place = self._read()
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,8 +57,8 @@ class Part:
 
 
 def _stateful(owner: Any) -> Part:
-    """A callback of Lightning: its state with tensors as numbers, because those of a replica that
-    has just begun differ in number and shape."""
+    """A callback of Lightning. Its state has tensors as plain numbers, because a newcomer's state
+    has tensors of other number and shape."""
 
     def read() -> Callable[[], dict[str, Any]]:
         found = mapped(owner.state_dict(), lambda x: x)  # callbacks replace their tensors
@@ -72,7 +73,7 @@ def _stateful(owner: Any) -> Part:
 
 
 def _exported(owner: Any) -> Part:
-    """A callback of transformers that gives its state for checkpoints."""
+    """A callback of transformers that exports its state for checkpoints."""
 
     def read() -> Callable[[], dict[str, Any]]:
         found = owner.state()["attributes"]
@@ -82,11 +83,11 @@ def _exported(owner: Any) -> Part:
 
 
 def _history(trainer: Any) -> Part:
-    """The log of transformers' Trainer, all of which is in the next checkpoint of rank 0."""
+    """The log of transformers' Trainer. Rank 0's next checkpoint has all of it."""
 
     def read() -> Callable[[], dict[str, Any]]:
         entries = trainer.state.log_history
-        count = len(entries)  # it only grows, and this is read in each step
+        count = len(entries)  # no copy: it only grows, and this runs in each step
         return lambda: {"log_history": entries[:count]}
 
     def load(state: dict[str, Any]) -> None:
@@ -96,9 +97,9 @@ def _history(trainer: Any) -> Part:
 
 
 def _sums(trainer: Any) -> Part:
-    """What ``self.log`` of Lightning has of the epoch under way: its mean is of all steps.
+    """The sums of Lightning's ``self.log`` for the current epoch, from which it takes the mean.
 
-    A metric is made by the first step that logs it, so a replica that has just begun has none.
+    The first step that logs a metric makes it, so a newcomer has none.
     """
 
     def read() -> Callable[[], dict[str, Any]]:
@@ -116,14 +117,14 @@ def _sums(trainer: Any) -> Part:
                 meta.sync = lightnings._Sync(fn=trainer.strategy.reduce, **known["sync"])
                 results[key] = lightnings._ResultMetric(meta, True)
             vars(results[key]).update(known["sums"])
-        if state["has_begun"]:  # the first batch of an epoch resets what the one before has left
+        if state["has_begun"]:  # else the next batch would reset the sums, as an epoch's first one
             _connector(trainer)._first_loop_iter = False
 
     return Part(read, load)
 
 
 def _has_sums(trainer: Any) -> bool:
-    """Whether this Lightning has what ``_sums`` asks it for: names that are its own."""
+    """Whether this version of Lightning has the private names that ``_sums`` uses."""
     try:
         package: Any = sys.modules[type(_results(trainer)).__module__]
         used = package._Metadata, package._Sync, package._ResultMetric
@@ -141,7 +142,7 @@ def _connector(trainer: Any) -> Any:
 
 
 def _sum(metric: Any, trainer: Any) -> dict[str, Any]:
-    """One metric; empty: it cannot be made like this elsewhere."""
+    """The state of one metric; empty: another process could not make it from that."""
     meta, sums = metric.meta, vars(metric)
     name = getattr(meta.reduce_fx, "__name__", "")
     is_plain_sum = metric.is_tensor and meta.reduce_fx is getattr(torch, name, None)
@@ -165,10 +166,10 @@ class Frameworks:
         self._trainer: Any = None
 
     def look(self, variables: Sequence[Mapping[str, Any]]) -> None:
-        """Find the trainer on the stack: a script may have one after another.
+        """Find the trainer on the stack. A script may use several, one after another.
 
         Args:
-            variables: of the script's frames, innermost first.
+            variables: the variables of the script's frames, innermost first.
         """
         if self._trainer is None and sys.modules.keys().isdisjoint((_TRANSFORMERS, *_LIGHTNING)):
             return
@@ -179,11 +180,11 @@ class Frameworks:
 
     @property
     def trainer(self) -> Any:
-        """That of transformers, or of a package on top of it; None: there is none."""
+        """The Trainer of transformers or of a package on top of it; None: there is none."""
         return self._trainer if self._owner is self._trainer else None
 
     def capture(self) -> None:
-        """Peers heal to the state of now: this replica shows them the place where it stands."""
+        """Capture all parts, because this replica shows its peers its current place."""
         for part in self._parts:
             part.capture()
 
@@ -215,7 +216,7 @@ class Frameworks:
         return changed
 
     def _take(self, own: Any) -> bool:
-        """Whether ``own`` is a trainer, or a loop of one."""
+        """Use ``own`` if it is a trainer or a loop of one; returns whether it is."""
         modules = [kind.__module__ for kind in type(own).__mro__]
         if _TRANSFORMERS in modules and hasattr(own, "callback_handler"):
             self._owner = self._trainer = own
@@ -242,7 +243,7 @@ class Frameworks:
 
 
 def _draws(callback: Any) -> bool:
-    """Whether it draws a progress bar: its values name lines that this process has drawn."""
+    """Whether a callback draws a progress bar. Its values are about this process's screen."""
     return any(".callbacks.progress" in kind.__module__ for kind in type(callback).__mro__)
 
 

@@ -1,7 +1,7 @@
-"""Generators of random numbers: where they stand, as bytes.
+"""The states of random generators, as bytes; also of the global ones of torch, Python and numpy.
 
-The global ones of torch, Python and numpy are here too. Not here: where those of the script are
-found (walk.py), who goes on with which (randomness.py).
+Not here: how the script's generators are found (walk.py), which state a newcomer takes
+(randomness.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 
 _WORDS = "I"  # of 4 bytes
-_MT19937_BYTES = 625 * 4  # its key and its position
+_MT19937_BYTES = 625 * 4  # key and position
 
 
 def is_generator(kind: type) -> bool:
@@ -32,7 +32,7 @@ def is_generator(kind: type) -> bool:
 
 
 def global_ones() -> dict[str, Any]:
-    """By name: torch's on the CPU and on the current GPU, Python's, and numpy's."""
+    """The global generators by name: torch's for the CPU and the current GPU, Python's, numpy's."""
     pythons: Any = random.getstate
     found: dict[str, Any] = {"torch": torch.default_generator, "python": pythons.__self__}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -44,7 +44,7 @@ def global_ones() -> dict[str, Any]:
 
 
 def state_of(generator: Any) -> bytes:
-    """Where it stands."""
+    """The state of a generator, as bytes."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, random.Random):
@@ -56,7 +56,7 @@ def state_of(generator: Any) -> bytes:
 
 
 def set_to(generator: Any, state: bytes) -> None:
-    """Let it go on from where another one of its kind stood."""
+    """Set a generator to a state of another one of the same kind."""
     if isinstance(generator, torch.Generator):
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     elif isinstance(generator, random.Random):
@@ -69,12 +69,14 @@ def set_to(generator: Any, state: bytes) -> None:
 
 
 class Global:
-    """A global generator. To read its state takes 40 to 110 µs, so that it is read again only when
-    its memory has changed.
+    """A cache for the state of a global generator. Reading the state takes 40 to 110 µs, so it is
+    read again only if the generator's memory has changed.
 
     Args:
-        read: gives its state; ``memory``: its memory, b"" if that is not known.
-        is_all: that is all of its state; else it changes unseen, once it was drawn from.
+        read: returns the state.
+        memory: returns the generator's memory; b"": unknown, so the state is always read.
+        is_all: the memory has all of the state. If not, a changed memory means that the rest may
+            change unseen, so from the first change on the state is always read.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ def _pythons(generator: Any) -> bytes:
 
 
 def _pythons_memory(generator: Any) -> bytes:
-    """Its position, then its key, behind what each object has: where it is known to be so."""
+    """Position and key, which follow the object's header; b"": this Python has another layout."""
     if not _IS_KNOWN:
         return b""
     memory = ctypes.string_at(id(generator) + object.__basicsize__, _MT19937_BYTES)
@@ -124,7 +126,7 @@ def _numpys_memory(_: Any) -> bytes:
 
 
 def _numpys(generator: Any) -> bytes:
-    is_old = hasattr(generator, "get_state")  # a RandomState, which keeps one number more
+    is_old = hasattr(generator, "get_state")  # a RandomState, which also keeps a Gaussian number
     found = generator.get_state(legacy=False) if is_old else generator.bit_generator.state
     return json.dumps(found, default=_packed).encode()
 

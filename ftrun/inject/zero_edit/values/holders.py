@@ -1,14 +1,14 @@
-"""What an object holds, by name: a value that is set here is set there.
+"""The values that an object holds, by name, as a dict that also sets them.
 
-| holder | what it holds |
+| holder | values |
 |---|---|
-| an object of the script's | its attributes, those in ``__slots__`` too |
-| a class of the script's | what its namespace has |
-| a function of the script's | its closure, its attributes, its arguments' defaults |
-| a partial, a method, a weak reference | what it was made of |
+| an object of the script | its attributes, also those in ``__slots__`` |
+| a class of the script | its namespace |
+| a function of the script | its closure, its attributes, the defaults of its arguments |
+| a partial, a method, a weak reference | the objects that it was made of |
 | a namespace, a thread's local values | attributes |
 | a context variable | its value |
-| a number or a short array that processes share, and one of ctypes | its value, its items |
+| a number or a short array of ctypes, or shared between processes | its value, its items |
 
 Not here: which of these count (kinds.py, walk.py).
 """
@@ -41,18 +41,18 @@ OPEN = frozenset(
         ("queue", "Queue"),
     }
 )
-"""Classes of Python's own, by module and name, in whose attributes a script keeps values."""
+"""Classes of Python's library, by module and name, in whose attributes a script keeps values."""
 _VALUE = "value"
 _NUMBER: Any = ctypes.c_int.__mro__[1]
 _SHARED = "multiprocessing.sharedctypes"
 _CODE = frozenset({staticmethod, classmethod, property, MemberDescriptorType, GetSetDescriptorType})
 _FIXED = frozenset({int, float, bool, str, bytes, tuple, type(None), type, FunctionType})
-"""Of an argument's default: nobody can change it."""
+"""Types of defaults that are left out, because such a value cannot change."""
 _Put = Callable[[str, Any], None]
 
 
 class Held(dict[str, Any]):
-    """What something holds. ``put``: sets it there."""
+    """The values of a holder. ``put`` sets a value in the holder."""
 
     def __init__(self, known: Mapping[str, Any], put: _Put = lambda name, value: None) -> None:
         super().__init__(known)
@@ -64,7 +64,7 @@ class Held(dict[str, Any]):
 
 
 def attributes_of(holder: Any) -> dict[str, Any] | None:
-    """What an object holds, by name; None: nothing that heals."""
+    """The values that an object holds, by name; None: none that heal."""
     find = _FINDS.get(type(holder))
     if find is not None:
         return find(holder)
@@ -77,14 +77,14 @@ def attributes_of(holder: Any) -> dict[str, Any] | None:
 
 
 def is_holder(kind: type) -> bool:
-    """Whether objects of this type are none of the script's, and may hold values of its."""
+    """Whether objects of a type outside the script may hold values of the script."""
     is_open = (kind.__module__, kind.__qualname__) in OPEN
     return is_open or kind in _FINDS or issubclass(kind, type)
 
 
 @remembered
 def is_cell(kind: Any) -> bool:
-    """Whether an object of this type is memory of C's, mostly shared with other processes."""
+    """Whether an object of this type is a C value, usually shared between processes."""
     return issubclass(kind, (_NUMBER, ctypes.Array)) or kind.__module__ == _SHARED
 
 
@@ -100,10 +100,10 @@ def _of_slots(holder: Any, slots: Mapping[str, Any]) -> Held:
     inner = getattr(holder, "__dict__", {})
     found = dict(inner)
     for name, slot in slots.items():
-        with suppress(AttributeError):  # it is not set yet
+        with suppress(AttributeError):  # the attribute is not set yet
             found[name] = slot.__get__(holder)
 
-    def put(name: str, value: Any) -> None:  # not through a setter of its own
+    def put(name: str, value: Any) -> None:  # bypasses ``__setattr__``
         if name in slots:
             slots[name].__set__(holder, value)
         else:
@@ -125,7 +125,7 @@ def _may_change(value: Any) -> bool:
 
 @remembered
 def _is_own(kind: Any) -> bool:
-    """Whether a class is one of the script's files' own."""
+    """Whether a class is defined in a file of the script, and is no enumeration."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     is_own = isinstance(file, str) and is_script(file) and not is_loop_package(file)
     return is_own and not issubclass(kind, Enum)
@@ -143,11 +143,11 @@ def _of_function(function: FunctionType) -> Held | None:
     own = function.__dict__
     found = {name: x for name, x in every if type(x) not in _FIXED} | own
     for name, cell in cells.items():
-        with suppress(ValueError):  # it is not set yet
+        with suppress(ValueError):  # the variable is not set yet
             found[name] = cell.cell_contents
 
     def put(name: str, value: Any) -> None:
-        if name in cells:  # the name of the function may have been another one's before
+        if name in cells:  # if not, another function of this name had the variable
             cells[name].cell_contents = value
         elif name in own:
             own[name] = value
@@ -156,7 +156,7 @@ def _of_function(function: FunctionType) -> Held | None:
 
 
 def _of_cell(cell: Any) -> Held | None:
-    # Not by the lock: a process may have died while it held it.
+    # Without its lock, because a process may have died while it held the lock.
     memory = cell.get_obj() if type(cell).__module__ == _SHARED else cell
     if isinstance(memory, _NUMBER):
         return Held({_VALUE: memory.value}, partial(setattr, memory))

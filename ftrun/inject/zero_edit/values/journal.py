@@ -1,8 +1,8 @@
-"""A small file of a slot: entries that a worker leaves to its successor, also if it is killed.
+"""A small file of a slot: entries that a worker leaves to its successor, even if it is killed.
 
-An entry is a head that JSON can have, and bytes. It is added by one write. When there is no room
-for one more, a file with a new beginning takes the place of the old one. If a SIGKILL tears an
-entry, it is the last one, which then does not count.
+An entry is a JSON head and byte strings, appended by one write. When there is no room for another
+entry, a new file with one entry atomically replaces the old file. A SIGKILL can only tear the last
+entry, and a torn entry is ignored.
 
 Not here: the content of the entries (legacy.py, randomness.py, files.py, directories.py, kept.py).
 """
@@ -19,19 +19,19 @@ from typing import Any
 from ftrun.inject.zero_edit import told
 
 BYTES_MAX = 384 << 10
-"""Above what a beginning may take (legacy.py), so that entries can follow it."""
+"""More than the first entry may have (legacy.py), so that others can follow it."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-_replace = os.replace  # before the script's is another one (files.py)
+_replace = os.replace  # the plain one, before files.py patches it for the script
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Journal:
-    """For the one worker that writes. What its predecessor has left stays until it begins.
+    """Writes the file. The predecessor's entries stay until the first ``begin``.
 
     Args:
         path: in a directory that only this user may write to.
-        loses: what nobody can follow without this file, for people; "": nobody is told.
-        bytes_max: of the whole file.
+        loses: the notice to print if the file cannot be written; "": none.
+        bytes_max: the limit of the whole file.
     """
 
     def __init__(self, path: Path, loses: str = "", bytes_max: int = BYTES_MAX) -> None:
@@ -40,8 +40,10 @@ class Journal:
         self._size = 0
 
     def begin(self, head: Any = None, bodies: Sequence[bytes] = ()) -> bool:
-        """Let this entry be the only one; False: it is too large, or cannot be written, and all is
-        as before."""
+        """Replace the file by one with this entry only.
+
+        False: it is too large or cannot be written, and the old file stays.
+        """
         entry = packed(head, bodies)
         try:
             return len(entry) <= self._bytes_max and self._begin(entry)
@@ -66,7 +68,7 @@ class Journal:
         return True
 
     def add(self, head: Any, bodies: Sequence[bytes] = ()) -> bool:
-        """Add an entry; False: there is no room for it, so that a beginning must come."""
+        """Append an entry; False: there is no room for it, so call ``begin``."""
         entry = packed(head, bodies)
         if self._file is None or self._size + len(entry) > self._bytes_max:
             return False
@@ -78,12 +80,12 @@ class Journal:
         return False
 
     def put(self, head: Any, bodies: Sequence[bytes] = ()) -> bool:
-        """Add an entry, or let it be the only one; False: neither can be."""
+        """Append an entry, or begin the file again with it; False: neither is possible."""
         return self.add(head, bodies) or self.begin(head, bodies)
 
 
 def read(path: Path) -> list[tuple[Any, list[bytes]]]:
-    """The entries that a worker has left, the beginning first; none if there is no such file."""
+    """The entries that a worker has left, in order; none if there is no such file."""
     found: list[tuple[Any, list[bytes]]] = []
     try:
         text, at = path.read_bytes(), 0
@@ -91,17 +93,17 @@ def read(path: Path) -> list[tuple[Any, list[bytes]]]:
             head, bodies, at = unpacked(text, at)
             found.append((head, bodies))
     except (OSError, ValueError, TypeError):
-        pass  # the last one was torn
+        pass  # no file, or its last entry is torn
     return found
 
 
 def packed(head: Any, bodies: Sequence[bytes]) -> bytes:
-    """A head that JSON can have, and bytes, as one entry."""
+    """One entry: a head that JSON can represent, and byte strings."""
     return b"".join((_encode([head, [len(x) for x in bodies]]).encode(), b"\n", *bodies))
 
 
 def unpacked(text: bytes, at: int = 0) -> tuple[Any, list[bytes], int]:
-    """The head and the bytes of the entry that begins ``at``, and where it ends.
+    """The head and the byte strings of the entry at offset ``at``, and the offset of its end.
 
     Raises:
         ValueError: no whole entry begins there.

@@ -1,7 +1,7 @@
-"""The limits of what is read, kept and given of a script's values. Each bounds time or memory.
+"""Limits on reading, keeping and sending a script's values. Each bounds time or memory.
 
-The script is read at each noted draw, in 0.15 to 0.3 ms. What is beyond a limit does not heal; what
-has changed there is named where that is known.
+The script is read at each noted draw, in 0.15 to 0.3 ms. A value beyond a limit does not heal. If
+it is known to have changed, the line of the join names it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ Key = TypeVar("Key")
 Found = TypeVar("Found")
 
 DEEP = 3
-"""Objects in objects, and collections in collections. Scripts' own are two or three deep; from
-there on it is mostly a library's graph, which leads everywhere."""
+"""How deep objects and collections may be nested. A script's own nest two or three deep; deeper
+ones are usually a library's graph, which leads everywhere."""
 DICTS_DEEP = 2
-"""Dicts in dicts whose values are read one by one, of an object's attribute one less. A deeper one
-is one value, which a newcomer gets as a whole if it lacks the dict."""
+"""How deep dicts may be nested whose values are read one by one; one less in an object's attribute.
+A deeper dict is one value, which a newcomer gets as a whole if it lacks the dict."""
 ITEMS = 64
-"""In one collection that is searched for values and objects; a larger one is data."""
+"""Items of a collection that is searched for values and objects; a larger one is data."""
 VISITS = 512
-"""Objects and collections that are looked into at one draw, for each frame: some 2 us each."""
+"""Objects and collections that are visited at one draw, per frame; each takes some 2 us."""
 VALUES = 512
-"""Values, and as many containers, of one frame: all are compared at each draw."""
+"""Values of one frame, and as many containers, because all are compared at each draw."""
 TRACKED = 4_096
-"""Names, types and collections that are remembered from draw to draw: scripts make these without
-end, and memory must not grow with them."""
+"""Names, types and collections that are remembered between draws. A script may make any number of
+them, and memory must not grow with that."""
 TEXT_CHARS = 1_024
-"""A longer text is a file's content, not a name or a note."""
+"""Characters of a text; a longer one is a file's content, not a name or a note."""
 TUPLE = 16
-"""Parts of a tuple that is one value."""
+"""Items of a tuple that counts as one value."""
 LIST = 10_000
-"""Values in a list, and in all containers that a newcomer gets: only new ones are copied."""
+"""Values in a list, and in all containers that a newcomer gets. Only new ones are copied."""
 TABLE = 1_000
-"""Values in a deque, set or dict, all of which are copied at each draw; numbers in a tensor that
-travels as text."""
+"""Values in a deque, set or dict, because all are copied at each draw; numbers in a tensor that is
+sent as text."""
 CONTAINERS_BYTES = 256 << 10
-"""Of all containers, as JSON: a newcomer gets them in one message, a successor in one file."""
+"""All containers as JSON, because a newcomer gets them in one message, a successor in one file."""
 TENSORS = 10_000
-"""Tensors in one dict or list: all are looked at when a peer heals."""
+"""Tensors in one dict or list, because all are checked when a peer heals."""
 ARRAY_BYTES = 16 << 20
-"""A larger array has no version, and is not read to find out whether it has changed."""
+"""Bytes of an array. It has no version counter, so all of it is read to see if it has changed."""
 
 
 class Remembered(dict[Key, Found]):
-    """What was found of each type, or name, that was met; of some it is ``known`` before."""
+    """A cache of ``find`` by type or name, up to ``TRACKED`` keys. ``known``: initial entries."""
 
     def __init__(self, find: Callable[[Key], Found], known: Mapping[Key, Found]) -> None:
         super().__init__(known)
@@ -59,6 +59,6 @@ class Remembered(dict[Key, Found]):
 
 
 def remembered(find: Callable[[Key], Found]) -> Callable[[Key], Found]:
-    """Let a function remember what it has found."""
+    """A decorator that caches the results of a function (``Remembered``)."""
     known: Remembered[Key, Found] = Remembered(find, {})
     return known.__getitem__

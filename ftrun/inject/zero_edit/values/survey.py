@@ -1,10 +1,10 @@
-"""All plain values that a script reaches, for ``ftrun check``: what a newcomer lacks shows in them.
+"""All plain values that a script reaches, for ``ftrun check``: shows what a newcomer lacks.
 
-What heals is known by rules, and a script may count elsewhere: in objects of a package, in a large
-collection. A trial surveys the values at its end, and those of a
-run with deaths are compared with those of the undisturbed one.
+The rules of walk.py decide what heals, but a script may also count elsewhere: in a package's
+objects, in a large collection. A trial surveys all values at its end, and ``ftrun check`` compares
+those of a run with deaths with those of the undisturbed run.
 
-Not here: when a trial surveys (trial.py), its words (check/verdict.py).
+Not here: when a trial surveys (trial.py), the verdict's texts (tools/check/verdict.py).
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ _LEFT_OUT = (
 def survey(frames: Sequence[FrameType], like: Walk | None = None, here: str = "") -> Values:
     """The plain values that these frames reach, by function and path.
 
-    ``like``: and digests of the tensors and arrays that heal, also of those that packages keep: it
-    knows which do. ``here``: the run's own directory, which is another one in each run.
+    Args:
+        like: the run's Walk; if given, digests of all tensors and arrays that heal are included.
+        here: the run's directory, replaced by "." in texts, because it differs between runs.
     """
     found: Values = {}
     met: set[int] = set()
@@ -56,7 +57,7 @@ def survey(frames: Sequence[FrameType], like: Walk | None = None, here: str = ""
         function = spot_of(frame).name
         for name, value in variables_of(frame).items():
             if not LEFT_OUT[name]:
-                with contextlib.suppress(Exception):  # an object of the script's may do anything
+                with contextlib.suppress(Exception):  # the script's objects run its own code
                     _look(found, met, f"{function} {name}", value, DEEP)
     if here:
         found |= {key: x.replace(here, ".") for key, x in found.items() if type(x) is str}
@@ -97,7 +98,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
 
 
 def _state_of(value: Any) -> str | None:
-    """What changes in a value that has no parts, and never heals; None: it is no such value."""
+    """Describes a value without parts that changes and never heals; None: any other value."""
     kind = type(value)
     if kind is GeneratorType:
         return f"generator at {value.gi_frame.f_lasti if value.gi_frame is not None else 'its end'}"
@@ -109,7 +110,7 @@ def _state_of(value: Any) -> str | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a collection or an object, each with the last step of its path."""
+    """The parts of a collection or an object, each with the last element of its path."""
     if isinstance(value, dict):
         for key, item in itertools.islice(list(value.items()), limits.TABLE):
             if isinstance(key, str | int):

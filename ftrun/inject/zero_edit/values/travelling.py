@@ -1,4 +1,4 @@
-"""What a state may hold on its way to peers: code and the like stay behind, and are marked.
+"""Removes objects from a state that cannot be sent to peers, such as code, and leaves marks.
 
 Not here: the states (carried.py, tensors.py), their bytes (checkpoint/).
 """
@@ -22,9 +22,9 @@ _ABSENT = object()
 
 
 def travelling(value: Any, depth: int = 0) -> Any:
-    """A state with a mark in the place of each value that peers cannot be given: code and the like.
+    """A state in which a mark replaces each value that cannot be sent.
 
-    A mark has the type, and the name of code that is equal wherever the script is.
+    A mark has the type of the value, and a name if it is code that is equal at all replicas.
     """
     kind = type(value)
     if kind in _PLAIN or (isinstance(value, torch.Tensor) and value.layout is torch.strided):
@@ -41,7 +41,7 @@ def travelling(value: Any, depth: int = 0) -> Any:
 
 
 def _name_of(value: Any) -> str:
-    """The name of code that has no values of its own; "": of anything else."""
+    """The name of code without a closure, defaults or attributes; "": anything else."""
     if isinstance(value, FunctionType):
         code, has_values = value.__code__, value.__closure__ or value.__defaults__ or vars(value)
         line = f"{Path(code.co_filename).name}:{code.co_firstlineno} {value.__qualname__}"
@@ -51,9 +51,9 @@ def _name_of(value: Any) -> str:
 
 
 def completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) -> Any:
-    """A peer's state of ``part``, with this replica's own values where it has marks.
+    """A peer's state of ``part``, with this replica's own values in place of the marks.
 
-    ``lacking``: gets the names of those that may differ from the peer's.
+    The names of those that may differ from the peer's are appended to ``lacking``.
     """
     if type(given) is dict and LEFT_OUT in given:
         name = _name_of(own)
@@ -73,7 +73,7 @@ def completed(given: Any, own: Any, path: str, part: str, lacking: list[str]) ->
         items = [completed(x, y, path, part, lacking) for x, y in zip(given, padded, strict=False)]
         return type(given)(None if item is _ABSENT else item for item in items)
     if type(own) is type(given) and script_classes.kind_of(type(given)) == script_classes.OBJECT:
-        held = vars(own)  # the script may have it under other names
+        held = vars(own)  # in place, because the script may hold it under other names
         held.clear()
         held.update(vars(given))
         return own

@@ -1,20 +1,20 @@
-"""Tensors and arrays that a script keeps outside its modules, as units that heal as one. Pure.
+"""Tensors and arrays that a script keeps outside its modules, in units that heal as a whole. Pure.
 
-| unit | for example | kept if at the next draw there is |
+| unit | for example | counts if the next draw finds |
 |---|---|---|
 | a tensor, a parameter, a DTensor or an array | a confusion matrix | the same object |
 | a dict of them | ``shadow[name]`` of an average | the same dict, also with other tensors (1) |
 | a dict by parameters or modules | ``self.momentum[p]`` | the same dict |
 | a list or tuple of them | ``shadow_params`` | the same list, with the same tensors |
 
-A batch is not among these: the next one is another object. Of a DTensor the shard of this rank is
-carried, and its mesh and placements stay as they are.
+So a batch does not count, because the next batch is another object. Of a DTensor, this rank's shard
+is carried; its mesh and placements stay as they are.
 
-Keys that are parameters or modules, or their ids, are other ones in each process: a state has their
-names in the place of these.
+A key that is a parameter or a module, or the id of one, differs between processes. So a state has a
+name in place of the key.
 
-(1) A new dict counts at once, as long as the script holds its tensors: at the first draw after an
-evaluation it may be the best state, which a newcomer that joins there needs.
+(1) A new dict counts at once, while the script holds its tensors. At the first draw after an
+evaluation it may be the best state so far, which a newcomer that joins there needs.
 
 Not here: where they are found (walk.py), which of them have changed (tensors.py).
 """
@@ -38,28 +38,28 @@ _PLAIN = frozenset({*PLAIN, bytes})
 _LISTS = (list, tuple)
 _OBJECTS = (torch.Tensor, torch.nn.Module)
 _NAME, _ID = "the object ", "the id of "
-"""Begin the text that stands for a key."""
+"""The prefixes of a text in place of a key."""
 SAMPLE_BYTES = 64
-"""Of the begin, the middle and the end of a tensor."""
+"""Bytes that are sampled at each of the start, the middle and the end of a tensor."""
 
 Mark = tuple[tuple["weakref.ref[Any]", int], ...]
-"""The tensors and arrays of a unit at some time, and their versions."""
+"""The tensors and arrays of a unit at some moment, and their versions."""
 
 
 def identity_of(value: Any) -> tuple[int, ...]:
-    """The ids of a unit's objects, which stay the same as long as the script keeps it."""
+    """The ids of a unit's objects; equal at two draws if the script has kept the unit."""
     return (id(value), *map(id, value)) if type(value) in _LISTS else (id(value),)
 
 
 def mark_of(value: Any) -> Mark:
-    """The mark of a unit as it is now."""
+    """The current mark of a unit."""
     return tuple((weakref.ref(leaf), _version(leaf)) for leaf in leaves(value))
 
 
 def is_as(value: Any, mark: Mark) -> bool:
-    """Whether nothing in a unit has changed since it had this mark.
+    """Whether a unit is unchanged since it had this mark.
 
-    A new tensor may have the id of one that is gone: a mark refers to the tensors themselves.
+    A mark has weak references, not ids, because a new tensor may get the id of a deleted one.
     """
     now = leaves(value)
     return len(now) == len(mark) and all(
@@ -74,19 +74,19 @@ def is_leaf(value: Any) -> bool:
     if kind is Kind.TENSOR:
         here = part(value)
         is_dense = here.layout is torch.strided and not here.is_quantized
-        is_fit = is_dense and value.is_leaf and not here.is_inference()  # no part of a graph
+        is_fit = is_dense and value.is_leaf and not here.is_inference()  # no result of autograd
         return is_fit and not is_single(value) and _span(here) is not None
     is_known = kind is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor that may heal, also one number."""
+    """Whether a value is a tensor that may heal, including a single number."""
     return KINDS[type(value)] is Kind.TENSOR and (is_single(value) or is_leaf(value))
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A unit's value with others in place of its tensors and arrays; dicts keep their kind."""
+    """A copy of a unit with ``change`` applied to each tensor and array; dicts keep their type."""
     if type(value) in DICTS:
         made = copy.copy(value)
         for key, item in [*made.items()]:
@@ -105,13 +105,14 @@ def leaves(value: Any) -> list[Any]:
 
 
 class Keys:
-    """The names of parameters and modules, for dicts that have these, or their ids, as keys.
+    """Translates keys that are parameters or modules, or their ids, to names and back.
 
     Args:
-        modules: gives the outermost modules by name.
+        modules: returns the outermost modules by name.
 
     Attributes:
-        lost: where a key has no name, or no object here. The state lacks what is by that key.
+        lost: the units in which a key had no name, or a name no object here. Such items are
+            dropped.
     """
 
     def __init__(self, modules: Callable[[], Mapping[str, torch.nn.Module]]) -> None:
@@ -119,7 +120,7 @@ class Keys:
         self.lost: list[str] = []
 
     def named(self, value: Any, where: str) -> Any:
-        """A unit's value with names in the place of the objects."""
+        """A unit with names in place of such keys; ``where``: describes the unit."""
         names = cache(lambda: {id(x): name for name, x in self._objects().items()})
 
         def name(key: Any) -> Any:
@@ -132,7 +133,7 @@ class Keys:
         return self._renamed(value, name, where)
 
     def own(self, value: Any, where: str) -> Any:
-        """The value with this worker's own objects."""
+        """A unit with this worker's own objects in place of the names."""
         objects = cache(self._objects)
 
         def object_of(key: Any) -> Any:
@@ -164,18 +165,18 @@ class Keys:
 
 
 class Thin:
-    """A unit's value, which is not kept alive by this."""
+    """Weak references to the tensors and arrays of a unit."""
 
     def __init__(self, value: Any) -> None:
         self._value = mapped(value, weakref.ref)
 
     @property
     def is_there(self) -> bool:
-        """Whether the script still holds a tensor of it."""
+        """Whether the script still holds any tensor of the unit."""
         return any(ref() is not None for ref in leaves(self._value))
 
     def restored(self) -> Any:
-        """The value; None if the script has dropped a tensor of it."""
+        """The unit; None: the script has dropped a tensor of it."""
         is_whole = all(ref() is not None for ref in leaves(self._value))
         return mapped(self._value, lambda ref: ref()) if is_whole else None
 
@@ -186,12 +187,12 @@ def is_of_tensors(value: Any) -> bool:
     is_plain = type(first) in _PLAIN or (type(first) is torch.Tensor and is_single(first))
     is_long = len(value) > limits.ITEMS and not isinstance(next(iter(value)), _OBJECTS)
     if is_plain and (type(value) in _LISTS or is_long):
-        return False  # a history, which grows at every draw
+        return False  # a history of values, which grows with the draws
     return _count(value, limits.DEEP) > 0
 
 
 def _count(value: Any, deep: int) -> int:
-    """How many tensors and arrays; negative: it has something else, or too many."""
+    """The number of tensors, arrays and object keys; -1: anything else is there, or too many."""
     kind = type(value)
     if kind in _PLAIN:
         return 0 if kind is not str or len(value) <= limits.TEXT_CHARS else -1
@@ -217,24 +218,24 @@ def _version(leaf: Any) -> int:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """A number that is another one once the tensor was written to.
+    """A number that changes when the tensor is written to.
 
-    torch's own does not count what is written to ``tensor.data``, as averages are: so a few bytes
-    of its memory belong to this one.
+    torch's version counter misses writes to ``tensor.data``, which averages use. So this number
+    also covers a few bytes of the tensor's memory.
     """
     (found,) = versions_of([tensor])()
     return found
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> Callable[[], list[int]]:
-    """Gives ``version_of`` each of these, as often as it is called. Their memory must stay where it
-    is meanwhile."""
+    """A function that returns the current ``version_of`` of each tensor. The tensors' memory must
+    not move while it is in use."""
     known = [(x, here, *_samples(here)) for x in tensors for here in [part(x)]]
     return lambda: [_version_now(*one) for one in known]
 
 
 def _samples(here: torch.Tensor) -> tuple[tuple[int, ...], int]:
-    """The addresses of a few bytes, and how many are at each."""
+    """The addresses of the sampled bytes, and the number of bytes at each."""
     size = 0 if here.is_inference() or here.device.type != "cpu" else _span(here)
     if not size:
         return (), 0
@@ -252,7 +253,7 @@ def _version_now(tensor: torch.Tensor, here: torch.Tensor, places: Sequence[int]
 
 
 def digest_of(tensors: Sequence[torch.Tensor]) -> str:
-    """Of their shapes and first values, to compare those of two ranks."""
+    """A digest of the tensors' shapes and first values, to compare two ranks."""
     found = 0
     for tensor in tensors:
         here = part(tensor).detach()
@@ -265,8 +266,8 @@ def digest_of(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def sampled(values: Sequence[Any]) -> str:
-    """Of a few bytes at the begin, the middle and the end of each: to compare those of two ranks
-    that may be large."""
+    """A digest of a few bytes at the start, the middle and the end of each value, to compare large
+    values of two ranks."""
     found = 0
     for value in values:
         whole: Any = part(value).detach() if torch.is_tensor(value) else value
@@ -280,7 +281,7 @@ def sampled(values: Sequence[Any]) -> str:
 
 
 def _span(tensor: torch.Tensor) -> int | None:
-    """The bytes from a tensor's first value to its last one; None: its memory was freed."""
+    """The number of bytes from a tensor's first value to its last; None: its memory was freed."""
     if not tensor.numel():
         return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -298,5 +299,5 @@ def memory(tensor: torch.Tensor) -> int:
     """The address of a tensor's memory; 0: it has none yet."""
     try:
         return int(part(tensor).untyped_storage().data_ptr())
-    except (NotImplementedError, RuntimeError, ValueError):  # it has no memory yet
+    except (NotImplementedError, RuntimeError, ValueError):  # no memory is allocated
         return 0

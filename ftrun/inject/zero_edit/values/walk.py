@@ -1,33 +1,34 @@
-"""The one walk: what a script's variables reach, by path, at each draw.
+"""The walk over the script's objects: finds its values, by path, at each noted draw.
 
-| kind | for example | gives |
+| an object | for example | is found as |
 |---|---|---|
 | a plain value (kinds.py) | ``best``, ``self.count``, ``d[key]`` | a value |
 | a list, deque, set; a dict that is one value | ``losses``, ``d[train]`` | a container |
 | a tensor or an array; a dict, list or tuple of them | ``shadow``, ``ema.shadow`` | a unit |
-| a generator of random numbers | ``np.random.default_rng()`` | a generator |
-| an object of the script's, in an attribute or an item | ``self.callbacks[0]`` | what is in it |
+| a random generator | ``np.random.default_rng()`` | a generator |
+| an object of the script, in an attribute or an item | ``self.callbacks[0]`` | its contents |
 
-A path is ``name``, with ``.attribute`` for objects and ``[key]`` for collections; ``[#3]`` is the
-number 3 as a dict's key. What is nearest is found first. An object or a collection that no variable
-names is looked into once, by the first way that leads to it.
+A path is a variable's name, followed by ``.attribute`` for objects and ``[key]`` for collections;
+``[#3]`` is the integer 3 as a dict's key. The walk is breadth first. An object or a collection that
+no variable names is visited once, by the first path that leads to it.
 
-A collection in a variable may be a batch, which is another one at the next draw. So the objects in
-it count from the second step on at which it is there. What was there before the first step, or is
-in an object's attribute, counts at once. The values of an object in a list or a dict begin with its
-class, if it has nothing but what heals: a newcomer that lacks it makes it from these. What a
-package has put into a collection of its own (each evaluation's loader) has "" there: it may be
-lacking, because no code of the script's keeps it.
+A collection in a variable may be a batch, and the next draw makes a different one. So the objects
+in it count only from the second step at which the same collection is there. They count at once if
+the collection was there before the first step, or is in an object's attribute. For an object in a
+list or a dict, the path with ``.__class__`` has its class, if all of its attributes heal: a
+newcomer that lacks the object makes it from these values. For an object that a package keeps in a
+collection of its own (each evaluation's loader), that path has "": a newcomer may lack the object,
+because no code of the script keeps it.
 
-In a frame of a package that runs the loop, only plain values of its variables and objects count.
-What its Trainer and the optimizers keep in attributes of their own counts as if they were the
-script's: no variable needs to lead to them, and what is another one at each draw is no batch. Of
-other objects of packages those count that keep tensors, such as an average of the weights.
+Packages. In a frame of a package that runs the loop, only plain values of its variables and objects
+count. Attributes of its Trainer and of the optimizers count as if they were the script's, although
+no variable may lead to them, and also if they change at each draw. Any other package's object
+counts if it keeps tensors, such as an average of the weights.
 
-Where a newcomer gets its own predecessor's, more counts: the variables of modules of the script's
-that are not on the stack, what classes, functions and the like hold (holders.py), objects of
-the script's in torch's modules, and plain values in the attributes of packages' objects that the
-script has (a progress bar's count, a meter's sum). What these lead to may belong to the process.
+A newcomer that gets its predecessor's values (``reaches_all``) gets more: variables of the script's
+modules that are not on the stack, values that classes and functions hold (holders.py), the script's
+objects in torch's modules, and plain values in the attributes of packages' objects (a progress
+bar's count, a meter's sum). These may belong to the process, so peers do not get them.
 
 Not here: which values have changed (changes.py), setting them (writing.py).
 """
@@ -85,17 +86,17 @@ from ftrun.inject.zero_edit.values.units import is_leaf, is_of_tensors
 
 CLASS = "__class__"
 VALUES, OBJECTS, TENSORS, HELPERS, OF_PACKAGE = 1, 2, 4, 8, 16
-"""What counts below a node: the values and containers of a dict; objects in collections; units; the
-objects of packages. ``OF_PACKAGE``: the collection is one of a package's own."""
+"""Flags for what counts below a node: the values and containers in a dict; objects in collections;
+units; objects of packages. ``OF_PACKAGE``: a package owns the collection."""
 ALL = VALUES | OBJECTS | TENSORS
 CYCLE = "(cycle)"
-"""In a path: into an ``itertools.cycle``, which keeps what it was given."""
+"""In a path: an item that an ``itertools.cycle`` has kept."""
 WHOLE = ""
-"""The path to all that a frame has."""
+"""The path to all variables of a frame."""
 ITERATORS_DEEP = 3
 READ_ANEW = 64
-"""Whether a container is one of tensors is known from the last draw if it is as long; all are read
-at one draw in this many."""
+"""A container of unchanged length is taken to be one of tensors, or not, as at the last draw. One
+draw in ``READ_ANEW`` reads all containers again."""
 _PYTHONS = "builtins", "itertools"
 _STEP = re.compile(r"[.\[(]")
 _TORCHS = vars(torch.nn.Module()).keys()
@@ -103,26 +104,31 @@ _OPTIMIZERS = vars(torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])).keys()
     *("step", "_step_count", "_opt_called", "_need_device_dtype_check_for_fused"),
     *("_step_supports_amp_scaling", "grad_scale", "found_inf"),
 }
-"""Attributes of torch's own optimizers, also those that schedulers and scalers give them."""
+"""Attributes of torch's own optimizers, including those that schedulers and scalers add."""
 KEPT = spot_of(cast(FrameType, KeptFrame({}))).name
-"""Stands for a function's name, for what packages keep."""
+"""The function name of objects that packages keep (``Walk.kept``)."""
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _Node = tuple[str, Any, int, int, int, int]
-"""Path, object, kind, depth, the number of dicts right above it, and what counts below."""
+"""Path, object, kind, depth, the number of dicts directly above it, and the flags for below."""
 
 
 @of_code
 def _within(code: CodeType) -> list[int]:
-    """The ids of the code of all functions in a function that close over variables."""
+    """The ids of the code of all closures inside a function, at any depth."""
     inner = [x for x in getattr(code, "co_consts", ()) if type(x) is CodeType and x.co_freevars]
     return [number for x in inner for number in (id(x), *_within(x))]
 
 
 @dataclass(slots=True)
 class Reached:
-    """The objects that one frame's variables reach, by path. ``function``: as a Spot names it;
-    ``generators``: of random numbers; ``held``: generators of Python's. ``far``: the paths to what
-    is reached for its own successor alone."""
+    """The objects that one frame's variables reach, by path.
+
+    Attributes:
+        function: its name, as in a Spot.
+        generators: random generators.
+        held: Python's generators.
+        far: the paths whose values go to this worker's successor only, not to peers.
+    """
 
     function: str
     values: Values = field(default_factory=dict)
@@ -135,7 +141,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A collection in a variable. ``first``: an object in it; ``step``: when it was seen first."""
+    """A collection in a variable. ``first``: an object in it; ``step``: of the first look at it."""
 
     identity: int
     first: weakref.ref[Any] | None
@@ -146,13 +152,14 @@ class Walk:
     """Walks from the frames of one replica's script. For the main thread.
 
     Args:
-        step: how many steps are committed.
+        step: returns the number of committed steps.
 
     Attributes:
-        reaches_all: a newcomer gets its own predecessor's values. What is reached only therefore
-            ``is_far``, and is not for peers.
-        trainer: gives that of a package, if one runs the loop; ``optimizers``: all;
-            ``writers``: objects of packages that write a table of the run.
+        reaches_all: a newcomer gets its predecessor's values. Values that are reached for this
+            reason only are ``far``: peers do not get them.
+        trainer: returns the Trainer of the package that runs the loop, or None.
+        optimizers: returns all optimizers.
+        writers: returns the packages' objects that write a table of the run.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
@@ -161,27 +168,29 @@ class Walk:
         self.optimizers: Callable[[], Sequence[Any]] = list
         self.writers: Callable[[], Sequence[Any]] = list
         self._has_begun = self._is_off = self.reaches_all = False
-        self._far: dict[str, Set[str]] = {}  # by function, as its last walk has found it
+        self._far: dict[str, Set[str]] = {}  # by function, from its last walk
         self.kept_ids = set[int]()
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._looks = 0
-        self._of_tensors: dict[int, tuple[int, bool]] = {}
-        self._before: dict[int, tuple[int, bool]] = {}
-        self._made: dict[str, set[str]] = {}  # by each module, before the first step
+        self._of_tensors: dict[int, tuple[int, bool]] = {}  # by id: length, whether of tensors
+        self._before: dict[int, tuple[int, bool]] = {}  # the same at the last walk
+        self._made: dict[str, set[str]] = {}  # names of objects made before the first step
         self._around: dict[int, Mapping[str, Any]] = {}  # by the id of the code of a function
 
     def begin(self) -> None:
-        """The first step begins: what is there now, was there before it."""
+        """The first step begins. All that exists now was made before it."""
         self._has_begun = True
 
     def frames(self) -> list[FrameType]:
-        """Those from which it begins: the script's on the stack, its modules', what packages keep
-        for it, and those of generators that it holds."""
+        """The frames at which a walk starts: the script's on the stack, stand-ins for its modules
+        and for what packages keep, and the frames of suspended generators."""
         return self.with_others(script_frames()) + frames_of(self.held())
 
     def held(self, reached: Sequence[Reached] | None = None) -> dict[tuple[str, str], Any]:
-        """The generators of Python's that the script holds, and that do not run now, by function
-        and path. ``reached``: by its frames."""
+        """The script's suspended generators, by function and path. Empty unless ``reaches_all``.
+
+        ``reached``: the result of a walk from the script's frames, if there is one.
+        """
         if not self.reaches_all:
             return {}
         every = self.walk(self.with_others(script_frames())) if reached is None else reached
@@ -190,12 +199,13 @@ class Walk:
         return dict(once.values())
 
     def with_others(self, frames: list[FrameType]) -> list[FrameType]:
-        """With what stands for the script's modules and for what packages keep for it."""
+        """Add stand-ins for the script's modules and for what packages keep for it."""
         modules = module_frames(frames) if self.reaches_all else []
         return [*frames, *modules, *self.kept()]
 
     def kept(self) -> list[Any]:
-        """What stands for the Trainer, optimizers that keep something and writers, by classes."""
+        """A stand-in frame for the Trainer, optimizers with attributes of their own, and writers.
+        The names of its variables are their classes."""
         found: dict[str, Any] = {}
         trainer = self.trainer()
         every = [x for x in self.optimizers() if vars(x).keys() - _OPTIMIZERS]
@@ -214,7 +224,7 @@ class Walk:
     def walk(
         self, frames: Sequence[FrameType], variables: Sequence[Mapping[str, Any]] | None = None
     ) -> list[Reached]:
-        """Find the objects of each frame, at every draw. ``variables``: copies of the frames'."""
+        """Find the objects of each frame. ``variables``: copies of the frames' variables."""
         self._looks += 1
         self._before = self._of_tensors if self._looks % READ_ANEW else {}
         self._of_tensors = {}
@@ -223,21 +233,23 @@ class Walk:
         if self.reaches_all:
             self._around = {at: own for x, own in reversed(pairs) for at in _within(x.f_code)}
         found = [self._of_frame(frame, own) for frame, own in pairs]
-        self._around = {}  # a batch lives no longer
+        self._around = {}  # it would keep a batch alive
         far: dict[str, Set[str]] = {}
         for one in found:
             far[one.function] = far.get(one.function, frozenset()) | one.far
-        self._far.update(far)  # other threads ask for it
+        self._far.update(far)  # other threads read it
         return found
 
     @property
     def far(self) -> dict[str, list[str]]:
-        """What ``is_far``, by function, for another process."""
+        """The far paths by function, to be sent to another process."""
         return {function: sorted(paths) for function, paths in self._far.items() if paths}
 
     def is_far(self, function: str, path: str, of: Mapping[str, Any] | None = None) -> bool:
-        """Whether what a path leads to is reached for its own successor alone. ``of``: ``far`` of
-        another process."""
+        """Whether the value at a path is for this worker's successor only, not for peers.
+
+        ``of``: ``far`` of another process.
+        """
         if not self.reaches_all:
             return False
         known = (self._far if of is None else of).get(function, frozenset())
@@ -277,14 +289,14 @@ class Walk:
         if not isinstance(frame, FrameType) and self._has_made_more(to.function, variables):
             flags = [name for name, value in to.values.items() if type(value) is bool]
             to.values = {name: x for name, x in to.values.items() if name not in flags}
-        for link in links:  # a module has many, and what else it has comes first
+        for link in links:  # last, because a module has many
             search.variable(*link)
         if not self._is_off:
             try:
                 for one in packages:
                     search.package(*one, 0, search.mode)
                 search.look()
-            except Exception as error:  # noqa: BLE001 - an object of the script's may do anything
+            except Exception as error:  # noqa: BLE001 - the script's objects run its own code
                 self._is_off = True
                 told.say(
                     "values in objects and collections are not carried, because looking for them "
@@ -295,8 +307,11 @@ class Walk:
         return to
 
     def _has_made_more(self, function: str, variables: Mapping[str, Any]) -> bool:
-        """Whether a module has made an object since the first step that does not heal. A flag may
-        say that it is there: a newcomer has neither, and makes it at its own first call."""
+        """Whether a module has made an object since the first step that does not heal.
+
+        A flag of the module may record that the object exists. A newcomer has no such object and
+        makes it at its first call, so it must not get the flag.
+        """
         kinds = {name: KINDS[type(value)] for name, value in variables.items()}
         made = {name for name, kind in kinds.items() if kind in (Kind.NOTHING, Kind.LINK)}
         if not self._has_begun or function not in self._made:
@@ -304,14 +319,14 @@ class Walk:
         return not made <= self._made[function]
 
     def around(self, holder: Any) -> Mapping[str, Any]:
-        """Of a function that one on the stack has made: the variables of that one, among which what
-        it closes over counts already. A newcomer has them before it makes the function."""
+        """For a closure: the variables of the function on the stack that has made it. Variables
+        that it closes over are already found there, and a newcomer sets them there first."""
         code = holder.__code__ if type(holder) is FunctionType else None
         return self._around.get(id(code), {})
 
     def stays(self, function: str, name: str, value: Any) -> bool:
-        """Whether the objects in a collection that a variable names count, or a package's object:
-        it is no batch."""
+        """Whether a collection, or a package's object, in a variable is no batch: it was there
+        before the first step, or the same one was there at an earlier step."""
         objects = (x for x in _parts(value) if KINDS[type(x)] >= Kind.RECORD)
         first = value if KINDS[type(value)] is Kind.NOTHING else next(objects, None)
         key, before = (function, name), self._seen.get((function, name))
@@ -325,11 +340,11 @@ class Walk:
         return not self._has_begun or before.step < self._step()
 
     def is_unit(self, value: Any) -> bool:
-        """Whether a dict, a list or a tuple is one of tensors."""
+        """Whether a dict, a list or a tuple consists of tensors."""
         return self._known(value, len(value), is_of_tensors)
 
     def keeps_tensors(self, to: Reached, path: str, item: Any, depth: int) -> bool:
-        """Whether an object of a package's keeps tensors for the script: an average, a metric."""
+        """Whether a package's object keeps tensors for the script: an average, a metric."""
         known = attributes_of(item) or {}
         if not self._known(item, len(known), _has_tensors):
             return False
@@ -347,7 +362,7 @@ class Walk:
 
 
 class _Search:
-    """One walk from one frame. ``mode``: what counts in it."""
+    """One walk from one frame. ``mode``: the flags for it (``ALL`` ...)."""
 
     def __init__(self, walk: Walk, to: Reached, mode: int) -> None:
         self._walk, self._to, self.mode = walk, to, mode
@@ -358,14 +373,14 @@ class _Search:
         self._counting: list[tuple[str, Any]] = []  # packages' objects, by path
 
     def variable(self, name: str, value: Any, kind: int) -> None:
-        """Add what a variable names."""
+        """Add the value of a variable."""
         mode = self.mode
         if kind in _COLLECTIONS and mode & OBJECTS:
             mode -= OBJECTS * (not self._walk.stays(self._to.function, name, value))
         self._add(name, value, kind, 0, 0, mode)
 
     def keep(self, objects: Mapping[str, Any]) -> None:
-        """Add what a package keeps for the script."""
+        """Add the objects that packages keep for the script."""
         for name, item in objects.items():
             helps = HELPERS if issubclass(type(item), Optimizer) else 0
             is_table = any(item is x for x in self._walk.writers())
@@ -374,7 +389,8 @@ class _Search:
             self._kept.add(id(item))
 
     def package(self, path: str, item: Any, depth: int, mode: int) -> None:
-        """Add an object that may be a package's, and keep tensors; or those of a module."""
+        """Add a package's object that keeps tensors or counts; or the contents of an iterator or of
+        a module."""
         walk = self._walk
         if walk.reaches_all and type(item).__module__ in _PYTHONS:
             self._iterator(path, item, ITERATORS_DEEP)
@@ -395,7 +411,7 @@ class _Search:
             self._counting.append((path, item))
 
     def _counts(self) -> None:
-        """Add what packages' objects that the script has count: after all that is its own."""
+        """Add the plain values of packages' objects, after all values of the script's own."""
         values = self._to.values
         for path, item in self._counting:
             for name, value in list((attributes_of(item) or {}).items()):
@@ -403,7 +419,7 @@ class _Search:
                     values[f"{path}.{name}"] = packed(value)
 
     def _iterator(self, path: str, item: Any, deep: int) -> None:
-        """Add a generator of the script's; also one that ``zip`` and the like ask for items."""
+        """Add a generator of the script, also one inside a ``zip`` or another iterator."""
         if type(item) is GeneratorType:
             if is_script(file := item.gi_code.co_filename) and not is_loop_package(file):
                 self._to.held[path] = item
@@ -425,9 +441,9 @@ class _Search:
                     self._object(f"{path}{way}.{name}", item, kind, depth + 1, ALL)
 
     def look(self) -> None:
-        """Look into all that was added, and into what that leads to, the nearest first."""
+        """Visit all that was added, and all that it leads to, breadth first."""
         to = self._to
-        self._met = {*self._kept}  # a variable of a loop may name what counts where it is kept
+        self._met = {*self._kept}  # found under ``KEPT``, even if a variable names it too
         for path, value, kind, depth, dicts, mode in islice(self._nodes, limits.VISITS):
             if len(to.values) >= limits.VALUES or len(to.containers) >= limits.VALUES:
                 break
@@ -445,8 +461,8 @@ class _Search:
         self._counts()
 
     def _items_kind(self, path: str, holder: Any, mode: int) -> int:
-        """Of an object of the script's that is a list, a dict and the like, too: as which its items
-        are looked into."""
+        """The kind of collection of a script's object that subclasses one; NOTHING: its items are
+        not visited. Adds it to the containers, unless it is a dict that is no single value."""
         base = base_of(type(holder))
         if base is None or not mode & VALUES:
             return Kind.NOTHING
@@ -457,7 +473,7 @@ class _Search:
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
         kind = type(holder)
         if issubclass(kind, LRScheduler) and kind.state_dict.__module__ == LRScheduler.__module__:
-            return  # torch's gives all of it, as it is where the step begins, not at its place
+            return  # torch's state_dict has all of it, as of the step's start, not of its place
         is_package = is_of_loop_package(kind) and id(holder) not in self._kept
         if is_data(kind) or (is_package and id(holder) in self._walk.kept_ids):
             mode &= ~(TENSORS | VALUES * is_read_again(kind))
@@ -512,7 +528,7 @@ class _Search:
             if is_new and of is not Kind.TUPLE and _is_whole(item):
                 self._to.values[f"{path}.{CLASS}"] = class_name(type(item))
                 if any(map(is_of_rank, attributes_of(item) or ())):
-                    self._to.far.add(f"{path}.{CLASS}")  # a peer would make it without these
+                    self._to.far.add(f"{path}.{CLASS}")  # peers do not get values of a rank
             elif is_new and mode & OF_PACKAGE and is_of_loop_package(type(item)):
                 self._to.values[f"{path}.{CLASS}"] = ""
             self._object(path, item, kind, depth + 1, ALL)
@@ -583,7 +599,7 @@ class _Search:
 
 
 def frames_of(held: Mapping[tuple[str, str], Any]) -> list[Any]:
-    """What stands for the frames of generators that wait for their next item."""
+    """Stand-ins for the frames of suspended generators."""
     known = ((path, x.gi_frame) for (_, path), x in held.items())
     return [HeldFrame(frame, path) for path, frame in known if frame is not None]
 
@@ -599,7 +615,7 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _is_whole(item: Any) -> bool:
-    """Whether an object has nothing but what heals, so that it can be made from that."""
+    """Whether all attributes of an object heal, so that it can be made from them."""
     plain: Any = object.__new__
     known = attributes_of(item) if type(item).__new__ is plain else None
     if known is None:
@@ -608,15 +624,15 @@ def _is_whole(item: Any) -> bool:
 
 
 def _is_made(value: Any) -> bool:
-    """Whether a newcomer can make a value. A deque may have a length, and another dict than a plain
-    one a factory, which are not known."""
+    """Whether a newcomer can make a value. It cannot make a deque or a subclass of dict, because
+    their ``maxlen`` or factory is not known."""
     if type(value) in (list, set) or (type(value) is dict and is_table(value)):
         return histories.carries(value)
     return is_value(value)
 
 
 def _has_tensors(item: Any) -> bool:
-    """Whether an object has tensors other than parameters, or collections that begin with one."""
+    """Whether an object has a tensor, not a parameter, or a collection that begins with one."""
     parts = list((attributes_of(item) or {}).values())
     parts += [x for one in parts if type(one) in (list, tuple) for x in one[:1]]
     parts += [x for one in parts if type(one) is dict for x in islice(one.values(), 1)]

@@ -1,10 +1,10 @@
-"""The one writer: values of the script's frames, set to what peers or a predecessor had.
+"""Sets values in the script's frames to those of peers or of a predecessor.
 
-A path is ``name``, with ``.attribute`` for objects of the script's and ``[key]`` for collections.
-A container that is there is set in place, because the script may hold it under other names. An
-object that a dict or a list lacks is made as the script would make it, or from its class's name.
+A path is as in walk.py: a variable's name, ``.attribute`` for objects, ``[key]`` for collections.
+An existing container is set in place, because the script may hold it under other names. An object
+that a dict or a list lacks is made by the defaultdict's factory, or from the name of its class.
 
-Not here: reading them (walk.py), what they are set to (counters.py).
+Not here: reading values (walk.py), which values are set (counters.py).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _ABSENT = object()
 
 
 Steps = list[tuple[str, bool]]
-"""The steps of a path: into a collection by a key (True), or to an attribute."""
+"""The elements of a path, each with whether it is a key of a collection; else an attribute."""
 
 
 def _steps_of(path: str) -> tuple[str, Steps] | None:
-    """A path's variable, and the steps from there."""
+    """A path's variable and its further elements; None: it cannot be set."""
     parts = _PATH.fullmatch(path)
     if parts is None or is_own(path):
         return None
@@ -64,15 +64,15 @@ def _steps_of(path: str) -> tuple[str, Steps] | None:
 
 
 class FrameVariables:
-    """One frame's variables, and what is in them."""
+    """One frame's variables, and the objects and collections below them."""
 
     def __init__(self, frame: FrameType) -> None:
         self._frame = frame
-        self.known = names_of(frame)  # once: before Python 3.13 each access reads the frame again
+        self.known = names_of(frame)  # once, because before Python 3.13 each access makes a copy
         self._is_changed = False
 
     def find(self, path: str) -> tuple[dict[Any, Any], str] | None:
-        """The variables or the dict that has, or may get, the value at ``path``, and its key."""
+        """The dict that has, or can get, the value at ``path``, and its key; None: none can."""
         found = _steps_of(path)
         if found is None:
             return None
@@ -91,9 +91,9 @@ class FrameVariables:
         return value
 
     def make(self, path: str, class_name: str) -> bool:
-        """Make the object at ``path``, without attributes; False: it is there, or cannot be made.
+        """Make an object without attributes at ``path``, which ends with a key.
 
-        ``path``: ends with a key.
+        False: there is one already, or it cannot be made.
         """
         found = _steps_of(path)
         if found is None or not found[1]:
@@ -121,9 +121,10 @@ class FrameVariables:
         self._is_changed |= holder is self.known
 
     def close(self) -> None:
-        """Before Python 3.13 ``f_locals`` of a function is a copy: write it into its frame. Into a
-        module's it would write what comprehensions have for themselves, which hides its names."""
-        real = getattr(self._frame, "frame", self._frame)  # of a generator
+        """Write changed variables into the frame of a function, if ``f_locals`` is a copy (before
+        Python 3.13). For a module's frame this would write the local variables of comprehensions,
+        which would hide global names."""
+        real = getattr(self._frame, "frame", self._frame)  # a generator's frame is wrapped
         is_copy = self._frame.f_code.co_flags & CO_OPTIMIZED and sys.version_info < (3, 13)
         if self._is_changed and isinstance(real, FrameType) and is_copy:
             frame, clear = ctypes.py_object(real), ctypes.c_int(0)
@@ -131,7 +132,8 @@ class FrameVariables:
 
 
 def _item(value: Any, key: str) -> Any:
-    """The item of a collection. A defaultdict makes an object of the script's that it lacks."""
+    """The item of a collection. A defaultdict makes a missing item, if its factory is a class of
+    the script."""
     if isinstance(value, (list, tuple)):
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
     if base_of(type(value)) not in DICTS:
@@ -145,13 +147,13 @@ def _item(value: Any, key: str) -> Any:
 
 
 def _key(text: str) -> str | int:
-    """A dict's key by its text in a path (walk.py)."""
+    """A dict's key from its text in a path (walk.py)."""
     is_number = text.startswith("#") and text[1:].removeprefix("-").isdecimal()
     return int(text[1:]) if is_number else text
 
 
 def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
-    """The dict of a value's keys, or of its attributes; None: it has none that heal."""
+    """A dict of a value's items, or of its attributes; None: it has none that heal."""
     if is_key:
         base = base_of(type(value))
         if type(value) is base or base not in DICTS:
@@ -164,14 +166,14 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
 
 
 def _class_named(name: str) -> type | None:
-    """The script's class of a name (``walk.class_name``); None: there is none."""
+    """The script's class with this name (``walk.class_name``); None: there is none."""
     module, _, path = name.partition(":")
     found = named(module, path)
     return found if isinstance(found, type) and holds_values(found) else None
 
 
 def write_values(frame: FrameType, values: Values) -> list[str]:
-    """Set values of a frame; returns what was changed, as ``name a→b``."""
+    """Set values of a frame; returns the changes, as ``name a→b``."""
     here = FrameVariables(frame)
     changed = [words for path, new in values.items() if (words := _written(here, path, new))]
     here.close()
@@ -179,7 +181,7 @@ def write_values(frame: FrameType, values: Values) -> list[str]:
 
 
 def settable(frame: FrameType, values: Values) -> Values:
-    """Without the objects that a package has in a collection of its own, and this replica lacks."""
+    """The values without those of objects in a package's collections that this replica lacks."""
     here, end = FrameVariables(frame), f".{CLASS}"
     packages = {path for path, x in values.items() if x == "" and path.endswith(end)}
     lacking = tuple(path.removesuffix(CLASS) for path in packages if not here.find(path))
@@ -191,7 +193,7 @@ def settable(frame: FrameType, values: Values) -> Values:
 
 
 def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
-    """The objects in collections whose values cannot be set, because this replica lacks them."""
+    """The paths of objects in collections that this replica lacks, so their values are not set."""
     here = FrameVariables(frame)
     return sorted(
         {path.rpartition("].")[0] + "]" for path in paths if "]." in path and not here.find(path)}
@@ -199,7 +201,7 @@ def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
 
 
 def _written(here: FrameVariables, path: str, given: Any) -> str:
-    """Set one value; returns what was changed, "" if nothing was."""
+    """Set one value; returns the change as a text, "" if there was none."""
     made, _, attribute = path.rpartition(".")
     if attribute == CLASS:
         return f"{made} made" if here.make(made, given) else ""
@@ -238,8 +240,16 @@ def _are_equal(value: Any, new: Any) -> bool:
 
 
 def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
-    """``before``, a tensor, an array or a collection of these, with the value, if it can have it;
-    else the value. ``own``: the memory of modules, which heal by themselves."""
+    """Set a tensor, an array or a collection of these to ``value``, in place if possible.
+
+    Args:
+        before: the present object.
+        device: for new tensors.
+        own: addresses of modules' memory, which is not written to because modules heal separately.
+
+    Returns:
+        ``before`` with the value; or another object, if ``before`` cannot take the value.
+    """
     if type(value) is dict:
         if type(before) not in DICTS:
             before = {}

@@ -1,10 +1,11 @@
-"""What the script's collectives have given: for a rank's successor, and between survivors.
+"""Results of the script's collectives that are kept: for a rank's successor, and for survivors.
 
-Before the first step each rank notes what it was given, by its own line and how often it has come
-there. Its successor gets the same at these lines: a seed, the directory of the run, the number of
-samples. A line is compared with itself only, so ranks may go different ways (``if rank == 0:``).
+Before the first step, each rank notes the results that it received, by the line of the call and the
+count of calls at that line. Its successor gets the same results at these lines: a seed, the run's
+directory, the number of samples. Each line is counted separately, so ranks may take different
+branches (``if rank == 0:``).
 
-Not here: who reads it (world.py).
+Not here: the reader (world.py).
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from ftrun.training.exchanged_tensors import to_bytes
 EACH_BYTES_MAX, BYTES_MAX = 16 << 20, 64 << 20
 GIVEN_MAX, GIVEN_BYTES_MAX = 64, 1 << 20
 GIVEN_EACH_MAX, GIVEN_SENT_MAX = 64 << 10, 256 << 10
-"""A newcomer gets so many bytes of what was broadcast last."""
+"""Limits, in bytes, of the last broadcast values that a newcomer gets: of one, and of all."""
 
 
 class Kept:
-    """One rank's notes of its set-up, in a file of its slot on this node.
+    """One rank's results during set-up, in a file of its slot on this node.
 
     Args:
-        path: of the file. ``is_successor``: read what is there, else begin anew.
+        path: of the file.
+        is_successor: read the predecessor's file; otherwise begin a new one.
     """
 
     def __init__(self, path: Path, *, is_successor: bool) -> None:
@@ -46,17 +48,17 @@ class Kept:
             self._journal.begin()
 
     def add(self, group: str, site: str, given: Sequence[torch.Tensor | bytes]) -> None:
-        """Note what a call at this line was given."""
+        """Note the result of a call at a line."""
         name = self._next(group, site)
         if sum(len(x) if isinstance(x, bytes) else nbytes(x) for x in given) <= EACH_BYTES_MAX:
             self._journal.add(name, [x if isinstance(x, bytes) else to_bytes(x) for x in given])
 
     def take(self, group: str, site: str) -> list[bytes] | None:
-        """What the predecessor was given when it came to this line as often; None: unknown."""
+        """The predecessor's result at this line, at the same count of calls; None: unknown."""
         return self._known.get(self._next(group, site))
 
     def unknown(self, site: str, what: str) -> str:
-        """For people: a newcomer has its own value there."""
+        """A notice that a newcomer continues with its own value at a line."""
         why = "" if self.is_found else "; its predecessor was on another node, or left no notes"
         return (
             f"{site}: what {what} gave there is not known to a replica that was started again, so "
@@ -70,10 +72,11 @@ class Kept:
 
 
 class Given:
-    """The last value of each broadcast, by its place: it stands in for a root that is away.
+    """The last value of each broadcast, by its place, to use while the root is away.
 
-    A rank may have had a new value already before it got that, as the state of a generator with
-    which all have drawn the same. Then its own next value stands in: the last one would be old.
+    At some broadcasts each rank already has the value before it receives it: for example, the state
+    of a generator from which all ranks draw alike. Then the rank's own next value is used, because
+    the last one would be outdated.
     """
 
     def __init__(self) -> None:
@@ -83,20 +86,22 @@ class Given:
     def keep(
         self, place: str, bodies: Sequence[bytes], before: Sequence[bytes] | None = None
     ) -> None:
-        """Keep a value, unless there are too many or it is too large. ``before``: what this rank
-        had in its place; None: that is not known."""
+        """Keep a broadcast value, unless it is too large or there are too many.
+
+        ``before``: the value that this rank had before the broadcast; None: not known.
+        """
         last = self._given.get(place)
         if before is not None and list(before) != list(bodies):
             self._foreseen.discard(place)
         elif before is not None and last is not None and last != list(bodies):
-            self._foreseen.add(place)  # memory that still has the last value is no evidence
+            self._foreseen.add(place)  # a new value; an unchanged one would prove nothing
         if sum(map(len, bodies)) <= GIVEN_BYTES_MAX and (
             place in self._given or len(self._given) < GIVEN_MAX
         ):
             self._given[place] = list(bodies)
 
     def foresees(self, place: str) -> bool:
-        """Whether this rank has the values of ``place`` by itself."""
+        """Whether this rank has the values of ``place`` before they are broadcast."""
         return place in self._foreseen
 
     def at(self, place: str) -> list[bytes] | None:
@@ -104,7 +109,7 @@ class Given:
         return self._given.get(place)
 
     def encoded(self) -> dict[str, list[str]]:
-        """The values for a newcomer, as JSON has them; in any thread."""
+        """The values for a newcomer, as JSON has them. May run in any thread."""
         found, left = {}, GIVEN_SENT_MAX
         for place, bodies in list(self._given.items()):
             texts = texts_of(bodies, min(left, GIVEN_EACH_MAX))
@@ -114,13 +119,13 @@ class Given:
         return found
 
     def take(self, encoded: Mapping[str, Sequence[str]]) -> None:
-        """Keep what a peer has."""
+        """Keep the values of a peer."""
         for place, texts in encoded.items():
             self.keep(place, bodies_of(texts))
 
 
 def texts_of(bodies: Sequence[bytes], limit: int) -> list[str] | None:
-    """The bytes of one call as JSON has them; None: there are more than ``limit``."""
+    """The result of one call as JSON has it; None: it has more than ``limit`` bytes."""
     if sum(map(len, bodies)) > limit:
         return None
     return [base64.b64encode(x).decode() for x in bodies]
@@ -132,11 +137,14 @@ def bodies_of(texts: Sequence[str]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How far one rank is, as it tells the others.
+    """A rank's position, as it sends it to the others.
 
-    ``posted``: the attempt for which it has told that last, before this one; ``met``: the last one
-    for which it has heard all others. ``next_step``: the first step that it has not begun.
-    ``groups``: for each of its groups how far it is, and whether the group changes.
+    Attributes:
+        is_walking: it has not joined yet.
+        posted: the previous attempt for which it has sent its position.
+        met: the last attempt for which it has received all others' positions.
+        next_step: the first step that it has not begun.
+        groups: for each of its groups its position in it, and whether the group changes.
     """
 
     is_walking: bool

@@ -1,9 +1,9 @@
-"""Objects that the script sends: each of torch's functions is several collectives, and one unit.
+"""torch's collectives for objects: each consists of several calls, which count as one unit.
 
-torch sends the sizes of the pickled objects first and then the bytes. If a rank dies between the
-two, the sizes are those of more ranks than the bytes; then all of it is made again. All survivors
-see the same results, so all do so. In the set-up the objects are noted as objects, because those of
-a newcomer have other sizes than its predecessor's.
+torch first exchanges the sizes of the pickled objects, and then their bytes. If a rank dies between
+the two, the sizes come from more ranks than the bytes. Then the whole unit is retried. All
+survivors see the same results, so all of them retry. During set-up the objects themselves are
+noted, because a newcomer's objects have other sizes than its predecessor's.
 
 Not here: the collectives inside (calls.py).
 """
@@ -29,12 +29,12 @@ OUTPUT = {
     "gather_object": "object_gather_list",
     "scatter_object_list": "scatter_object_output_list",
 }
-"""For each function the list that it writes to."""
+"""For each function the parameter with the list that it writes to."""
 TRIES_MAX = 8
 
 
 class Objects:
-    """Stands in for torch's functions."""
+    """Patches torch's functions for objects."""
 
     def install(self, patches: Patches) -> None:
         """Patch the functions where scripts find them."""
@@ -74,7 +74,7 @@ class Objects:
                 error, result = None, None
                 try:
                     result = plain(*args, **kwargs)
-                except Exception as raised:  # noqa: BLE001  # bytes of two memberships do not fit
+                except Exception as raised:  # noqa: BLE001  # e.g. sizes and bytes do not match
                     error = raised
             if len({call.tag for call in calls}) <= 1:
                 break
@@ -87,7 +87,7 @@ class Objects:
         return result
 
     def _is_unknown(self, what: str, group: Shell, named: Any) -> bool:
-        """Whether this call gives another rank's objects, and nobody is there to give them."""
+        """Whether this call would receive the objects of a root that cannot be reached."""
         world = group.world
         has_root = what in ("broadcast_object_list", "scatter_object_list")
         if not world.is_apart or world.is_passing or group.replays or not has_root:
@@ -111,7 +111,7 @@ class Objects:
 def _differ(mine: list[Any], known: list[Any]) -> bool:
     try:
         return any(x is not None and x != y for x, y in zip(mine, known, strict=True))
-    except Exception:  # noqa: BLE001  # an object's own comparison
+    except Exception:  # noqa: BLE001  # the script's objects define their comparison
         return False
 
 

@@ -1,24 +1,26 @@
-"""The world of a replica group whose script trains on a GPU: its results are logged there, too.
+"""The world of a replica group that trains on a GPU: logs results of calls on GPU tensors.
 
-Theory of operation. A call ends on the host (process_groups/settled.py). What it has given is then
-copied to the log, in a stream of its own that waits for nothing else, before the script goes on. So
-a host waits in each call, as it does on a CPU; kernels that the script has enqueued before run on
-meanwhile. A generation is copied by a thread in another stream, which waits for what was enqueued
-up to the generation's place.
+Theory of operation. The host waits for the end of each call (process_groups/settled.py). The result
+is then copied to the log in a stream of its own, which waits for no other work, before the script
+continues. So the host blocks in each call, as it does on a CPU; kernels that the script has
+enqueued earlier keep running. A thread copies a generation in another stream, which waits for all
+work enqueued up to the generation's place.
 
-| who writes or reads tensors       | in which stream  | so that                                  |
-|-----------------------------------|------------------|------------------------------------------|
-| the script's thread begins a call | the script's     | NCCL waits for what was before           |
-| a call is through: log, inputs    | that of the log  | it has ended before anybody sees the end |
-| the thread that mends             | its own, default | it has ended before anybody sees the end |
+| who reads or writes tensors       | in which stream    | guarantee                              |
+|-----------------------------------|--------------------|----------------------------------------|
+| the script's thread begins a call | the script's       | NCCL waits for earlier work            |
+| a call is through: log, inputs    | the log's          | copies are done before the call's end  |
+|                                   |                    | is visible                             |
+| the mending thread                | its default stream | the same                               |
 
-The thread that mends issues what the script has begun meanwhile. So the script's thread waits for
-its own stream there: all that such a call reads or writes over is there when others see the call.
+The mending thread (reconnecting.py) issues calls that the script has begun meanwhile. So the
+script's thread first synchronizes its own stream: all tensors that such a call reads or overwrites
+are ready when the other thread sees the call.
 
-A mark of what a call gives (replayed_call.py) is of tensors in host memory alone: kernels that add
-in any order give other bits when a step is repeated, and the log has the result.
+The mark of a call's inputs (replayed_call.py) covers tensors in host memory only. GPU kernels that
+add in any order produce other bits when a step is repeated; the log has the result.
 
-Not here: the groups (process_groups/), where copies go through (snapshots/pinned.py).
+Not here: the groups (process_groups/), the buffers for copies (snapshots/pinned.py).
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from ftrun.snapshots.pinned import Pinned
 
 _cuda: Any = torch.cuda
 NATIVE = {name: replace(kind, is_ours=False, quicker=None) for name, kind in KINDS.items()}
-"""NCCL's own are quicker, and all of them end."""
+"""NCCL's own collectives instead of ftrun's: they are faster, and each of them ends."""
 
 
 class DeviceCall(ReplayedCall):
@@ -82,7 +84,7 @@ class DeviceWorld(ReplayedWorld):
         self.begins_on_device()
 
     def begins_on_device(self) -> None:
-        """Nothing is there so far: the script may use Gloo alone."""
+        """Initialize without touching CUDA, because the script may use Gloo only."""
         self._streams: dict[str, Any] = {}
         self._pinned = Pinned()
 
@@ -95,9 +97,10 @@ class DeviceWorld(ReplayedWorld):
         super().add(shell)
 
     def _find_device(self) -> None:
-        """torchrun's scripts train on the device of their LOCAL_RANK, or have said which.
+        """Find the script's device: the current one if the script has set it, else LOCAL_RANK's.
 
-        A mesh chooses it likewise, but only if CUDA is not in use when it has made the world.
+        If CUDA is not in use yet, the device is also set as the current one. torch's DeviceMesh
+        would do the same, but not once the world has brought CUDA into use.
         """
         is_in_use = _cuda.is_initialized()
         stated, known = _cuda.current_device() if is_in_use else 0, max(1, _cuda.device_count())
@@ -140,7 +143,7 @@ class DeviceWorld(ReplayedWorld):
     def end_calls(self, aborted: Sequence[BuiltGroup], under_way: UnderWay) -> None:
         super().end_calls(aborted, under_way)
         if not all(x.is_idle for x in aborted if isinstance(x, SettledGroup)):
-            self.falls(Fall.STAYS)  # a kernel may still write, so nothing can be issued again
+            self.falls(Fall.STAYS)  # a kernel may still write, so no call can be issued again
 
     # ------------------------------------------------------------ calls (under ``changed``)
 
@@ -175,17 +178,17 @@ class DeviceWorld(ReplayedWorld):
         return [x.to(y.device) for x, y in zip(found, call.inputs, strict=True)]
 
     def complete_futures(self) -> None:
-        """Whoever waits for one waits for the stream in which it was completed."""
+        """Complete futures in the log's stream; waiting for a future waits for that stream."""
         with self._aside("log") if _cuda.is_initialized() else nullcontext():
             super().complete_futures()
 
     def waits_for_stream(self) -> None:
-        """Wait until all that this thread has enqueued has ended."""
+        """Wait until all work in this thread's current stream has ended."""
         _cuda.current_stream(self._device).synchronize()
 
     @contextmanager
     def _aside(self, name: str) -> Iterator[Any]:
-        """Let what follows be in a stream of that name."""
+        """Run the body in the stream with this name, which is created if necessary."""
         if name not in self._streams:
             self._streams[name] = _cuda.Stream(self._device)
         with _cuda.stream(self._streams[name]):
@@ -214,7 +217,7 @@ class DeviceWorld(ReplayedWorld):
         for at, leaf in enumerate(leaves):
             if isinstance(leaf.data, torch.Tensor) and leaf.data.is_cuda:
                 found[at] = leaf.data.device.index
-        if found and not self._is_on_device:  # all its calls are of tensors in host memory
+        if found and not self._is_on_device:  # no group for GPU tensors has set the device
             self._device = next(iter(found.values()))
         if {*found.values()} - {self._device}:
             self.falls(Fall.SCRIPT, "a worker's state is on several GPUs")
@@ -222,6 +225,6 @@ class DeviceWorld(ReplayedWorld):
 
 
 def backends_of(label: str) -> tuple[bool, bool]:
-    """Whether the script's group is for tensors on a GPU, by NCCL, and for those in host memory."""
+    """Whether the script's group is for GPU tensors (NCCL), and whether for host tensors (Gloo)."""
     names = names_of(label)
     return bool(names & {"nccl", "undefined"}), bool(names & {"gloo", "undefined"})

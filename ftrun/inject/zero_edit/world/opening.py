@@ -1,13 +1,13 @@
-"""How a script makes its world and its groups: torch's own functions, with shells behind them.
+"""How a script's world and groups are made: torch's own functions, patched to make shells.
 
-``init_process_group`` and ``new_group`` come to one function of torch's, which makes a group for a
-backend's name. Here it makes a shell, and notes in torch's tables the name that the script has
-given. Before the first step all ranks connect in the store of the lighthouse's choice; a rank that
-comes later connects when it joins (world.py).
+``init_process_group`` and ``new_group`` both call one function of torch's, which makes a group for
+the name of a backend. The patch makes it return a shell, and enters the requested name in torch's
+tables. Before the first step all ranks connect through a store that the lighthouse chooses. A rank
+that starts later connects when it joins (world.py).
 
-The store that the script sees, at MASTER_ADDR and MASTER_PORT, is one for all ranks.
+All ranks see the same store at MASTER_ADDR and MASTER_PORT.
 
-Not here: what a group does (shell.py).
+Not here: the group itself (shell.py).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 SHELLED = frozenset({"gloo", "nccl", "undefined"})
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-"""torch's own for Gloo."""
-rendezvous: Any = import_module("torch.distributed.rendezvous")  # torch hides it by a function
+"""torch's default for Gloo."""
+rendezvous: Any = import_module("torch.distributed.rendezvous")  # a function of torch shadows it
 
 
 def names_of(backend: Any) -> set[str]:
-    """The backends of a group, by device or not."""
+    """The names in a backend argument: "gloo", or one for each device ("cpu:gloo,cuda:nccl")."""
     return {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
 
 
@@ -52,10 +52,11 @@ class Opening:
     """Makes the groups of one process.
 
     Args:
-        leaves: called if it makes one in a process that a worker has forked: torch's own.
+        leaves: called before a process that the worker has forked makes a world; that one is
+            torch's own.
 
     Attributes:
-        begins: called before the script makes its world; afterwards the script may be explicit.
+        begins: called before the script makes its world; it may turn out to be explicit.
     """
 
     def __init__(self, script: Script, leaves: Callable[[], None]) -> None:
@@ -64,7 +65,7 @@ class Opening:
         self._here, self._mates, self._world = script.here, script.mates, script.world
         self._size = self._here.replicas * self._mates.size
         self._store = self._prefix = ""
-        self._worlds = 0  # that the script has made
+        self._worlds = 0  # how many the script has made
         self._leaves, self._pid = leaves, os.getpid()
 
     def install(self, patches: Patches) -> None:
@@ -96,7 +97,7 @@ class Opening:
             self.begins()
         else:
             self._leaves()
-        is_torchs = dist.init_process_group is plain  # it is explicit, or not in a worker
+        is_torchs = dist.init_process_group is plain  # unpatched: explicit, or not in a worker
         is_wrong = _is_wrong(init_method, timeout, world_size, rank, store)
         if is_torchs or is_wrong or not self._check(world_size, rank):
             plain(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
@@ -108,14 +109,14 @@ class Opening:
         own = self._size, self._mates.rank, served
         plain(backend, None, timeout, *own, *args, **kwargs)
         if self._mates.are_several:
-            # Named by its ranks, so that the script's own groups have torch's numbers.
+            # Named by its ranks, so that the script's own groups keep the numbers torch gives them.
             made: Any = dist.new_group(
                 list(self._mates.ranks), timeout=limit, use_local_synchronization=True
             )
             self._mates.meet(made, limit)
 
     def _check(self, size: int, rank: int) -> bool:
-        """Refuse a world of other ranks than those of the job. False: torch makes it."""
+        """Refuse a world whose size or rank is not the job's. True: they are."""
         if (size not in (-1, self._size)) or (rank not in (-1, self._mates.rank)):
             refuse(
                 f"{call_site()}: init_process_group with rank {rank} of {size}, in a job of "
@@ -124,14 +125,14 @@ class Opening:
         return True
 
     def _open(self, limit: timedelta) -> None:
-        """Find out who is there, before the script's first world."""
+        """Before the script's first world: find its members, or follow a quorum that trains."""
         world = self._world
         if world.is_open:
             return
         manager = self._script.manager()
         world.following = manager.session.follow_quorums(self._script.quorums)
         if self._script.begins_at is not None:
-            world.is_walking = True  # its predecessor is in a quorum
+            world.is_walking = True  # its predecessor was in a quorum
         else:
             self._meet(manager.session.exchanges.peers(limit.total_seconds()))
         directory = Path(self._here.socket_path).parent
@@ -171,7 +172,7 @@ class Opening:
         kwargs.pop("device_id", None)
         made, found = plain(size, rank, ranks, BACKEND, store, *args, **kwargs)
         tables = distributed_c10d._world
-        if made in tables.pg_map:  # not a rank that is no member
+        if made in tables.pg_map:  # this rank is a member
             tables.pg_map[made] = (dist.Backend(backend), found)
             tables.pg_backend_config[made] = str(distributed_c10d.BackendConfig(backend))
         return made, found
@@ -217,7 +218,7 @@ class Opening:
 
 
 def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bool:
-    """Whether torch refuses these arguments of a world, before its ranks meet."""
+    """Whether torch rejects these arguments before the ranks meet."""
     if not (timeout is None or isinstance(timeout, timedelta)):
         return True
     if store is not None:
@@ -227,20 +228,20 @@ def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bo
 
 
 class _Wished:
-    """The options of a group, with the backend that the script has given."""
+    """The options of a group, with the backend that the script has requested."""
 
     def __init__(self, backend: Any, options: Any) -> None:
         self.backend, self.options = backend, options
 
 
 def _digest(roster: Roster) -> str:
-    """A name of the set-up of these incarnations."""
+    """A name for the set-up of these incarnations, equal at all of them."""
     text = ",".join(f"{entry.replica_id}:{entry.incarnation}" for entry in roster.entries)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def devices_of(backend: Any) -> Sequence[torch.device]:
-    """The devices for which torch would make the backends that the script wishes."""
+    """The devices for which torch would make the requested backends."""
     try:
         config = distributed_c10d.BackendConfig(dist.Backend(backend or "undefined"))
         found = list(config.get_device_backend_map())

@@ -1,11 +1,12 @@
-"""A collective as most of a script's own are: a small all-reduce, for which the script waits at
-once, while all ranks are there. It has next to nothing of a ``Call``, and becomes one if anything
-happens before the script's next collective in the group is through.
+"""The fast path for the most common collective of a script: a small synchronous all-reduce.
 
-Between two products of a script's each line of Python is cold, and costs several times what it
-costs in a loop: the calls of a script that reduces its loss in each step are mostly such lines.
+It is used while all ranks are present. A ``PlainCall`` has very little of a ``Call``, and is
+converted to one if a failure occurs before the script's next collective in the group is through.
 
-Not here: whatever may happen to a call (calls.py).
+A script that reduces its loss in each step runs this code once between long computations. There
+each line of Python is cold, and takes several times as long as in a tight loop.
+
+Not here: the handling of failures (calls.py).
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ _waited = attrgetter("waited")
 
 
 class PlainCall:
-    """One such call, and what its caller gets in place of a Work: its result is there.
+    """One plain call. Its caller gets it in place of a Work, when the result is there.
 
     Attributes:
-        given: its tensors and options. ``kept``: what it writes over. ``record``: see ``Call``.
-        call: what it has become; None: nothing has happened.
+        given: its tensors and options.
+        kept: the bytes of the tensor before the call overwrites it.
+        record: see ``Call``.
+        call: the Call that it was converted to; None: it was not.
     """
 
     __slots__ = ("call", "given", "kept", "native", "number", "record", "shell", "there")
@@ -57,7 +60,7 @@ class PlainCall:
         self.call: Call | None = None
 
     def becomes(self) -> Call:
-        """The call as any other. Under the world's lock."""
+        """Convert it to a Call. Under the world's lock."""
         made = Call(self.shell, _KIND, self.given, self.number, is_sync=True)
         made.there, made.tag, made.record = self.there, self.there.since, self.record
         made.clears = True
@@ -69,7 +72,7 @@ class PlainCall:
         return made
 
     def wait(self, _timeout: timedelta | None = None) -> bool:
-        """Its result is there."""
+        """Returns at once, because the result is there."""
         return True
 
     is_completed = is_success = synchronize = wait
@@ -80,11 +83,11 @@ class PlainCall:
 
 
 def reduced(world: World, shell: Shell, tensor: torch.Tensor, opts: Any) -> PlainCall | Call | None:
-    """Reduce one small tensor among all, and wait for it.
+    """Reduce one small tensor over all ranks, and wait for the result.
 
     Returns:
-        The call, if nothing has happened; else what it has become, which is to be waited for. None:
-        it is none of these, and has not begun.
+        The plain call, complete; or the Call that it was converted to, for which the caller must
+        wait. None: the call does not qualify, and was not begun.
     """
     with world.lock:
         there, noted = shell.there, shell.noted
@@ -122,13 +125,13 @@ def reduced(world: World, shell: Shell, tensor: torch.Tensor, opts: Any) -> Plai
         if not world.has_shared and tensor.numel() > 1:
             world.has_shared = is_of_parts(opts)
     try:
-        native.wait(RECHECK)  # mostly it is enough
+        native.wait(RECHECK)  # usually long enough
         has_ended = True
     except RuntimeError:
         has_ended = False
     with world.lock:
         if plain.call is None and has_ended:
-            # All have come to it, and have waited for what was before it, as this rank has.
+            # All ranks have begun it, so each of them has waited for all calls before it.
             record[-1] = [memory[:size]]
             plain.native = shell.under_way = None
             shell.latest = plain

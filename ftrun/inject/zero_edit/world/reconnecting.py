@@ -1,6 +1,6 @@
-"""The thread of a worker that carries out decrees: it ends broken groups and connects new ones.
+"""The mending thread of a worker carries out decrees: it ends broken groups and connects new ones.
 
-core/replay/settling.py says what comes next. Not here: the calls themselves (replayed.py).
+core/replay/settling.py decides each step. Not here: the calls themselves (replayed.py).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Reconnecting:
     """Follows the decrees for the groups of a world.
 
     Args:
-        world: whose lock guards all that is here.
-        joined: the decree whose groups it has; -1: it has none.
+        world: its lock guards all attributes.
+        joined: the decree whose groups it has; -1: none.
 
     Attributes:
-        first: by group, the first call of the decree whose groups are connected or are about to be;
-            None: none are.
-        is_open: they are in force, and what was begun before is issued again.
-        joined: the decree whose groups are in force; ``told``: at which this worker has told others
-            that it is back.
+        first: by group, the first call under the decree whose groups are connected or about to be;
+            None: there is no such decree.
+        is_open: these groups are in force, and calls begun earlier were issued again.
+        joined: the decree whose groups are in force.
+        told: the last decree at which this worker has reported that it is back.
     """
 
     def __init__(self, world: ReplayedWorld, joined: int) -> None:
@@ -51,12 +51,15 @@ class Reconnecting:
         self._place = ("", "")
 
     def starts(self, store: str, prefix: str) -> None:
-        """The groups of each decree meet in this store."""
+        """Start the thread. The groups of each decree connect through this store."""
         self._place = store, prefix
         threading.Thread(target=self._mend, name="ftrun-mend", daemon=True).start()
 
     def note_back(self) -> None:
-        """A call was begun: it may be the first one that others wait in. Under the lock."""
+        """Report that this worker is back, if it has caught up with the decree. Under the lock.
+
+        Called after a call was begun, because others may wait for that call.
+        """
         if self.told == self.joined or not self.is_open or self.first is None:
             return
         has_come = self._world.is_proven and not self._world.has_left()
@@ -91,7 +94,7 @@ class Reconnecting:
             raise
 
     def _drop_groups(self) -> None:
-        """Bring all calls to an end."""
+        """Stop all groups, and end all calls under way."""
         world = self._world
         with world.changed:
             self.first, self.is_open = None, False
@@ -103,7 +106,7 @@ class Reconnecting:
         self._board.set(world.rank, Word.CUT_AT, time.monotonic_ns())
 
     def _connect(self, number: int, first: Counts) -> None:
-        """Connect the groups of a decree, unless a newer one comes."""
+        """Connect the groups of a decree; gives up when a newer decree comes."""
         signal, is_over, world = AbortSignal(), threading.Event(), self._world
 
         def watch() -> None:
@@ -122,11 +125,11 @@ class Reconnecting:
                 here, limit_s = tuple(range(len(shell.seats))), shell.timeout.total_seconds()
                 name = f"{prefix}/{number}/{key}"
                 made.append((shell, world.build_one(shell, here, store, name, limit_s, signal)))
-        except PeerError:  # another has died, and the decree is still to come
+        except PeerError:  # a worker has died, and its decree is still to come
             shut_down([built for _, built in made if built is not None])
             with world.changed:
                 self.first = None
-            if self._board.wait(number, LATE_S) == number:  # nobody has: let all try once more
+            if self._board.wait(number, LATE_S) == number:  # no decree: let all workers retry
                 self._board.set(world.rank, Word.BROKEN, number)
                 self._board.wait(number, WAIT_S)
             return
@@ -143,7 +146,7 @@ class Reconnecting:
         shut_down(world.retired())
 
     def _issue_again(self, first: Counts) -> bool:
-        """Whether all could be issued that must be."""
+        """Issue calls again that not all workers have; False: one cannot be issued again."""
         world = self._world
         kept = {}
         for call in world.flying.values():
@@ -152,7 +155,7 @@ class Reconnecting:
                 if not call.is_bare:
                     kept[call.line.id, call.number] = call
             elif call.state is not State.THROUGH:
-                world.answer_from_log(call)  # all have it, and so has this replacement's log
+                world.answer_from_log(call)  # all workers' logs have it, this one's too
         order = again(first, world.begun(), list(kept))
         if isinstance(order, Fall):
             world.falls(order)
@@ -174,7 +177,7 @@ class Reconnecting:
 
 
 def shut_down(groups: Sequence[BuiltGroup]) -> None:
-    """In a thread of its own: the backend may wait for ever for an operation of a lost peer."""
+    """Shut groups down in a separate thread, because a backend may wait forever for a lost peer."""
 
     def work() -> None:
         for group in groups:

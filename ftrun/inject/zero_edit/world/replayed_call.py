@@ -1,6 +1,6 @@
-"""A call of one group without replicas: what it gives is kept as long as a death may ask for it.
+"""A call inside one replica group, whose data is kept while a replacement may need it.
 
-Not here: the world of such calls (replayed.py), the life of a call (calls.py).
+Not here: the world of these calls (replayed.py), the states of a call (calls.py).
 """
 
 from __future__ import annotations
@@ -23,22 +23,28 @@ from ftrun.inject.zero_edit.world.calls import KEPT_BYTES_MAX, Call, State
 from ftrun.inject.zero_edit.world.kinds import nbytes
 
 MARKED_LEAST, MARKED_WORDS = 64, 16
-"""Numbers of a tensor that is marked; the mark is of so many of its words."""
+"""A tensor with fewer elements than ``MARKED_LEAST`` has no part in a mark; of a larger one,
+``MARKED_WORDS`` words of 8 bytes are hashed."""
 INPUTS_MAX = 16
-"""Of one list."""
+"""How many items of one list are hashed."""
 _Words = ctypes.c_int64 * (1 << 40)
 
 
 @dataclass(eq=False, slots=True)
 class Line:
-    """The calls of one process group of several ranks, as this rank makes them.
+    """This rank's calls on one process group of several ranks.
 
-    ``id``: names the group alike at all members. ``members``: ranks; ``here``: those of this node.
-    ``done``: gives their words on the board; ``set_done``: writes this rank's; ``is_known``: it is
-    known where they are. ``begun``: so many calls. ``kept``: those that others may still ask for,
-    by number; none is before ``oldest``. ``elsewhere``: of the members on other nodes, if there are
-    any; ``under_way``: the calls that the script has not waited for, as far as they are noted for
-    that. ``keeps``: what is logged, by the kind of call that has no root.
+    Attributes:
+        id: the name of the group, equal at all members.
+        members: its ranks; ``here``: those on this node.
+        done: reads from the board how many calls each rank in ``here`` has done; ``set_done``:
+            writes this rank's count. ``is_known``: both are set.
+        begun: the number of calls begun.
+        kept: the calls that others may still need, by number; none is before ``oldest``.
+        elsewhere: the progress of the members on other nodes; None: there are none.
+        under_way: asynchronous calls that the script may not have waited for; kept only if there
+            are members elsewhere.
+        keeps: what is logged, by kind of call, for kinds without a root.
     """
 
     id: int
@@ -55,7 +61,7 @@ class Line:
     keeps: dict[str, Keeps] = field(default_factory=dict)
 
     def begins(self, call: ReplayedCall) -> None:
-        """The next call of a group that has members elsewhere."""
+        """Note the next call of a group that has members on other nodes."""
         assert self.elsewhere is not None, "it has"
         while self.under_way and self.under_way[0].waited:
             self.under_way.popleft()
@@ -65,29 +71,31 @@ class Line:
             self.under_way.append(call)
 
     def step_begins(self) -> None:
-        """Whoever has a future has waited for it."""
+        """A step begins: calls with a future count as waited for."""
         if self.elsewhere is not None:
             self.elsewhere.step_begins(self.begun)
             self.under_way = deque(x for x in self.under_way if x.future is None)
 
 
 def id_of(key: str, seats: Sequence[int]) -> int:
-    """The name of a group, which is not 0."""
+    """A number that names a group; never 0."""
     digest = hashlib.blake2b(f"{key} {list(seats)}".encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big") or 1
 
 
 class ReplayedCall(Call):
-    """A call whose result is logged. Its inputs are kept until all members have logged theirs.
+    """A call that is logged. Its inputs are kept until all members have logged it.
 
     Attributes:
-        line: the calls of its group; None: it is not numbered. ``at``: its place in the program.
-        what: is logged of it. ``inputs``: what it gives, if it is numbered. ``mark``: of that, if
-            the log does not have it; 0: none.
+        line: the calls of its group; None: the call is not numbered.
+        at: its number among all calls of this worker.
+        what: what is logged of it.
+        inputs: its input tensors; set if it is numbered.
+        mark: a hash of the inputs, unless the log has them (``mark_of``); 0: none.
         is_bare: nothing of it is kept.
-        tag: one and the same, as all ranks' inputs are in each result, also in one from the log.
-        given: what it gives, once it is through: copies, or a tensor and its version; None: that is
-            in the log.
+        tag: the same for all calls, because each result has the inputs of all ranks.
+        given: its inputs once it is through: a copy each, or a tensor and its version; None: the
+            log has them, or nothing is kept.
     """
 
     shell: Any
@@ -103,18 +111,18 @@ class ReplayedCall(Call):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the script has not waited for it, and still can."""
+        """Whether the script has not waited for the call, and still holds its Work."""
         return not (self.waited or self.future is not None) and self.handle() is not None
 
     @property
     def is_complete(self) -> bool:
-        """Whether its result is there, perhaps before the script waits for it."""
+        """Whether the result is there, whether or not the script has waited for it."""
         if self.state is State.ISSUED and self.native is not None:
             return bool(self.native.is_completed())
         return self.state is State.THROUGH
 
     def prepare(self) -> None:
-        """Keep what it gives: it writes over that."""
+        """Copy the outputs before the call overwrites them, because they may also be inputs."""
         self.kept = list(map(self.shell.world.buffers.copy, self.outputs))
 
     def _is_through(self) -> None:
@@ -134,13 +142,13 @@ class ReplayedCall(Call):
         super()._fails(error)
 
     def keep_inputs(self) -> None:
-        """It is through, and others may not be: keep what it gives, as it is now.
+        """Keep the inputs of a call that is through here, because other ranks may not be through.
 
-        A large one is not copied, because as a rule it is a buffer that nobody writes any more; if
-        somebody has, its version tells.
+        A large input is not copied: usually it is a buffer that is not written any more. A changed
+        version number shows if it was.
         """
         copy = self.shell.world.buffers.copy
-        # A gather over nodes: FSDP2 gives the memory of what it gathers for other things.
+        # A gather over nodes: FSDP2 reuses the memory of the gathered tensors.
         is_lent = self.what is Keeps.ALIKE and self.kind.is_fence
         self.given = [
             copy(x)
@@ -150,7 +158,10 @@ class ReplayedCall(Call):
         ]
 
     def scratch(self) -> ReplayedCall | None:
-        """The same call with a result that nobody needs; None: its inputs are gone."""
+        """The same call with outputs of its own, to issue again for ranks that lack the result.
+
+        None: the inputs were overwritten, or not kept.
+        """
         kind, outputs, inputs = self.kind, self.outputs, self.inputs
         kept = self.kept if self.kept is not None else self.given
         if kept is None and self.what is Keeps.INPUT:
@@ -172,8 +183,10 @@ class ReplayedCall(Call):
 
 
 def mark_of(inputs: Sequence[torch.Tensor]) -> int:
-    """A mark of what a call gives, from some of its bytes; 0: it has nothing that must be the same
-    when a step is repeated. A few numbers may be a time that was measured."""
+    """A hash of some bytes of a call's inputs; 0: no input must be equal when a step is repeated.
+
+    A small tensor is left out, because it may hold a measured time.
+    """
     mark = 0
     for tensor in inputs:
         if tensor.is_floating_point() and tensor.numel() >= MARKED_LEAST:
@@ -182,7 +195,7 @@ def mark_of(inputs: Sequence[torch.Tensor]) -> int:
 
 
 def mark_of_pass(given: Any, deep: int = 4) -> int:
-    """A mark of what a model is given, from some bytes of each of its tensors."""
+    """A hash of a model's inputs, from some bytes of each tensor."""
     if isinstance(given, torch.Tensor):
         return _marked(given.numel(), given)
     if isinstance(given, dict):
@@ -202,11 +215,11 @@ def _marked(mark: int, tensor: torch.Tensor) -> int:
 
 
 def _as_given(kept: Any, like: torch.Tensor) -> torch.Tensor | None:
-    """What a call has given; None: somebody has written over it."""
+    """The kept input of a call, as a new tensor; None: it was overwritten, or its memory freed."""
     if isinstance(kept, tuple):
         tensor, version = kept
         is_there = tensor.untyped_storage().nbytes() >= tensor.nbytes
-        # A copy: the script goes on, and may write over it before the backend has read it.
+        # A copy, because the script may overwrite it before the backend has read it.
         return tensor.clone() if is_there and tensor._version == version else None
     if isinstance(kept, bytes):
         from ftrun.training.exchanged_tensors import from_bytes
@@ -216,7 +229,7 @@ def _as_given(kept: Any, like: torch.Tensor) -> torch.Tensor | None:
 
 
 def _mapped(value: Any, change: Any) -> Any:
-    """The same lists with other tensors."""
+    """Replace each tensor in nested lists by ``change`` of it."""
     if isinstance(value, torch.Tensor):
         return change(value)
     return [_mapped(x, change) for x in value]

@@ -1,11 +1,11 @@
-"""A process group of the script's: torch's own backends behind a thin shell, which can be swapped.
+"""A process group of the script: a thin shell around torch's own backend, which can be swapped.
 
-The shell has all seats of the group for good, also those of ranks that are away. Each collective
-becomes a Call on the backend in use. When ranks die or come, the world gives the shell another
-backend (world.py); the script, DDP's Reducer and torch's tables keep the shell.
+The shell keeps all seats of the group, including those of ranks that are away. Each collective
+becomes a Call on the current backend. When ranks die or join, the world gives the shell another
+backend (world.py). The script, DDP's Reducer and torch's tables keep the same shell.
 
-Not here: torch's names of collectives (process_groups/collectives.py), what a kind of call is
-(kinds.py), its life (calls.py).
+Not here: torch's names of collectives (process_groups/collectives.py), the kinds of calls
+(kinds.py), the states of a call (calls.py).
 """
 
 from __future__ import annotations
@@ -38,11 +38,15 @@ BACKEND = "ftrun"
 
 @dataclass(slots=True)
 class Gift:
-    """The result of a call that this rank has not begun, with its ``tag``.
+    """The result of a call that this rank has not begun, kept until it begins the call.
 
-    ``is_two``: it has a second phase, which the rank that had the result has passed; ``is_half``:
-    or has not. ``is_logged``: it is from the log of the rank in whose place this one is.
-    ``is_by_rank``: it is right at that rank alone.
+    Attributes:
+        bodies: the tensors' bytes.
+        tag: as ``Call.tag``.
+        is_two: the call has a second phase, and the rank that had the result has passed it.
+        is_half: the call has a second phase, and that rank has not passed it.
+        is_logged: it comes from the log of this rank's predecessor.
+        is_by_rank: the result is valid for that rank only.
     """
 
     bodies: list[bytes]
@@ -54,17 +58,17 @@ class Gift:
 
 
 class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
-    """One group.
+    """One group, as torch and the script see it.
 
     Args:
-        world: that of this process.
-        key: names the group alike at all ranks.
+        world: the World of this process.
+        key: the name of the group, equal at all ranks.
         seats: the ranks of its members in the script's world, in order.
-        own: the place of this rank among them.
-        timeout: of its collectives.
-        devices: those for which torch would make a backend.
-        label: the backend's name that the script has given.
-        store: of the group, as torch makes it.
+        own: the index of this rank in ``seats``.
+        timeout: for its collectives.
+        devices: the devices for which torch would make a backend.
+        label: the name of the backend that the script has requested.
+        store: the group's store, made by torch.
     """
 
     def __init__(
@@ -83,12 +87,12 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         self.timeout, self.label = timeout, label
         self.built: BuiltGroup | None = None
         self.is_stopped = False  # its backend was aborted: calls wait for the next one
-        self.round: Attempt = NO_ATTEMPT  # since which the calls are counted
-        self.base: int | None = None  # what call 0 was before; None: nothing was
+        self.round: Attempt = NO_ATTEMPT  # the attempt since which calls are numbered
+        self.base: int | None = None  # the number of call 0 before ``round``; None: it had none
         self.there: There | None = None
-        self.noted: dict[int, Call] = {}  # those that are no plain ones
-        self.under_way: PlainCall | None = None  # later than all others
-        self.latest: PlainCall | None = None  # is through, and earlier than that
+        self.noted: dict[int, Call] = {}  # all calls except the plain ones
+        self.under_way: PlainCall | None = None  # begun after all others
+        self.latest: PlainCall | None = None  # the last plain call that is through
         self.next = 0
         self.gifts: dict[int, Gift] = {}
         self.replays: list[list[bytes] | None] = []
@@ -103,7 +107,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
     @property
     def calls(self) -> dict[int, Call]:
-        """By number. Under the world's lock."""
+        """All calls that are kept, by number; plain calls become Calls. Under the world's lock."""
         for plain in (self.latest, self.under_way):
             if plain is not None:
                 self.noted[plain.number] = plain.becomes()
@@ -115,7 +119,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         self.noted, self.latest, self.under_way = calls, None, None
 
     def position(self) -> Position:
-        """How far this rank is. Under the world's lock."""
+        """How far this rank is in the group. Under the world's lock."""
         kept: set[int] = set()
         known: set[int] = set()
         second: set[int] = set()
@@ -141,17 +145,18 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         return [call for call in self.noted.values() if call.awaits]
 
     def forget(self) -> None:
-        """Keep no results: a death in one of these calls cannot be settled. Under the lock."""
+        """Drop all results, so a death in one of these calls cannot be settled. Under the world's
+        lock."""
         for call in self.calls.values():
             call.result = None
         for number in [x for x, call in self.calls.items() if call.state is State.THROUGH]:
             del self.calls[number]
 
     def count_anew(self, begun: Attempt, base: int | None) -> None:
-        """Call ``base`` is call 0 from now on, at all members; None: this rank joins them there.
+        """Renumber: call ``base`` is call 0 from now on, at all members; None: this rank joins.
 
-        The calls before are kept, because a peer may not have come to its end with them. Under the
-        world's lock.
+        ``begun``: the attempt since which this numbering holds. Earlier calls are kept, because a
+        peer may not have completed them. Under the world's lock.
         """
         self.round, self.base = begun, base
         if base is None:
@@ -176,7 +181,8 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         return Collectives.allreduce(self, tensors, opts)
 
     def _collective(self, name: str, *arguments: Any) -> Any:
-        """Begin a call; returns its Work. The script waits at once if its options say so."""
+        """Begin a call, and return its Work. It is synchronous if its options have ``asyncOp``
+        False."""
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
         if world.on_live is not None and not (world.is_apart or self.replays or world.is_ours):
             on_live, world.on_live = world.on_live, None
@@ -196,23 +202,23 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
     # ------------------------------------------------------------ torch's names: facts
 
     def getBackendName(self) -> str:
-        """Not "gloo": C++ would ask this group for torch's own class of that name."""
+        """Not "gloo", because C++ code would then expect torch's ProcessGroupGloo."""
         return BACKEND
 
     def name(self) -> str:
-        """The backend's name that the script has given."""
+        """The name of the backend that the script has requested."""
         return self.label
 
     _get_backend_name = name
 
     @property
     def group_name(self) -> Any:
-        """The name under which torch knows this group."""
+        """The name that torch has given this group."""
         return self._name
 
     @property
     def group_desc(self) -> Any:
-        """torch's words for it."""
+        """The description that torch has given this group."""
         return self._description
 
     def _set_group_name(self, name: str) -> None:
@@ -221,9 +227,9 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
     def _set_group_desc(self, description: str) -> None:
         self._description = description
 
-    @property  # type: ignore[misc]  # torch's can be set, by torch alone
+    @property  # type: ignore[misc]  # torch's own can be set
     def bound_device_id(self) -> Any:
-        """None: groups are connected when they are made."""
+        """None: groups connect when they are made."""
         return None
 
     @property
@@ -249,7 +255,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         return self.next
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the deadline of later collectives."""
+        """Set the timeout of later collectives."""
         self.timeout = timeout
         if self.built is not None:
             self.built.set_timeout(timeout)
@@ -301,7 +307,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
 
 
 for _name in [name for name in vars(Collectives) if not name.startswith("__")]:
-    # A compiler that looks into one refuses what a process group has beyond torch's own names.
+    # torch.compile would reject attributes that torch's own process groups lack.
     setattr(Shell, _name, compiling.never(getattr(Shell, _name)))
 
 
@@ -312,6 +318,6 @@ def _work_of(call: Call) -> CallWork:
 
 
 def tag_of(known: Call | Gift) -> list[int]:
-    """The attempt whose ranks are in a result, as JSON has it."""
+    """The attempt whose ranks contributed to a result, as a JSON list."""
     tag = known.tag if isinstance(known.tag, Attempt) else NO_ATTEMPT
     return [tag.quorum_id, tag.number]

@@ -1,11 +1,11 @@
-"""What the successor of a lost worker knows of the groups across replicas: where that one was.
+"""Puts a lost worker's successor at its predecessor's position in the groups across replicas.
 
-A generation has, for each group, how far its worker was, and the results that peers may still ask
-for. What later calls have given is in a log. The successor takes that as gifts (shell.py): it makes
-these calls once more, and meets nobody in them. From the first call that is in no log it waits for
-the quorum's next attempt, in which all tell each other how far they are (quorums.py).
+A generation has, for each group, its worker's position and the results that peers may still need.
+The results of later calls are in a log. The successor takes the logged results as gifts (shell.py):
+it repeats these calls without communicating. At the first call that is in no log, it waits for the
+quorum's next attempt, in which all ranks exchange their positions (quorums.py).
 
-Not here: the memory (in_place.py), what becomes of the calls (core/worker/settling.py).
+Not here: the memory (in_place.py), how calls are settled (core/worker/settling.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _WORDS = 7
 
 
 def is_settled(world: World) -> bool:
-    """Whether the script waits for none of its calls: who begins here could not."""
+    """Whether the script has waited for all calls that it can wait for. If not, a successor cannot
+    begin here, because it could not wait for them."""
     with world.changed:
         calls = [call for shell in world.shells.values() for call in shell.calls.values()]
         return all(x.state is State.THROUGH and (x.waited or x.handle() is None) for x in calls)
 
 
 def left_of(world: World) -> tuple[dict[str, Any], list[bytes]]:
-    """How far this worker is in each group, as JSON has it; and the results, one after another."""
+    """This worker's position in each group, as JSON has it; and the results in order."""
     heads, bodies = dict[str, Any](), list[bytes]()
     with world.changed:
         for key, shell in sorted(world.shells.items()):
@@ -54,13 +55,14 @@ def left_of(world: World) -> tuple[dict[str, Any], list[bytes]]:
 def go_on(
     world: World, heads: dict[str, Any], bodies: Sequence[bytes], logged: Sequence[Entry]
 ) -> bool:
-    """Be where the predecessor was. Under the world's lock.
+    """Take the predecessor's position in all groups. Under the world's lock.
 
     Args:
-        heads, bodies: as ``left_of`` gives them. ``logged``: what the log has of later calls.
+        heads, bodies: as ``left_of`` returns them.
+        logged: the log's entries of later calls.
 
     Returns:
-        False if this worker's groups are others.
+        False if this worker's groups differ from the predecessor's.
     """
     if heads.keys() != world.shells.keys():
         return False
@@ -78,18 +80,18 @@ def go_on(
         gifts = ids[named].gifts
         if gift is not None:
             gifts[number] = gift
-        elif number in gifts:  # its second phase is over
+        elif number in gifts:  # the entry only notes the end of its second phase
             gifts[number].is_half = False
     return True
 
 
 def has_more(world: World) -> bool:
-    """Whether the log has calls that this successor has not made so far. From any thread."""
+    """Whether the log has calls that this successor has not repeated yet. From any thread."""
     return any(shell.gifts for shell in [*world.shells.values()])
 
 
 def to_log(call: Call, *, is_half: bool) -> list[torch.Tensor]:
-    """What the log is to have of a call."""
+    """The log entry of a call: a head of integers, then the outputs, unless logged before."""
     has_data = is_half or not call.is_logged
     outputs = call.outputs if has_data else []
     sizes = [nbytes(x) for x in outputs]
@@ -99,7 +101,7 @@ def to_log(call: Call, *, is_half: bool) -> list[torch.Tensor]:
 
 
 def _decoded(entry: Entry) -> tuple[int, int, Gift | None]:
-    """The name of its group, its number, and the result; None: it is in an entry before."""
+    """The group's id, the call's number, and the result; None: an earlier entry has the result."""
     size = int(entry.data[:8].view(torch.int64))
     _, named, number, is_two, is_half, has_data, is_by_rank, *sizes = (
         entry.data[: 8 * size].view(torch.int64).tolist()
@@ -125,5 +127,5 @@ def _calls(
 
 
 def _id(shell: Shell) -> int:
-    """The name of a group since its calls are counted as they are."""
+    """The id of a group under its present numbering of calls."""
     return id_of(f"{shell.key} {shell.round}", shell.seats)

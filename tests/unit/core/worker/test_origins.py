@@ -25,6 +25,8 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
         (replace(ALIKE, left_step=10, has_left=False), Origin.DONOR),
         (replace(ALIKE, together=()), Origin.DONOR),
         (replace(ALIKE, together=((2, 2.0),)), Origin.PREDECESSOR),
+        (replace(ALIKE, together=((float("nan"), float("nan")),)), Origin.DONOR),
+        (replace(ALIKE, together=((float("nan"), 2.0),)), Origin.PREDECESSOR),
         (DIFFER, Origin.PREDECESSOR),
         (replace(DIFFER, stands_alike=False), Origin.STAND_IN),
         (replace(DIFFER, stands_alike=False, donor_step=8), Origin.PREDECESSOR),

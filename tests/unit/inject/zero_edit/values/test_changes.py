@@ -12,7 +12,7 @@ MAIN, EPOCH = "train.py:main", "train.py:epoch"
 def test_the_step_of_the_last_change() -> None:
     changes = Changes()
     changes.begin([(MAIN, {"step": 0, "bad": 0, "rank_like": 1, "best": math.nan})])
-    now = {"step": 3, "bad": 1, "rank_like": 1, "best": math.nan}
+    now = {"step": 3, "bad": 1, "rank_like": 1, "best": float("nan")}
     assert changes.note([(MAIN, now)], 3) == {MAIN: {"step": 3, "bad": 1}}
     assert changes.note([(MAIN, now)], 4) == {}
     assert changes.note([(MAIN, {**now, "bad": 0, "new": None})], 5) == {

@@ -188,6 +188,23 @@ def test_a_dict_whose_tensors_are_all_new_each_time() -> None:
     assert of(tensors)["average"]["w"].tolist() == [9, 9]
 
 
+def test_a_dict_gets_numbers_of_numpy_after_the_draw() -> None:
+    """Seen in DINO: a group of the optimizer gets its learning rate so, and the job became one
+    world, undisturbed."""
+    tensors = Tensors(list)
+    group: dict[str, Any] = {"params": [torch.zeros(2)], "lr": 0.1}
+    for _ in range(2):
+        draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    group["lr"] = numpy.float64(0.05)
+    group["params"][0] += 1
+    assert of(tensors)["group"]["lr"] == 0.05
+    assert [*tensors.digests()] == [
+        "test_tensors.py:test_a_dict_gets_numbers_of_numpy_after_the_draw group"
+    ]
+
+
 def test_an_array_that_is_changed_in_place() -> None:
     tensors, table = Tensors(lambda: ()), numpy.zeros(3, dtype=numpy.int64)
     draw(tensors)

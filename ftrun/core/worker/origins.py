@@ -11,7 +11,6 @@ is known before any death: both have their values of the steps at which all repl
 | a framework's own value | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
 | its function was called again since: the predecessor's value is gone | the donor's |
-| it differed, and the predecessor had never changed it | its own |
 | it differed and grew on both (a sum by rank); loops stand alike | the donor's + the difference |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have advanced (a sum that each epoch resets) | the donor's, and named |
@@ -133,8 +132,6 @@ def origin(known: Known) -> Origin:
         if is_left and has_changed and known.stands_alike and known.has_grown:
             return Origin.CONTINUED
         is_as_it_was = known.stands_alike or not has_changed
-        if is_left and known.left_step < 0:
-            return Origin.OWN
         if is_left:
             return Origin.PREDECESSOR if is_as_it_was else Origin.STAND_IN
     if is_left and known.left_step > known.donor_step:

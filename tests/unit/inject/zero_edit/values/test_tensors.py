@@ -200,6 +200,8 @@ def test_a_dict_gets_numbers_of_numpy_after_the_draw() -> None:
     group["lr"] = numpy.float64(0.05)
     group["params"][0] += 1
     assert of(tensors)["group"]["lr"] == 0.05
+    tensors.load(tensors.state())  # as a newcomer does, whose group has such a number already
+    assert group["lr"] == 0.05
     assert [*tensors.digests()] == [
         "test_tensors.py:test_a_dict_gets_numbers_of_numpy_after_the_draw group"
     ]

@@ -31,7 +31,7 @@ def main() -> int:
             own = way.ask(way.token)
             expected = way.welcome if way.is_open else way.refusal
             let_in += sum(answer != expected for answer in answers) + (own != way.welcome)
-            # All refusals of one way must be alike.
+            # All refusals of one route must be alike.
             told = answers[0] if len(set(answers)) == 1 else ", ".join(answers)
             table.add_row(way.name + (" (open)" if way.is_open else ""), told, own)
     Console(width=110).print(table)

@@ -44,7 +44,7 @@ OUT = Path("bench-out")
 
 @app.callback()
 def _peers_are_there(context: typer.Context) -> None:
-    """Check first that the peers are installed: a benchmark takes minutes."""
+    """Check first that the peers are installed, because a benchmark takes minutes."""
     if context.invoked_subcommand in ("rivals", "zero-edit", "memory-snapshots"):
         return  # the first leaves out what is missing, and the others have no peers
     missing = [name for name in ("torchft", "matplotlib") if find_spec(name) is None]
@@ -217,7 +217,7 @@ def everything(quick: bool = False) -> None:
     if quick:
         OUT = OUT / "quick"
     for path in OUT.glob("*.json"):
-        path.unlink()  # an earlier result must not stand in for one that fails now
+        path.unlink()  # an earlier result must not replace one that fails now
     benchmarks = _shortened() if quick else _whole()
     failures = sum(not _completes(benchmark) for benchmark in benchmarks)
     if not quick:

@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _table(paths: Iterable[Path]) -> int:
-    """The runs of the files; the last run of a seed counts."""
+    """The runs of the files. If a seed occurs more than once, the last run counts."""
     lines = [line for path in paths for line in path.read_text().splitlines() if line]
     found = {outcome.plan.seed: outcome for line in lines for outcome in [read(json.loads(line))]}
     print(table(found.values()))
@@ -100,7 +100,7 @@ def _tell(seed: int) -> int:
 
 
 def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
-    _end_well()  # so that the pool's processes end their own
+    _end_well()  # so that the pool's processes end their own children
     outcomes = []
     # Fresh processes now and then, so that leaks here do not add up.
     context = multiprocessing.get_context("spawn")
@@ -116,7 +116,7 @@ def _run_all(seeds: list[int], options: argparse.Namespace) -> int:
 
 
 def _end_well() -> None:
-    """At SIGTERM, end all processes that were started, too."""
+    """At SIGTERM, also end all processes that were started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 

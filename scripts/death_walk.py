@@ -3,8 +3,8 @@
     python scripts/death_walk.py         the sum, and each file with its calls
     python scripts/death_walk.py -v      also each function
 
-The death is that of tests/transcripts/shrink.txt: from the event in which a replica is lost to the
-one in which the survivors are sent their next quorum. The counts are exact. Not here: their limits
+The death is from tests/transcripts/shrink.txt: from the event in which a replica is lost to the one
+in which the survivors are sent their next quorum. The counts are exact. Not here: their limits
 (tests/unit/core/lighthouse/test_walk.py).
 """
 
@@ -26,7 +26,7 @@ CORE = ROOT / "ftrun" / "core"
 ROOMS = (str(CORE / "lighthouse"), str(CORE / "books"))
 TRANSCRIPT = ROOT / "tests" / "transcripts" / "shrink.txt"
 INLINE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
-"""Whether these are calls depends on the version of Python."""
+"""Whether these count as calls depends on the version of Python."""
 FIRST, LAST = "A says lost 1a", "NewQuorum"
 
 

@@ -128,10 +128,13 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run has come to.
+    """The result of a run.
 
-    ``counts``: how often each sample of each epoch was trained; ``losses``: after so many samples
-    the mean loss of the step; ``sizes``: the samples of each step; ``deaths``: kills that came.
+    Attributes:
+        counts: how often each sample of each epoch was trained.
+        losses: pairs of a number of samples and the mean loss of the step after them.
+        sizes: the samples of each step.
+        deaths: kills that happened.
     """
 
     counts: dict[int, Counter[int]]

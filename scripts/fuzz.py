@@ -70,8 +70,8 @@ def main() -> int:
         "--table", metavar="FILE", help="also write the table to FILE, after each target"
     )
     options = parser.parse_args()
-    # Corrupt journals are told each time, and gRPC's poller tells event loops that have ended about
-    # our own calls that were cut.
+    # Corrupt journals are reported each time, and gRPC's poller reports our cut calls to event
+    # loops that have ended.
     logging.disable(logging.CRITICAL)
     # Files are bytes from outside, too; in memory, because a disk would only be slower.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -108,7 +108,8 @@ def _rows(options: argparse.Namespace, directory: Path) -> Iterator[Row]:
 
 
 def _read(target: Target, inputs: int, seed: int) -> Row:
-    """In this process. Some inputs are fed first, so that imports and caches are no growth."""
+    """Feed a target in this process. Some inputs are fed first, so that imports and caches are no
+    growth."""
     row = Row(target.name)
     for number in range(-min(WARM_UP, inputs), inputs):
         if number == 0:
@@ -128,7 +129,7 @@ def _read(target: Target, inputs: int, seed: int) -> Row:
 
 
 def _serve(server: Server, inputs: int, seed: int) -> Row:
-    """A process of its own; it must live, answer and not grow."""
+    """Feed a server in a separate process. It must live, answer and not grow."""
     row = Row(server.name)
     with server:
         server.feed(range(-min(WARM_UP, inputs), 0), seed)

@@ -72,7 +72,7 @@ def reduce_and_rebuild(rank: int, store: str) -> str:
 
 
 def abort_wakes(rank: int, store: str) -> str:
-    """Rank 1 never comes to the all-reduce; rank 0 aborts and must wake at once."""
+    """Rank 1 never joins the all-reduce; rank 0 aborts and must wake at once."""
     from ftrun.process_groups.nccl import ProcessGroupNCCL
 
     factory = ProcessGroupNCCL(timedelta(seconds=60))
@@ -93,7 +93,7 @@ def abort_wakes(rank: int, store: str) -> str:
 
 
 def quantised(rank: int, store: str) -> str:
-    """All-reduces in 8 bits: alike on both ranks, and within the bound of quantized.py."""
+    """All-reduces in 8 bits: equal on both ranks, and within the bound of quantized.py."""
     from ftrun.process_groups.codec import CODECS
     from ftrun.process_groups.nccl import ProcessGroupNCCL
 
@@ -140,7 +140,7 @@ def nccl_in_a_process(rank: int, store: str) -> str:
         words.append(f"built and reduced in {1000 * (time.monotonic() - began):.0f} ms")
         meeting.set(f"done/{number}/{rank}", "1")
         meeting.wait([f"done/{number}/{peer}" for peer in range(RANKS)], timedelta(seconds=60))
-        if end is not None and rank == 0:  # the peer has no part in this all-reduce
+        if end is not None and rank == 0:  # the peer takes no part in this all-reduce
             words.append(_ended(group, end))
     factory.shutdown()
     torch.cuda.synchronize()
@@ -148,7 +148,7 @@ def nccl_in_a_process(rank: int, store: str) -> str:
 
 
 def _ended(group: Any, end: signal.Signals) -> str:
-    """A child ends, or stands still, while its owner waits for it."""
+    """A child ends, or hangs, while its owner waits for it."""
     tensor = torch.ones(1 << 20, device="cuda")
     group.set_timeout(timedelta(seconds=2))
     work = group.allreduce([tensor])
@@ -215,7 +215,8 @@ def explicit_job_with_a_kill() -> str:
 
 
 def collectives_as_under_torchrun() -> str:
-    """Each program of tests/undisturbed/programs/collectives.py says what torchrun's says."""
+    """Each program of tests/undisturbed/programs/collectives.py prints the same as under
+    torchrun."""
     program = str(ROOT / "tests/undisturbed/programs/collectives.py")
     own_host = f"NCCL_HOSTID=$RANK LOCAL_RANK=0 exec {sys.executable} {program}"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
@@ -252,7 +253,7 @@ def _environment(devices: int) -> dict[str, str]:
 
 
 def script(args: str, kills: str, replicas: int = RANKS, workers: int = 1) -> str:
-    """An unmodified script is killed: all ranks end equal, and as when nobody is killed."""
+    """An unmodified script is killed: all ranks end equal, and as in an undisturbed run."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(["0"] * replicas * workers)
     words, counters = [], None
     for given in ("", kills):
@@ -271,7 +272,7 @@ def script(args: str, kills: str, replicas: int = RANKS, workers: int = 1) -> st
 
 
 def settled(rank: int, store: str) -> str:
-    """Works end on the host when the GPU is done, also of calls for which torch gives no Work; an
+    """Works end on the host when the GPU has finished, also for calls without a Work of torch; an
     abort wakes a waiter, and then nothing writes."""
     from ftrun.process_groups.built import AbortSignal
     from ftrun.process_groups.nccl import ProcessGroupNCCL
@@ -316,7 +317,7 @@ def settled(rank: int, store: str) -> str:
 
 
 def pinned_copies(rank: int, store: str) -> str:
-    """A copy of 512 MiB by pinned memory, in a stream of its own, beside kernels."""
+    """A copy of 512 MiB through pinned memory, in a separate stream, beside kernels."""
     import ctypes
 
     from ftrun.snapshots.pinned import Pinned

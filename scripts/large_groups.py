@@ -47,7 +47,7 @@ NOTED = (  # with one thread, because sums of several differ in their last bits
 )
 OPTIONS = ("--nproc-per-node", "1", "--max-restarts", "9", "--memory-snapshots", "auto")
 STEPS_S = 3.0
-"""After the first copies; and after a loss, until the next one is no other's rest."""
+"""After the first copies; and after a loss, so that the next one is not affected by it."""
 
 
 def show(what: str, costs: list[Cost]) -> None:
@@ -59,14 +59,14 @@ def show(what: str, costs: list[Cost]) -> None:
 
 
 def workers(job: TwoGroups, rounds: int) -> None:
-    """Deaths of workers, on the lead's node and on the other one."""
+    """Deaths of workers, on the lead's node and on the other node."""
     for rank, where in ((1, "a hand's node"), (0, "the lead's node")):
         act = partial(job.kill_worker, f"0.{rank}")
         show(f"kill -9 worker on {where}", [job.cost(0, act) for _ in range(rounds)])
 
 
 def nodes(job: TwoGroups) -> None:
-    """Faults of nodes; each time a spare one completes the group."""
+    """Faults of nodes; each time a spare node completes the group."""
     hand, lead = "0.1", "0.0"
 
     def try_one(what: str, act: Callable[[int], object], victim: str) -> int:
@@ -93,7 +93,8 @@ def nodes(job: TwoGroups) -> None:
 
 
 def kill_all(machines: Machines, index: int) -> None:
-    """SIGKILL to each process of a node at once; its kernel lives, and closes their connections."""
+    """SIGKILL to all processes of a node at once. Its kernel lives, and closes their
+    connections."""
     for pid in machines.nodes[index].processes():
         os.kill(pid, signal.SIGKILL)
 
@@ -106,7 +107,8 @@ LOSSES = {
 
 
 def lose(count: int, how: str, undisturbed: list[tuple[str, str]]) -> tuple[float, float, int]:
-    """Lose the last of ``count`` nodes: seconds until it is known, and until all train; steps."""
+    """Lose the last of ``count`` nodes. Returns the seconds until it is known, and until all train;
+    and the repeated steps."""
     with tempfile.TemporaryDirectory(prefix="memory-") as name:
         (base := Path(name) / "machines").mkdir()
         machines = Machines(base, count + 1)
@@ -150,13 +152,13 @@ def _lose(
 
 
 def _first(job: Job, after: float) -> float:
-    """When the node's worker has made its first step after that; 0: it has not."""
+    """When the node's worker has taken its first step after that; 0: it has not."""
     lines = [line for path in job.directory.glob("steps-*") for line in path.open()]
     return next((at for at in sorted(map(float, lines)) if at > after), 0.0)
 
 
 def memory(sizes: list[int], rounds: int) -> int:
-    """Lose a node of one group whose nodes have the states of each other's workers."""
+    """Lose a node of one group whose nodes hold copies of each other's states."""
     print("| nodes | fault | known after, s | all train again after, s | worst | steps again |")
     print("|---:|---|---:|---:|---:|---:|")
     for count in sizes:

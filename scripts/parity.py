@@ -30,7 +30,7 @@ LAUNCHERS = {
 TIMEOUT_S = 180.0
 MARKS = "<!-- {}: begin -->", "<!-- {}: end -->"
 NOT_THEIRS = ("ftrun:", "W1", "E1", "I1", "W0", "E0", "I0", "  ", "*", "Setting OMP_NUM_THREADS")
-"""Beginnings of lines of a launcher's own."""
+"""Prefixes of a launcher's own lines."""
 PREFIX = re.compile(r"^(\[[^\]]*\]:?\s?)+")
 
 PRELUDE = """
@@ -150,10 +150,13 @@ say("err", os.environ["RANK"], fd=2)
 
 @dataclass(frozen=True)
 class Case:
-    """One command line. In ``options`` {port} is a free port, {dir} a directory of the case's own.
+    """One command line.
 
-    In ``env`` {base} is the interpreter that this virtual environment was made with.
-    ``error_lines``: the workers' standard error is compared too. ``succeeds``: the expected end.
+    Attributes:
+        options: {port} is a free port, {dir} a directory of this case.
+        env: {base} is the interpreter from which this virtual environment was made.
+        error_lines: the workers' standard error is compared too.
+        succeeds: whether the command should succeed.
     """
 
     name: str
@@ -213,7 +216,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did, as far as it must be equal."""
+    """The parts of a command's result that must be equal."""
 
     succeeded: bool
     lines: tuple[str, ...]
@@ -225,14 +228,14 @@ class Outcome:
 
 
 def free_port() -> int:
-    """A port that nobody holds now."""
+    """A port that is free now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 def run_case(case: Case, launcher: str, show: bool) -> Outcome:
-    """Run one case under one launcher, in a directory of its own."""
+    """Run one case under one launcher, in a separate directory."""
     with tempfile.TemporaryDirectory(prefix="parity-") as directory:
         base = Path(sys.executable).resolve()
         words = {"port": free_port(), "dir": directory, "base": base}

@@ -42,7 +42,7 @@ async def draw(name: str, size: tuple[int, int], *, is_light: bool = False, pres
         if press:
             await pilot.press(*press.split())
             await pilot.pause()
-        # Without the fonts that textual would have a reader fetch from elsewhere.
+        # Without the fonts that textual would have a reader download.
         found = app.export_screenshot(title="ftrun status")
         return re.sub(r"@font-face \{.*?\}\s*", "", found, flags=re.DOTALL)
 

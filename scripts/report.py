@@ -78,7 +78,7 @@ def chaos(directory: Path) -> Path:
 
 
 def _kill(job: Job, *replicas: int) -> None:
-    time.sleep(2.0)  # training between the troubles
+    time.sleep(2.0)  # training between the faults
     for replica in replicas:
         os.kill(job.worker(replica), signal.SIGKILL)
 

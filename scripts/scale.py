@@ -51,9 +51,9 @@ from ftrun.protocol.streams import StreamCodec, take_batch  # noqa: E402
 
 EPOCH = 1_000_000
 TOGETHER = 8
-"""Groups on an agent, or nodes in a group."""
+"""Groups per agent, or nodes per group."""
 RACK = 32
-"""Nodes of one label."""
+"""Nodes with the same label."""
 WAIT_S = 600.0
 GC_THRESHOLD = 20_000
 """As in the lighthouse."""
@@ -64,7 +64,7 @@ STEADY_S = 5.0
 
 
 class Line:
-    """What a simulated agent has in place of its stream: the messages to send next."""
+    """A simulated agent's replacement for its stream: the messages to send next."""
 
     def __init__(self) -> None:
         self.codec = StreamCodec()
@@ -96,7 +96,7 @@ class Node(Agent):
 
 @dataclass
 class Cost:
-    """Processor seconds of the lighthouse, and what it has handled."""
+    """CPU seconds of the lighthouse, and the number of handled messages."""
 
     decoding: float = 0.0
     deciding: float = 0.0
@@ -124,7 +124,7 @@ class World:
         self._core = Lighthouse(LighthouseSettings(), JournalState(epoch=EPOCH), 0.0)
 
     def form(self) -> None:
-        """All agents come, and the first quorum stands."""
+        """Connect all agents, until the first quorum is in force."""
         self._handle(TimerFired())
         for name, agent in self.agents.items():
             agent._on_event(Connected("there"))
@@ -132,13 +132,13 @@ class World:
         self._until("notice formed")
 
     def death(self, replica_id: str) -> Cost:
-        """A replica dies; until all others train in the next quorum."""
+        """A replica dies. Measures until all others train in the next quorum."""
         agent = self._begin(replica_id)
         agent.kill(replica_id)
         return self._end(agent, "notice formed")
 
     def join(self, replica_id: str) -> Cost:
-        """Its replacement comes; until it trains with the others."""
+        """A replacement joins. Measures until it trains with the others."""
         agent = self._at
         self._start_over()
         agent.start(replica_id, 1)
@@ -225,7 +225,7 @@ def measure(groups: int, agents: int, workers: int, what: str) -> None:
 
 
 def measure_placement(nodes: int) -> None:
-    """Print what it costs to place the groups: at the start, at a loss, after a new start."""
+    """Print the cost of placing the groups: at the start, at a loss, after a restart."""
     teams, spares = nodes // TOGETHER - 1, TOGETHER + nodes % TOGETHER
     rules = PlacementRules(teams, TOGETHER, nodes, spares, WAIT_S)
     places = [Place(f"n{n}", f"n{n}", "", 1, n, f"rack {n // RACK}") for n in range(nodes)]
@@ -253,7 +253,7 @@ def _placing_s(placement: Placement, events: list[NodeCame] | list[NodeGone], te
 
 
 def measure_streams(groups: int) -> None:
-    """Print a row for a death and one for a join with real streams: medians again."""
+    """Print a row for a death and one for a join with real streams, again medians."""
     agents, load = -(-groups // TOGETHER), os.getloadavg()[0]
     found = asyncio.run(lighthouse.samples(groups, agents, ROUNDS, STEADY_S))
     for name, kind in (("a death", "death"), ("a join", "join")):
@@ -267,7 +267,7 @@ def measure_streams(groups: int) -> None:
 
 
 def main() -> int:
-    """Measure the sizes that are asked for, or all."""
+    """Measure the requested sizes, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--groups", type=int, nargs="*", metavar="N")
     parser.add_argument("--nodes", type=int, nargs="*", metavar="N")

@@ -103,7 +103,7 @@ def measure(name: str, seconds: float, directory: Path) -> None:
 
 
 def token_in(directory: Path) -> tuple[Path, str]:
-    """A new token, and the file that it is in."""
+    """A new token, and its file."""
     path, token = directory / "token", new_token()
     path.touch(0o600)
     path.write_text(token)
@@ -111,13 +111,13 @@ def token_in(directory: Path) -> tuple[Path, str]:
 
 
 def spread(times_s: list[float]) -> str:
-    """The median of some times, and how far they are apart."""
+    """The median of some times, and their spread."""
     middle = statistics.median(times_s)
     return f"{middle:.2f} s (of {len(times_s)}: {min(times_s):.2f} to {max(times_s):.2f})"
 
 
 def busy_s(do: Callable[[], object], times: int = STARTS) -> float:
-    """The processor time of this process for one of some calls: the median."""
+    """The median CPU time of this process for one call."""
     found = []
     for _ in range(times):
         began = time.process_time()
@@ -162,7 +162,7 @@ class LargeJob:
             self.core.handle(AgentSent(agent_id, tuple(words)), 1.0)
 
     def heartbeat(self, agent_id: str, step: int) -> m.Heartbeat:
-        """What an agent sends every few seconds: progress, and what it has measured."""
+        """An agent's regular message: progress, and its measurements."""
         progress, facts = [], []
         for slot in self.slots[agent_id]:
             word = m.Progress(step, step, Activity.STEP, (("loss", 0.5),), step_s=0.3, own_s=0.2)
@@ -212,7 +212,7 @@ def measure_lighthouse(seconds: float, directory: Path) -> None:
 
 
 def measure_metrics(job: LargeJob, directory: Path) -> None:
-    """What one scrape takes, and what one event takes, of a thousand replicas."""
+    """The cost of one scrape, and of one event, with a thousand replicas."""
     status, file = job.status(), EventFile([directory])
     facts = {"kind": "formed", "replicas": [str(n) for n in range(NODES * REPLICAS)], "text": "x"}
     scrape_s = busy_s(lambda: render_metrics(status, Totals()))
@@ -238,7 +238,7 @@ def measure_command(address: str, token_file: Path) -> None:
 
 
 async def measure_page(address: str, token: str, seconds: float, directory: Path) -> None:
-    """The page's memory and processor, and this process's, whose only work is to serve it."""
+    """The CPU time and memory of the page, and of this process, which only serves it."""
     async with Browser(directory) as browser:
         headers = {"Authorization": bearer(token)}
         async with browser.client.post(f"http://{address}/links", headers=headers) as response:

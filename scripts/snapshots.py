@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def _run(kind: str, kills: int, replicas: int, seed: int) -> tuple[list[Kill], tuple[str, str]]:
-    """The kills, and what the job and one that nobody disturbs have come to."""
+    """The kills, and the results of the job and of an undisturbed one."""
     with tempfile.TemporaryDirectory() as directory:
         runs = Runs(Path(directory), kind)
         found, last = kill_often(runs, replicas, kills, seed, LONGEST_S)

@@ -37,7 +37,7 @@ OBSERVER = "tests.torchft.observed"
 
 @dataclass(frozen=True)
 class Form:
-    """A script, the lines of it that are changed, its environment, and its steps between kills."""
+    """A script, its changed lines, its environment, and its steps between kills."""
 
     name: str
     script: str

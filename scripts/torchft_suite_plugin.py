@@ -1,7 +1,7 @@
-"""pytest plugin of scripts/torchft_suite: gives torchft's own tests ftrun's modules, and counts.
+"""pytest plugin of scripts/torchft_suite: runs torchft's own tests on ftrun's modules, and counts.
 
-With TORCHFT_SUITE_TREE=ftrun, ``torchft`` and its submodules are ftrun's; only torchft's tests and
-what they share with each other are read from the installed package.
+With TORCHFT_SUITE_TREE=ftrun, ``torchft`` and its submodules are ftrun's. Only torchft's tests and
+their shared helpers are read from the installed package.
 """
 
 from __future__ import annotations

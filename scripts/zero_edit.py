@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tests.zero_edit.matrix import CASES, FRAMEWORKS, Case, Outcome, has, run  # noqa: E402
 
 Script = tuple[str, str, int]
-"""Its file, its arguments, and the workers of each replica."""
+"""The script's file, its arguments, and the workers per replica."""
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 
@@ -110,7 +110,7 @@ def _table(rows: dict[Script, list[tuple[Case, str, Outcome]]]) -> str:
 
 
 def _merged(known: list[str], found: list[str]) -> str:
-    """The table with what was run now; rows of scripts that were left out stay as they are."""
+    """The table with the new results; rows of scripts that were not run stay unchanged."""
     if known[:2] != found[:2]:
         return "\n".join(found)
     rows = {line.split("|")[1]: line for line in (*known, *found)}

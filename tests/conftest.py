@@ -1,25 +1,26 @@
-"""What holds for every test: none fails because the machine is slow, or because of its parent.
+"""Rules for every test: none fails because of a slow machine, or because of the parent process.
 
-Processes that share the tests take whole files in their order. So those that take minutes come
-first (suite/durations.txt; also a file with jobs that is not recorded there): a process that began
-one of them last would go on alone.
+Processes that share the tests take whole files in order. Files that take minutes come first
+(suite/durations.txt; also a file with jobs that is not recorded there): if a process began one of
+them last, it would be the only one still running.
 
 Properties are tried with the same examples in every run; ``scripts/core_coverage``, which follows
 each branch, tries a tenth of them. Only ``--hypothesis-profile "fresh seeds"`` draws others, and
-keeps what it finds for its next run (.hypothesis/examples).
+keeps failing examples for its next run (.hypothesis/examples).
 
-A shell that starts the tests in the background ignores Ctrl-C on their behalf, and nohup a hangup;
-every process that a test starts would inherit that, and many tests send these signals.
+A shell that starts the tests in the background makes them ignore Ctrl-C, and nohup makes them
+ignore a hangup. Every process that a test starts would inherit that, and many tests send these
+signals, so their defaults are restored.
 
-Stores that tests serve themselves ask no name server, as the launcher's: one that is slow would
+Stores that tests serve themselves ask no name server, like the launcher's stores: a slow one would
 stall every build for 5 s.
 
-Torch and ftrun set variables of their own process as they are used. Each test has the variables
-that the run began with: its jobs inherit them.
+Torch and ftrun set variables of their process while they are used. Each test starts with the run's
+initial variables, because its jobs inherit them.
 
-What is loaded when the tests begin, torch above all, is exempt from garbage collection. Simulations
-and properties make many objects, and each full collection would go through all modules. While
-they are imported nothing is collected: each process that shares the tests imports them all.
+Modules that are loaded when the tests begin, above all torch, are exempt from garbage collection.
+Simulations and properties make many objects, and each full collection would walk all modules.
+Collection is off during the imports, because each process that shares the tests imports them all.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ AT_START = dict(os.environ)
 
 @pytest.fixture(autouse=True)
 def no_variable_of_a_test_before() -> Iterator[None]:
-    """Give the next test the variables that the run began with."""
+    """Give the next test the variables with which the run began."""
     yield
     for name in os.environ.keys() - AT_START.keys() - {"PYTEST_CURRENT_TEST"}:
         del os.environ[name]
@@ -73,8 +74,8 @@ def no_variable_of_a_test_before() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks choose
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Called by pytest: the long files first, all others as they were found; marks long
-    tests, and slow ones."""
+    """Called by pytest: puts the long files first, keeps the others in order, and marks long and
+    slow tests."""
     seconds = read_files()
     items.sort(key=lambda item: -seconds.get(item.path, math.inf if has_jobs(item.path) else 0.0))
     for item in items:

@@ -1,6 +1,6 @@
-"""A traced thread: its process has died and is not gone until its tracer has waited for it.
+"""A traced thread: its process has died, but exists until its tracer has waited for it.
 
-That is what a worker with much memory looks like to its agent, for as long as a test wants.
+To its agent it looks like a worker with much memory, for as long as a test wants.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 
 SEIZE = 0x4206
 WALL = 0x4000_0000
-"""Of ptrace(2) and waitpid(2)."""
+"""A flag of ptrace(2) and waitpid(2)."""
 
 
 @contextmanager
 def held_back(pid: int) -> Iterator[None]:
-    """In the block the process may die, and it is not gone before the block's end.
+    """The process may die in the block, but exists until the block's end.
 
-    It needs a second thread, and this thread must be one that may trace it.
+    It needs a second thread, and this thread must be allowed to trace it.
     """
     tid = next(
         int(path.name) for path in Path(f"/proc/{pid}/task").iterdir() if path.name != f"{pid}"

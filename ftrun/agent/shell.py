@@ -231,7 +231,7 @@ class Agent:
 
     def _preempted(self) -> None:
         reason = f"{self._settings.preempt_file} has appeared"
-        self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
+        self.handle(m.DrainAsked(reason, ExitCode.PREEMPTED, is_notice=True))
 
     # ------------------------------------------------------------ events and instructions
 
@@ -377,7 +377,7 @@ class Agent:
     def _report_use(self, key: WorkerKey) -> None:
         process = self._fleet.process_of(key)
         if process is not None:
-            self.handle(e.WorkerUsed(key, process.pid, process.cpu_s))
+            self.handle(m.WorkerUsed(key, process.pid, process.cpu_s))
 
     def _worker_started(self, key: WorkerKey, pid: int) -> None:
         self._watch(WorkerStarted(key, pid))
@@ -421,7 +421,7 @@ class Agent:
             self._server.send_to(key, self._supervisor.lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        self.handle(e.WorkerDisconnected(key))
+        self.handle(m.WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lighthouse, and pass it to the supervisor."""
@@ -519,7 +519,7 @@ class Agent:
             case m.AskStacks(request, keys):
                 self._begin(self._send_stacks(request, frozenset(keys)))
             case m.DrainAgent(reason):
-                self.handle(e.DrainAsked(reason, ExitCode.PREEMPTED))
+                self.handle(m.DrainAsked(reason, ExitCode.PREEMPTED))
             case m.EndJob():
                 self._account = message.account
                 self.handle(message)

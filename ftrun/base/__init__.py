@@ -1,4 +1,4 @@
-"""For every room: the clock, errors, addresses, words, processes and files of this machine.
+"""Used by all packages: the clock, errors, addresses, words, processes and files of this machine.
 
-It imports nothing of ftrun but itself, and no torch.
+It imports nothing else of ftrun, and no torch.
 """

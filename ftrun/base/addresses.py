@@ -1,6 +1,6 @@
 """``HOST:PORT``: split, checked, normalized.
 
-Not here: whether anything answers at an address (protocol/handshake.py, agent/devices.py).
+Not here: whether a server answers at an address (protocol/handshake.py, agent/devices.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ HOSTS_TRIED_MAX = 8
 ANY_HOST = ("0.0.0.0", "::")
 """A server that is bound to one of these listens on every interface."""
 _SOMEWHERE = ("192.0.2.1", 9)
-"""An address for documentation (RFC 5737): the interface that leads there is the one to the net."""
+"""An address for documentation (RFC 5737). The route to it uses the default interface."""
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """``host:port`` in two; the host of an IPv6 address may stand in brackets.
+    """Split ``host:port``. The host of an IPv6 address may be in brackets.
 
     Raises:
         ValueError: it has another form.
@@ -36,7 +36,7 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def without_scheme(text: str) -> str:
-    """``HOST:PORT`` of a URL; schemes are written in any case."""
+    """``HOST:PORT`` of a URL. The scheme may be in upper or lower case."""
     scheme, mark, rest = text.partition("://")
     is_web = bool(mark) and scheme.lower() in ("http", "https")
     return (rest if is_web else text).rstrip("/")
@@ -48,9 +48,9 @@ def join_address(host: str, port: int) -> str:
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """An option's ``HOST:PORT`` in two; ``http://`` in front and a ``/`` behind are ignored.
+    """Split an option's ``HOST:PORT``. A leading ``http://`` and a trailing ``/`` are ignored.
 
-    ``https://`` too: whether TLS is used is for other options to say.
+    So is ``https://``, because other options determine whether TLS is used.
 
     Raises:
         UserError: no host, no port, or a port above 65535.
@@ -64,14 +64,14 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def normal_address(text: str | None) -> str | None:
-    """``--lighthouse`` as plain HOST:PORT, or several of them after one another."""
+    """Normalize ``--lighthouse`` to HOST:PORT, or to several of them separated by commas."""
     if text is None:
         return None
     return ",".join(join_address(*parse_address(x, "--lighthouse")) for x in text.split(","))
 
 
 def is_loopback(host: str) -> bool:
-    """True if no other machine can reach it."""
+    """Whether no other machine can reach ``host``."""
     if host == "localhost":
         return True
     try:
@@ -81,7 +81,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_loopback_name(host: str) -> bool:
-    """True if ``host`` is a name that means this machine alone.
+    """Whether ``host`` is a name that resolves to a loopback address.
 
     Debian's /etc/hosts gives a machine's own name the address 127.0.1.1, maybe beside another one.
     """
@@ -93,10 +93,10 @@ def is_loopback_name(host: str) -> bool:
 
 
 def address_towards(hosts: Sequence[str]) -> str | None:
-    """The numeric address of the interface that leads to the first of ``hosts`` that is known.
+    """The numeric address of the interface that leads to the first resolvable one of ``hosts``.
 
-    Never a loopback address, whatever /etc/hosts says of names. Where none is known it is that of
-    the default route, or the only other one; None: no interface leads anywhere, or several may.
+    Never a loopback address, whatever /etc/hosts has. If none can be resolved: the address of the
+    default route, or the only other address; None: there is none, or there are several.
     """
     for host in hosts[:HOSTS_TRIED_MAX]:
         rows = []
@@ -138,13 +138,13 @@ def interface_address(wanted: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The name of the interface that has this address; "": none has."""
+    """The name of the interface that has this address; "": none has it."""
     return next((name for name, own in _own_addresses() if own == address), "")
 
 
 def _own_addresses() -> list[tuple[str, str]]:
-    """Each interface's name with each of its addresses: IPv4 first, and none of one link alone."""
-    import psutil  # here, because most processes of ftrun ask for none
+    """The interfaces' names and addresses: IPv4 first, without link-local ones."""
+    import psutil  # here, because most processes of ftrun never call this
 
     rows = psutil.net_if_addrs().items()
     return [
@@ -159,7 +159,7 @@ def _own_addresses() -> list[tuple[str, str]]:
 def own_host() -> str:
     """The numeric address at which other machines reach this one; loopback without a network.
 
-    That of the interface that leads to the net, or of the first one in a network of its own.
+    It belongs to the interface of the default route, or else to the first non-loopback one.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

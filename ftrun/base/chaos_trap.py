@@ -1,7 +1,7 @@
-"""The file by which ``ftrun chaos`` has a worker corrupt one of its own parameters.
+"""The file by which ``ftrun chaos`` makes a worker corrupt one of its own parameters.
 
-A worker looks for it only if its environment names a directory, so no other job has such a door.
-Not here: who leaves it (tools/chaos/), who looks for it (inject/zero_edit/marking.py).
+A worker looks for it only if its environment names a directory, so other jobs are not affected. Not
+here: the writer (tools/chaos/), the reader (inject/zero_edit/marking.py).
 """
 
 from __future__ import annotations

@@ -14,5 +14,5 @@ now = time.monotonic
 
 
 def wall() -> datetime:
-    """Date and time in UTC. Only logs and people use it; no decision does."""
+    """Date and time in UTC, for logs and people only. No decision uses it."""
     return datetime.now(timezone.utc)

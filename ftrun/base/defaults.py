@@ -1,7 +1,8 @@
-"""Defaults and limits that several rooms state: each has its number here once.
+"""Defaults and limits that several packages use, each defined here once.
 
-The default of an option that only ``ftrun run`` states stands in the table of options
-(config/options.py). Not here: waits and limits that no option sets (each stands at its use).
+The default of an option that only ``ftrun run`` uses is in the table of options
+(config/options.py). Not here: waits and limits that no option sets (each is defined where it is
+used).
 """
 
 from __future__ import annotations

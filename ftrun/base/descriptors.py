@@ -1,7 +1,7 @@
-"""Descriptors (open files): how many one process of a job needs, and a limit that allows them.
+"""Descriptors (open files): how many a process of a job needs, and a limit that allows them.
 
 A soft limit that is too low is raised; a hard limit that is too low is an error before anything
-starts. Not here: descriptors that run out later all the same (agent/spawner.py, tcp_stores.py).
+starts. Not here: descriptors that run out later anyway (agent/spawner.py, tcp_stores.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def descriptors_needed(
 
 
 def allow_descriptors(needed: int, what: str, child_pid: int | None = None) -> None:
-    """Allow this process, and a child that runs already, ``needed`` descriptors.
+    """Allow this process, and a running child, ``needed`` descriptors.
 
     A soft limit that is too low is raised by ``needed``, so that a script keeps the number that it
     had. ``what``: the user of the descriptors, for the message.

@@ -1,4 +1,4 @@
-"""The exception tree and the exit codes. The class of an error tells whose fault it is.
+"""The exception tree and the exit codes. The class of an error shows whose fault it is.
 
 An error text states what happened, to whom, what ftrun does next and what the user can do.
 """
@@ -71,14 +71,14 @@ EXIT_REASONS: dict[int, ExitReason] = {
     ),
     ExitCode.INTERRUPTED: ExitReason("interrupted", "Ctrl-C"),
 }
-"""Every exit code of ftrun's own. Any other is the first cause's: docs/EXIT_CODES.md."""
+"""Every exit code of ftrun itself. Any other is the first cause's: docs/EXIT_CODES.md."""
 
 BY_SCRIPT = "script"
 BY_SIGNAL = "signal"
 
 
 def exit_kind(code: int, is_of_script: bool) -> str:
-    """The word for an exit code. The script's own may be equal to one of ftrun's."""
+    """The word for an exit code. A script's own exit code may equal one of ftrun's."""
     if not is_of_script and code in EXIT_REASONS:
         return EXIT_REASONS[code].kind
     return BY_SIGNAL if code > 128 else BY_SCRIPT
@@ -99,9 +99,12 @@ class UserError(FtrunError):
 class LaunchError(FtrunError):
     """A job that a Python program has launched did not finish; launching/story.py makes it.
 
-    ``exit_code``: of the job, as of ``ftrun run``. ``reason``: why the job has ended. ``failures``:
-    the workers that failed in the last life of their replica, first cause first. ``earlier``: those
-    that were answered by a restart. ``values``: by global rank, of the workers that have finished.
+    Attributes:
+        exit_code: of the job, as of ``ftrun run``.
+        reason: why the job has ended.
+        failures: the workers that failed in the last life of their replica, first cause first.
+        earlier: failures that were followed by a restart.
+        values: by global rank, of the workers that have finished.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class LaunchError(FtrunError):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles with all its parts, because an executor or a queue may carry it."""
+        """Pickle with all attributes, because an executor or a queue may carry it."""
         parts = (self.exit_code, self.reason, self.failures, self.earlier, self.values)
         return type(self), parts
 
@@ -153,7 +156,7 @@ EXTRAS = {"textual": "screen", "prometheus_client": "lighthouse", "cryptography"
 
 
 def not_installed(error: ModuleNotFoundError) -> UserError | None:
-    """A hint about an optional package that is missing; None: it is not one of these."""
+    """A hint about an optional package that is missing; None: it is another module."""
     package = (error.name or "").partition(".")[0]
     extra = EXTRAS.get(package)
     if extra is None:
@@ -165,13 +168,13 @@ def not_installed(error: ModuleNotFoundError) -> UserError | None:
 
 
 def assert_never(value: NoReturn) -> NoReturn:
-    """The last case of a ``match``: mypy rejects it if a class of the union has no case."""
+    """The last case of a ``match``: mypy rejects it if a class of the union is not handled."""
     raise Bug(f"no case for {value!r}")
 
 
 @contextlib.contextmanager
 def naming(path: object) -> Iterator[None]:
-    """Give the name of the file to an error of writing it, which has none of the system."""
+    """Add the file's name to an OSError in this block that has none."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all: written beside their place, then renamed; JSON is read.
+"""Atomic writes: files are written under another name, then renamed; JSON is read.
 
-Not here: what is in them; files that take their name only if nobody has it yet (protocol/auth.py,
+Not here: the files' content; files that must not replace an existing one (protocol/auth.py,
 lighthouse/register/directory.py).
 """
 
@@ -19,7 +19,7 @@ from ftrun.base.errors import naming
 def write_whole(
     path: Path, data: bytes | str, *, mode: int | None = None, is_synced: bool = False
 ) -> None:
-    """Put a file with ``data`` in the place of ``path``. No reader ever sees a part of it.
+    """Replace the file at ``path`` atomically. No reader ever sees a part of it.
 
     Args:
         path: its directory exists.
@@ -61,7 +61,7 @@ def read_object(path: Path, bytes_max: int = 1 << 20) -> dict[str, Any] | None:
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a directory, on the disk."""
+    """Fsync a file, or the names in a directory."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

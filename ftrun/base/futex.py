@@ -1,6 +1,6 @@
-"""Waits for a word of shared memory to change, and wakes those that wait (Linux's futex).
+"""Waits for a word of shared memory to change, and wakes waiting threads (Linux's futex).
 
-Not here: what the words mean (life_lock.py, snapshots/board.py).
+Not here: the meaning of the words (life_lock.py, snapshots/board.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Timespec(ctypes.Structure):
 def wait_while(at: int, word: int, timeout_s: float | None = None) -> None:
     """Wait while the 32 bits at ``at`` are ``word``, ``timeout_s`` at most.
 
-    It may return early: callers look again.
+    It may return early, so callers must check again.
 
     Raises:
         OSError: this system refuses to wait.
@@ -38,7 +38,7 @@ def wait_while(at: int, word: int, timeout_s: float | None = None) -> None:
 
 
 def wake(at: int, count: int) -> None:
-    """Wake up to ``count`` that wait for the word at ``at``."""
+    """Wake up to ``count`` threads that wait for the word at ``at``."""
     _futex(at, _FUTEX_WAKE, count, None)
 
 

@@ -1,22 +1,22 @@
-"""A lock that a worker holds for all of its life: the kernel gives it back before anything else.
+"""A lock that a worker holds for all of its life: the earliest sign of its death.
 
-When a process ends, the kernel marks the robust locks of its threads and wakes their waiters. Then
-it takes the process's memory down, which lasts tenths of a second for some GB. Only after that its
-sockets are closed and its pidfd is readable. So a waiter for the lock knows of the end at once.
-(A core dump, where one is wanted, is written before all this.)
+When a process ends, the kernel first marks the robust locks of its threads and wakes their waiters.
+Then it frees the process's memory, which takes tenths of a second for some GB. Only after that are
+its sockets closed and its pidfd readable. So a waiter for the lock notices the end first. (A core
+dump, if enabled, is written before all this.)
 
-A lock is a robust pthread mutex in memory that the agent and its workers share. All that the agent
-looks at is the mutex's first word, a futex:
+A lock is a robust pthread mutex in memory that the agent and its workers share. The agent only
+reads the mutex's first word, a futex:
 
 | word                  | meaning                                                                  |
 |-----------------------|--------------------------------------------------------------------------|
-| 0                     | nobody has taken it so far                                               |
+| 0                     | not taken yet                                                            |
 | thread id and WAITERS | a worker's main thread holds it                                          |
 | OWNER_DIED            | that thread has ended, or its process has become another program (exec)  |
-| RELEASED              | the agent waits no more                                                  |
+| RELEASED              | the agent has stopped waiting                                            |
 
-A process that is forked by a worker holds nothing, and one that calls exec may take its lock again.
-Not here: who waits (agent/death_watch.py), what an end means (core/agent/supervisor.py).
+A process forked by a worker holds nothing, and one that calls exec may take its lock again. Not
+here: the waiter (agent/death_watch.py), what an end means (core/agent/supervisor.py).
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class LifeLocks:
         self._first = ctypes.c_char.from_buffer(self._memory)
 
     def place(self, number: int) -> str:
-        """The data that ``hold`` needs to find a lock, also in a process that has called exec."""
+        """The data that ``hold`` needs to find a lock, even in a process that has called exec."""
         return f"/proc/{os.getpid()}/fd/{self._fd}:{number * LOCK_BYTES}"
 
     def lock(self, number: int) -> LifeLock:
-        """A lock that nobody holds."""
+        """Reset a lock, so that it is not taken."""
         at = number * LOCK_BYTES
         self._memory[at : at + LOCK_BYTES] = bytes(LOCK_BYTES)
         return LifeLock(ctypes.addressof(self._first) + at)
 
     def close(self) -> None:
-        """Let the memory go: no ``LifeLock`` is used any more."""
+        """Free the memory. No ``LifeLock`` may be used any more."""
         del self._first
         self._memory.close()
         os.close(self._fd)
@@ -77,7 +77,7 @@ class LifeLock:
         return self._word.value
 
     def wait_while(self, word: int) -> None:
-        """Wait until the word may be another one; returns at once if it is.
+        """Wait until the word may have changed; returns at once if it has.
 
         Raises:
             OSError: this system refuses to wait.
@@ -85,7 +85,7 @@ class LifeLock:
         futex.wait_while(self._at, word)
 
     def release(self) -> None:
-        """End all waits, for good."""
+        """End all waits, permanently."""
         self._word.value = RELEASED
         futex.wake(self._at, 1)
 
@@ -94,7 +94,7 @@ def hold(place: str) -> None:
     """Take the lock at ``place`` in the main thread of this process, for as long as it lives.
 
     Raises:
-        OSError: it cannot be taken; then the agent learns of this process's end by its pidfd.
+        OSError: it cannot be taken; then the agent notices this process's end by its pidfd.
     """
     path, _, offset = place.rpartition(":")
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -116,13 +116,14 @@ def hold(place: str) -> None:
     if word.value != threading.get_native_id():
         libc.pthread_mutex_unlock(ctypes.c_void_p(at))
         raise OSError("this C library's mutexes do not begin with the futex")
-    # The kernel wakes waiters only if this bit is set. Nobody ever unlocks, so it can be set here.
+    # The kernel wakes waiters only if this bit is set. The lock is never unlocked, so set it here.
     word.value |= WAITERS
     futex.wake(at, 1)
 
 
 def _map_for_ever(fd: int) -> int:
-    """Map the memory. It is never unmapped: the list of robust mutexes of this thread is in it."""
+    """Map the memory. It is never unmapped, because this thread's list of robust mutexes is in
+    it."""
     libc = linux.libc()
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [

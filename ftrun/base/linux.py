@@ -24,18 +24,20 @@ ZOMBIE_STATES = ("Z", "X")
 PF_EXITING = 0x4
 SIGNAL_MASKS = ("SigBlk", "SigIgn", "SigCgt")
 ARGUMENTS_FIELDS, ENVIRONMENT_FIELDS = (45, 46), (47, 48)
-"""Of /proc/PID/stat, counted from the state: the memory behind ``cmdline`` and ``environ``."""
+"""Indices in /proc/PID/stat, counted from the state: the memory behind ``cmdline`` and
+``environ``."""
 SIZE_FIELD, CODE_FIELD, HIDDEN = 20, 23, "1"
-"""The address space, 0 without one; where the code begins, 1 if this process may not know."""
+"""Indices of the size of the address space (0 without one), and of the code's start, which is 1 if
+this process may not read it."""
 EXEC_S, EXEC_LOOK_S = 1.0, 0.0005
-"""An exec shows neither words nor environment for some microseconds, or longer under load."""
+"""During an exec, words and environment are empty for some microseconds, or longer under load."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One line of /proc/PID/stat: enough to know a process again (pid and start_ticks).
+    """One line of /proc/PID/stat: enough to identify a process (pid and start_ticks).
 
-    ``cpu_s``: processor time of all its threads so far, in seconds.
+    ``cpu_s``: CPU time of all its threads so far, in seconds.
     """
 
     pid: int
@@ -46,7 +48,7 @@ class ProcessRow:
 
     @property
     def is_zombie(self) -> bool:
-        """True if the process has ended and only waits to be reaped."""
+        """Whether the process has ended and only waits to be reaped."""
         return self.state in ZOMBIE_STATES
 
 
@@ -63,7 +65,7 @@ def _prctl(option: int, argument: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans below this process become its children instead of init's."""
+    """Make orphans below this process its children instead of init's."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -71,7 +73,7 @@ def die_with_parent(parent_pid: int) -> bool:
     """Have the kernel SIGKILL this process when its parent's thread ends.
 
     Returns:
-        False if the parent is gone already: then the caller must end by itself.
+        False if the parent is gone already: then the caller must end itself.
     """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent_pid
@@ -86,7 +88,7 @@ def replace_process(words: list[str]) -> None:
     """``os.execv`` of the C library, which no debugger has patched.
 
     Raises:
-        OSError: the system's refusal; else this does not return.
+        OSError: the system refused. Otherwise this does not return.
     """
     argv = (ctypes.c_char_p * (len(words) + 1))(*map(os.fsencode, words), None)
     libc().execv(argv[0], argv)
@@ -97,7 +99,7 @@ def replace_process(words: list[str]) -> None:
 def title_process(title: str) -> None:
     """Set the title that ``ps`` shows, in place of the inherited command line.
 
-    It overwrites the arguments' memory and cannot be longer; ``comm`` gets the first 15 bytes.
+    It overwrites the arguments' memory and cannot be longer. ``comm`` gets the first 15 bytes.
     """
     name = ctypes.create_string_buffer(title.encode()[:15])
     libc().prctl(PR_SET_NAME, name, 0, 0, 0)
@@ -122,13 +124,13 @@ def thread_count() -> int:
 def write_own_environment(name: str, value: str) -> None:
     """Overwrite ``name``'s value in the memory that /proc/PID/environ shows.
 
-    A forked process shows its parent's environment there for ever, so the parent starts with a
+    A forked process shows its parent's environment there forever, so the parent starts with a
     placeholder of the same length. Forks of this process inherit the new value.
 
     Raises:
         ValueError: there is no such placeholder, or its length differs.
     """
-    # Not getenv's address: once the variable is set again, that is elsewhere.
+    # Not getenv's address, which differs once the variable has been set again.
     start, end = _memory(ENVIRONMENT_FIELDS)
     shown, data = ctypes.string_at(start, end - start), value.encode()
     found = (b"\0" + shown).find(b"\0" + name.encode() + b"=")
@@ -139,9 +141,9 @@ def write_own_environment(name: str, value: str) -> None:
 
 
 def survives_signal(pid: int, number: int) -> bool:
-    """True if a process has a handler for a signal, ignores it, or blocks it in all its threads.
+    """Whether a process handles a signal, ignores it, or blocks it in all its threads.
 
-    A process that has ended does not survive it.
+    False for a process that has ended.
     """
     bit = 1 << (number - 1)
     try:
@@ -161,7 +163,7 @@ def _signal_masks(status: Path) -> dict[str, int]:
 
 
 def process_row(pid: int) -> ProcessRow | None:
-    """The process with this pid as it is now, or None."""
+    """The current row of the process with this pid, or None."""
     fields = _stat(pid)
     if not fields:
         return None
@@ -175,7 +177,7 @@ def process_row(pid: int) -> ProcessRow | None:
 
 
 def descendants(rows: Iterable[ProcessRow], roots: Iterable[int]) -> set[int]:
-    """The pids among ``rows`` that one of ``roots`` has started, or a child of theirs."""
+    """The pids among ``rows`` of all descendants of ``roots``."""
     children: dict[int, list[int]] = {}
     for row in rows:
         children.setdefault(row.ppid, []).append(row.pid)
@@ -190,7 +192,7 @@ def descendants(rows: Iterable[ProcessRow], roots: Iterable[int]) -> set[int]:
 
 
 def status_of_zombie(pid: int) -> int | None:
-    """The exit code, or minus the signal, of a process that is not reaped yet; else None.
+    """The exit code, or minus the signal, of a process that is not reaped yet; otherwise None.
 
     Without ptrace permission the kernel reports 0.
     """
@@ -198,22 +200,23 @@ def status_of_zombie(pid: int) -> int | None:
 
 
 def status_of_dying(pid: int) -> int | None:
-    """The same from the moment at which the process's main thread begins to end.
+    """As ``status_of_zombie``, but already when the process's main thread begins to end.
 
-    0 may also be a main thread that ends alone, or gives its place to another one that calls exec.
+    0 may also mean a main thread that ends alone, or that is replaced by another one that calls
+    exec.
     """
     return _status(pid, lambda _, flags: bool(flags & PF_EXITING))
 
 
 def _status(pid: int, has_ended: Callable[[str, int], bool]) -> int | None:
-    """The status in /proc/PID/stat, if the process's state and flags are such."""
+    """The status in /proc/PID/stat, if ``has_ended`` accepts the process's state and flags."""
     fields = _stat(pid)
     is_over = bool(fields) and has_ended(fields[0], int(fields[6]))
     return os.waitstatus_to_exitcode(int(fields[49])) if is_over else None
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none if the process is gone."""
+    """The fields of /proc/PID/stat from the state on; empty if the process is gone."""
     return _shown(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
 
 
@@ -228,9 +231,9 @@ def process_environment(pid: int) -> bytes:
 
 
 def _memory_of(pid: int, name: str, fields: tuple[int, int]) -> bytes:
-    """A file of /proc/PID that shows memory; while the process calls exec, that after the exec.
+    """A file of /proc/PID that shows memory. During an exec, waits for the memory after the exec.
 
-    Before the exec it is the parent's, in a process that was just started.
+    Before the exec, a process that was just started has its parent's memory.
     """
     deadline = clock.now() + EXEC_S
     while True:
@@ -241,15 +244,16 @@ def _memory_of(pid: int, name: str, fields: tuple[int, int]) -> bytes:
 
 
 def _is_to_come(stat: list[str], fields: tuple[int, int]) -> bool:
-    """Whether memory that was shown empty is just being set up, or has been since."""
+    """Whether memory that was read as empty is just being set up, or has been since."""
     if not stat or stat[SIZE_FIELD] == "0" or stat[CODE_FIELD] == HIDDEN:
-        return False  # it has ended, belongs to the kernel, or may not be read
+        return False  # it has ended, belongs to the kernel, or is not readable
     start, end = (stat[field] for field in fields)
     return end == "0" or start != end
 
 
 def _shown(pid: int, name: str) -> bytes:
-    """A file of /proc/PID, empty if it cannot be read. A sweep reads hundreds: no ``Path``."""
+    """A file of /proc/PID, empty if it cannot be read. Avoids ``Path``, as a sweep reads
+    hundreds."""
     try:
         with open(f"/proc/{pid}/{name}", "rb", 0) as file:
             return file.read()
@@ -267,7 +271,7 @@ def send_signal(row: ProcessRow, number: int) -> int | None:
     """Signal the process of ``row``, and never a later one with the same pid.
 
     Returns:
-        Its pidfd, which the caller closes; None if the process is gone.
+        Its pidfd, which the caller must close; None if the process is gone.
     """
     try:
         pidfd = os.pidfd_open(row.pid)
@@ -286,7 +290,7 @@ def send_signal(row: ProcessRow, number: int) -> int | None:
 
 
 def reap_strays(spare: frozenset[int]) -> None:
-    """Reap ended children that no parent waits for: orphans that a subreaper has inherited."""
+    """Reap ended children without a waiting parent: orphans that a subreaper has inherited."""
     own = os.getpid()
     for row in process_rows():
         if row.ppid == own and row.is_zombie and row.pid not in spare:
@@ -297,7 +301,7 @@ def reap_strays(spare: frozenset[int]) -> None:
 def look_names_up_in_files_only() -> None:
     """Make this process resolve names by /etc/hosts only, without a name server.
 
-    torch's TCPStore resolves each client's name in its one thread when it accepts the client: a
+    torch's TCPStore resolves each client's name in its only thread when it accepts the client. A
     resolver that does not answer stalls all clients for 5 s (seen with torch 2.13).
     """
     configure = getattr(libc(), "__nss_configure_lookup", None)  # glibc has it, others may not
@@ -306,7 +310,7 @@ def look_names_up_in_files_only() -> None:
 
 
 def boot_id() -> str:
-    """The name of this run of the machine, over which monotonic times compare; "": unknown."""
+    """An id of this boot of the machine, within which monotonic times compare; "": unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""Processes of ftrun's own beside the workers: interpreters that the job does not disturb.
+"""ftrun's own processes beside the workers: interpreters that the job does not disturb.
 
-Such a process takes no module from the current or the script's directory, whatever the files there
-are called. It ignores the signals that are meant for the job, from its first instruction on,
-because a scheduler sends them to all processes at once; its parent ends it, by a pipe, a pidfd or
-SIGKILL. One that forks has a single thread, also where sitecustomize or a debugger starts others.
+Such a process takes no module from the current or the script's directory, whatever files are there.
+From its first instruction on it ignores the signals that are meant for the job, because a scheduler
+sends them to all processes at once. Its parent ends it, by a pipe, a pidfd or SIGKILL. A process
+that forks has a single thread, even if sitecustomize or a debugger starts others.
 
 Not here: what each process does, workers (agent/child.py).
 """
@@ -29,7 +29,7 @@ FOR_THE_JOB = frozenset(
         signal.SIGUSR2,
     }
 )  # fmt: skip
-"""Signals that only the agent acts on, and the scripts."""
+"""Signals that only the agent and the scripts act on."""
 UNFIT_EXIT = 2
 _ROOT = str(Path(__file__).resolve().parents[2])
 # ``-c`` and ``-m`` put the current directory in front. ``-P`` would stay in ``sys.flags``, which
@@ -58,13 +58,13 @@ def start(
     """Start a Python process that calls ``main`` of ``module`` with ``words`` in ``sys.argv``.
 
     Args:
-        acts_on_signals: it is an agent or belongs to one process of the user's.
-        forks: it needs to have one thread.
+        acts_on_signals: it is an agent, or belongs to one process of the user.
+        forks: it must have only one thread.
         is_tied: the kernel kills it when the thread that starts it ends, also after a SIGKILL.
         how: for ``subprocess.Popen``.
 
     Raises:
-        OSError: the system's refusal.
+        OSError: the system refused.
     """
     if is_tied:
         from ftrun.base import linux
@@ -72,14 +72,14 @@ def start(
         how["preexec_fn"] = partial(linux.die_with_parent, os.getpid())
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if acts_on_signals else FOR_THE_JOB)
     try:
-        # Blocked signals stay pending over the start, until ``begin`` ignores them.
+        # Blocked signals stay pending during the start, until ``begin`` ignores them.
         return subprocess.Popen(command(module, words, acts_on_signals, forks), **how)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def not_started(error: OSError) -> UserError:
-    """The refusal of a run whose first process cannot be started."""
+    """The error of a run whose first process cannot be started."""
     is_limit = error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
     remedy = " Raise the limits of this shell: ulimit -n (files), ulimit -u (processes)."
     text = f"No process can be started ({error.strerror}). Nothing was started."
@@ -95,8 +95,8 @@ def command(
 
 
 def begin() -> None:
-    """Become what ``start`` has asked for; ends the process."""
-    from ftrun.base import linux  # here, because a run's first act imports this module
+    """Set this process up as ``start`` has asked, run it, and exit."""
+    from ftrun.base import linux  # here, because a run imports this module first of all
 
     _, kind, module, *words = sys.argv[1:]
     if kind != "acts":
@@ -107,7 +107,7 @@ def begin() -> None:
     if kind == "forks" and threads > 1:
         if is_bare():
             _refuse(threads)
-        # By the C library, because a debugger would put itself in again.
+        # By the C library, because a debugger would inject itself again.
         program = CLEAN_PATH + _SITE + _BEGIN
         linux.replace_process([sys.executable, "-S", "-c", program, *sys.argv[1:]])
     sys.argv = ["ftrun", *words]
@@ -115,12 +115,12 @@ def begin() -> None:
 
 
 def is_bare() -> bool:
-    """True if sitecustomize and usercustomize were left out because they start threads."""
+    """Whether sitecustomize and usercustomize were left out because they start threads."""
     return bool(sys.flags.no_site)
 
 
 def _refuse(threads: int) -> NoReturn:
-    """A fork would copy the locks that other threads hold."""
+    """Exit, because a fork would copy the locks that other threads hold."""
     files = [path.name for entry in sys.path for path in Path(entry).glob("*.pth") if _acts(path)]
     print(
         f"{sys.executable} has {threads} threads before ftrun begins, also without "

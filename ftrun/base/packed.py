@@ -1,9 +1,9 @@
 """A function, packed for workers, and the values that its workers return: files in one directory.
 
-The program that launches a function makes the directory with mode 0700 and writes one file; each
-worker reads that file, calls the function, and writes one file with its value. The files hold
-pickles, which run code when they are read. So a file is read only if this user owns it, and
-nothing that came over a socket is ever put into one.
+The program that launches a function makes the directory with mode 0700 and writes one file. Each
+worker reads that file, calls the function, and writes one file with its value. The files contain
+pickles, which run code when they are read. So a file is read only if this user owns it, and data
+from a socket is never written to one.
 
 Not here: how a function is packed (launching/function.py), how a worker calls it
 (inject/function.py).
@@ -34,10 +34,10 @@ REFUSAL_CHARS_MAX = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings of a packed call, as in the program that launches it.
+    """The main module of the program that launches a packed call.
 
     ``main_name``, ``main_path``: the module or the file of that program, which a worker runs under
-    the name ``__mp_main__``; both empty: the call needs nothing from it.
+    the name ``__mp_main__``; both empty: the call does not need it.
     """
 
     path: list[str]
@@ -47,11 +47,11 @@ class Surroundings:
 
 
 class NoValue(Exception):
-    """A worker has returned no value that can be brought back; the text has the cause."""
+    """A worker has returned no value that can be read back; the text has the cause."""
 
 
 class _Here:
-    """``is_in_main``: this process is a worker, and runs the main module of its launcher."""
+    """``is_in_main``: this process is a worker, and is running its launcher's main module."""
 
     is_in_main = False
 
@@ -79,7 +79,7 @@ def write_call(directory: Path, around: Surroundings, data: bytes) -> None:
 
 
 def read_call(directory: Path) -> tuple[Surroundings, bytes]:
-    """The call and what it needs around it; unpickling it is the caller's.
+    """The call and its surroundings; the caller must unpickle it.
 
     Raises:
         OSError: there is no such file, or it is another user's.
@@ -89,7 +89,7 @@ def read_call(directory: Path) -> tuple[Surroundings, bytes]:
 
 
 def write_value(directory: Path, incarnation: str, group_rank: int, value: Any) -> None:
-    """Write a worker's value; or why it cannot be brought back, because a restart would not help.
+    """Write a worker's value, or why it cannot be pickled, because a restart would not help.
 
     Raises:
         OSError: the disk is full.
@@ -109,10 +109,10 @@ def write_value(directory: Path, incarnation: str, group_rank: int, value: Any) 
 
 
 def read_value(directory: Path, incarnation: str, group_rank: int) -> Any:
-    """The value of a worker that has finished; None if its function left by ``sys.exit(0)``.
+    """The value of a worker that has finished; None if its function exited by ``sys.exit(0)``.
 
     Raises:
-        NoValue: it cannot be brought back.
+        NoValue: it cannot be read back.
     """
     try:
         content = _read(directory / value_name(incarnation, group_rank))
@@ -137,7 +137,7 @@ def value_name(incarnation: str, group_rank: int) -> str:
 
 @contextlib.contextmanager
 def running_main() -> Iterator[None]:
-    """Note that this worker runs the main module of its launcher: that must launch nothing."""
+    """Note that this worker is running its launcher's main module, which must launch nothing."""
     _Here.is_in_main = True
     try:
         yield
@@ -146,7 +146,7 @@ def running_main() -> Iterator[None]:
 
 
 def is_in_main() -> bool:
-    """True while this worker runs the main module of its launcher."""
+    """Whether this worker is running its launcher's main module."""
     return _Here.is_in_main
 
 

@@ -1,4 +1,4 @@
-"""One timer of an event loop for the deadlines of a core.
+"""One timer of an event loop, for the deadlines of a core.
 
 Not here: which deadline is next (the cores' ``next_deadline``).
 """
@@ -12,9 +12,9 @@ from ftrun.base import clock
 
 
 class DeadlineTimer:
-    """Calls ``on_time`` once the deadline has passed that was set last.
+    """Calls ``on_time`` once the last set deadline has passed.
 
-    ``delay_min_s``: keeps a core whose deadline is always now from taking the whole processor.
+    ``delay_min_s``: limits the CPU time of a core whose deadline is always now.
     """
 
     def __init__(self, on_time: Callable[[], None], delay_min_s: float = 0.0) -> None:

@@ -9,7 +9,7 @@ NAMED_MAX = 12
 
 
 def printable(text: str) -> str:
-    """The text without control characters, which could do anything to a terminal."""
+    """The text without control characters, which could manipulate a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
@@ -24,7 +24,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def first_of(names: Sequence[object], most: int = NAMED_MAX) -> str:
-    """The first ``most`` of them, and the number of the others: ``a, b and 7 more``."""
+    """The first ``most`` names, and the number of the others: ``a, b and 7 more``."""
     more = len(names) - most
     return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""One worker's failure, as a program that has launched a job gets it in a LaunchError.
+"""One worker's failure, as an attribute of the LaunchError of a program that has launched a job.
 
 Not here: the error (errors.py), how failures are found (launching/story.py).
 """
@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """One worker that did not end well, as its launching program sees it.
+    """One worker that failed, as its launching program sees it.
 
-    ``rank``: its global rank. ``status``: its exit code, or minus the signal. ``restart``: which
-    life of its replica it was, from 0 on. ``at``: when, in seconds since the epoch. ``error_type``,
-    ``message``, ``traceback``: its uncaught exception; "" if it raised none.
+    Attributes:
+        rank: its global rank.
+        status: its exit code, or minus the signal.
+        restart: which life of its replica it was, counted from 0.
+        at: seconds since the epoch.
+        error_type, message, traceback: its uncaught exception; "" if it raised none.
     """
 
     rank: int
@@ -41,7 +44,7 @@ class WorkerFailure:
             return f"signal {-self.status}"
 
     def describe(self) -> str:
-        """One sentence: who, and the exception, the signal or the exit code."""
+        """One sentence: the worker, and the exception, the signal or the exit code."""
         place = f"replica {self.replica_id}, worker {self.group_rank}, pid {self.pid}"
         who = f"rank {self.rank} ({place})"
         if self.error_type:

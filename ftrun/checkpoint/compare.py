@@ -1,13 +1,14 @@
 """Compares the tensors of two state trees, key by key, to explain why one was not loaded.
 
-A state may change its form while it trains, and what its load function makes of that is the
-script's to decide.
+A difference alone is no error. A state may change its form while it trains, and the script's load
+function decides whether it accepts that.
 
-Trees of equal replicas may differ in tensors that are not made yet: a fresh optimizer has no
-moments. So a tensor that only one side has is a difference only if the other side has tensors under
-the same parent: ``model.layer9.weight`` is, where other layers are; ``optimizer.state[0].exp_avg``
-is not, where the state is empty. In an optimizer's ``state`` it never is: some optimizers make the
-master copy of a weight at once, and its moments at the first step.
+Trees of equal replicas may differ in tensors that do not exist yet: a fresh optimizer has no
+moments. So a tensor that only one side has counts as a difference only if the other side has
+tensors under the same parent. ``model.layer9.weight`` counts, if there are other layers.
+``optimizer.state[0].exp_avg`` does not, if the state is empty. In an optimizer's ``state`` it never
+counts, because some optimizers make the master copy of a weight at once, and its moments at the
+first step.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OF_AN_OPTIMIZER = re.compile(r"(?:^|\.)state(?:\[\d+\]|\..+)$")
 
 
 class ShapeMismatch(UserError):
-    """A state of other shapes was not taken by the script; the text names the keys."""
+    """The script did not accept a state of other shapes; the text names the keys."""
 
 
 def describe(tree: Tree) -> Shapes:
@@ -72,16 +73,16 @@ def differences(mine: Tree, theirs: Tree, there: str) -> str:
 def explain(
     error: Exception, key: str, state: Callable[[], Tree], theirs: Tree, donors: Sequence[str]
 ) -> None:
-    """Raise ShapeMismatch if the script's state has other shapes: that may be why it was not taken.
+    """Raise ShapeMismatch if the script's state has other shapes, the likely cause of ``error``.
 
-    ``donors``: whose the state was; none: it was a snapshot's.
+    ``donors``: the replicas that the state came from; empty: it was a snapshot's.
     """
     whose, there = f"replica {donors[0]}" if donors else "the snapshot", "at its peers"
     remedy = "Build the same model and optimizer in all replicas"
     if not donors:
         there, remedy = "in the snapshot", "Build the same ones, or start over with --resume none"
     unlike = ""
-    with contextlib.suppress(Exception):  # of the script's own function
+    with contextlib.suppress(Exception):  # raised by the script's own function
         unlike = differences({key: state()}, {key: theirs}, there)
     if unlike:
         raise ShapeMismatch(

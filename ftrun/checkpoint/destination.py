@@ -1,6 +1,6 @@
-"""The memory that a state is read into: new, or the receiver's own where it permits that.
+"""The memory that a state is read into: new, or the receiver's own if it permits that.
 
-Not here: the streams that read into it (heal.py), which chunks have come (stripes.py).
+Not here: the streams that read into it (heal.py), which chunks have arrived (stripes.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ftrun.core.ids import Tag
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """A leaf in the receiver's own memory, and the fingerprint that it had at the donor."""
+    """A leaf in the receiver's own memory, and its fingerprint at the donor."""
 
     path: str
     memory: torch.Tensor
@@ -28,7 +28,8 @@ class Overwritten:
 
     @property
     def is_whole(self) -> bool:
-        """Its memory still holds the fetched bytes: nobody else has written to it since."""
+        """Whether its memory still holds the fetched bytes, because nothing else has written to it
+        since."""
         return sample(self.memory) == self.sample
 
 
@@ -40,7 +41,7 @@ class Overwrite:
     nor the new one.
 
     Attributes:
-        allows: whether this leaf's memory may be written to.
+        allows: returns whether this leaf's memory may be written to.
         begins: called before the first byte; if it returns False, the fetch ends with PeerError.
     """
 
@@ -69,9 +70,9 @@ class Destination:
 class Arrivals:
     """The part of a state that has arrived, kept from one fetch to the next.
 
-    When a donor dies its quorum ends. The next quorum has another tag, but mostly the same state to
-    heal from. Chunks that were verified under the old tag are then not fetched again: equal state
-    ids mean equal bytes (S1), and headers are compared like those of two donors. Forget the
+    When a donor dies its quorum ends. The next quorum has another tag, but usually the same state
+    to heal from. Chunks that were verified under the old tag are then not fetched again: equal
+    state ids mean equal bytes (S1), and headers are compared like those of two donors. Drop the
     Arrivals once the state is applied, because its memory then belongs to the receiver's tree.
     """
 
@@ -86,7 +87,7 @@ class Arrivals:
         mine: Sequence[Leaf],
         overwrite: Overwrite | None,
     ) -> Destination:
-        """The destination of the state of ``header``; chunks that have arrived before are kept.
+        """The destination of the state of ``header``. Chunks that have arrived before are kept.
 
         Raises:
             PeerError: own memory would be written to, and ``overwrite`` does not permit it.
@@ -110,7 +111,7 @@ class Arrivals:
 def _buffers(
     header: Header, mine: Sequence[Leaf], overwrite: Overwrite | None
 ) -> tuple[list[torch.Tensor], tuple[Overwritten, ...]]:
-    """Memory for each leaf, and the leaves of which it is the receiver's own memory."""
+    """Memory for each leaf, and the leaves that use the receiver's own memory."""
     own = {leaf.spec.path: leaf for leaf in mine}
     buffers, overwritten = list[torch.Tensor](), list[Overwritten]()
     for spec, fingerprint in zip(header.specs, header.samples, strict=True):

@@ -23,7 +23,7 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 DONE_TIMEOUT_S = 1.0
 OPERATION_BYTES_MAX = 16384
 EXCHANGE_BYTES_MAX = 512 << 20
-"""All contributions to one exchange."""
+"""The limit of all contributions to one exchange."""
 
 
 class DonorLink(ProvenLink):
@@ -40,9 +40,9 @@ class DonorLink(ProvenLink):
         *,
         catches_up: bool = False,
     ) -> None:
-        """A link that is not connected yet; others as ProvenLink has them.
+        """A link that is not connected yet. Other arguments: see ProvenLink.
 
-        ``catches_up``: a state that is kept between two steps will do.
+        ``catches_up``: also accept a state that is kept between two steps.
         """
         super().__init__(address, key, deadline, certificate)
         self._base = f"/state/{tag.path()}"
@@ -55,20 +55,14 @@ class DonorLink(ProvenLink):
 
         Raises:
             DonorRefused: the donor does not offer the tag (yet, or any more), or has another token.
-            PeerError: the donor is silent or breaks the protocol.
+            PeerError: the donor is silent or violates the protocol.
         """
-        head = self._ask("GET", "header")
-        body = bytearray(self.length(head, HEADER_BYTES_MAX))
-        self.read(memoryview(body))
-        if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
-            self.close()
-            raise ProtocolError(f"the state header came corrupt from {self.address}")
-        return bytes(body)
+        return self._body(self._ask("GET", "header"), HEADER_BYTES_MAX, checks="the state header")
 
     def request(self, start: int, stop: int, lacking: Sequence[tuple[int, int]]) -> None:
         """Request the bytes ``[start, stop)``: whole chunks, each followed by its digest.
 
-        ``lacking``: the chunks that have not come from any donor.
+        ``lacking``: the chunks that have not arrived from any donor.
         """
         lacks = wire.format_ranges(lacking)
         fields = {} if lacks is None else {wire.LACKS_FIELD: lacks}
@@ -79,29 +73,31 @@ class DonorLink(ProvenLink):
 
         Raises:
             DonorRefused: the peer does not know the answer yet, or has another token.
-            PeerError: the peer is silent or breaks the protocol.
+            PeerError: the peer is silent or violates the protocol.
         """
         self._deadline = deadline
         path = f"/operations/{question.tag.path()}/{question.repeat}/{question.index}"
         head = self.ask("GET", f"{path}?cleared={question.cleared:d}")
-        body = bytearray(self.length(head, OPERATION_BYTES_MAX))
-        self.read(memoryview(body))
-        return bytes(body)
+        return self._body(head, OPERATION_BYTES_MAX)
 
     def exchange(self, question: ExchangeQuestion, deadline: float) -> bytes:
         """The peer's answer to ``question``, checked against its digest.
 
         Raises:
             DonorRefused: the peer does not know the answer yet, or has another token.
-            PeerError: the peer is silent or breaks the protocol.
+            PeerError: the peer is silent or violates the protocol.
         """
         self._deadline = deadline
         head = self.ask("GET", question.path())
-        body = bytearray(self.length(head, EXCHANGE_BYTES_MAX))
+        return self._body(head, EXCHANGE_BYTES_MAX, checks="an exchange")
+
+    def _body(self, head: wire.Head, bytes_max: int, *, checks: str = "") -> bytes:
+        """The body of an answer; ``checks``: what it is, if it comes with its digest."""
+        body = bytearray(self.length(head, bytes_max))
         self.read(memoryview(body))
-        if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
+        if checks and xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
             self.close()
-            raise ProtocolError(f"an exchange came corrupt from {self.address}")
+            raise ProtocolError(f"{checks} came corrupt from {self.address}")
         return bytes(body)
 
     def read_digest(self) -> bytes:
@@ -111,7 +107,8 @@ class DonorLink(ProvenLink):
         return bytes(digest)
 
     def done(self) -> None:
-        """Report to the donor that this receiver is done; if that fails, it notices later."""
+        """Report to the donor that this receiver is done. If that fails, the donor notices
+        later."""
         with contextlib.suppress(PeerError, OSError):
             self._deadline = clock.now() + DONE_TIMEOUT_S
             self._ask("POST", "done")

@@ -59,7 +59,7 @@ FACTORIES: dict[str, type] = {
         OrderedDict,
     )
 }  # fmt: skip
-"""What a defaultdict may call, by name."""
+"""The factories that a defaultdict may have, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ def pack(tree: Tree) -> Packed:
 
 
 def leaves_of(tree: Tree) -> tuple[Leaf, ...]:
-    """The leaves of a tree that stays here. Values that no peer can be given are left out."""
+    """The leaves of a tree that stays here. Values that cannot be sent to peers are left out."""
     packer = _Packer(leaves_out=True)
     packer.node(tree, "", "", 0)
     return tuple(packer.leaves)
 
 
 def validate(tree: Tree) -> None:
-    """Raise UserError if ``tree`` holds an object that cannot be carried."""
+    """Raise UserError if ``tree`` holds an object that cannot be sent."""
     pack(tree)
 
 
@@ -101,18 +101,18 @@ def unpack(
     *,
     is_plain: bool = False,
 ) -> Tree:
-    """Put a tree together from its structure and the bytes of its leaves.
+    """Rebuild a tree from its structure and the bytes of its leaves.
 
     Args:
-        structure: what ``pack`` made of the donor's tree.
+        structure: ``pack``'s result for the donor's tree.
         specs: of the leaves, in order.
         buffers: one uint8 tensor per leaf; the tree's tensors are views of these.
-        mine: leaves of this process's own tree: a tensor takes its device from the leaf with the
+        mine: leaves of this process's own tree. A tensor takes its device from the leaf with the
             same path, and a DTensor its mesh. Without such a leaf (a fresh optimizer has no
-            moments) it takes them from one that is sharded alike, or is on the same mesh. Without
-            any leaf here, the receiver holds nothing, and the mesh is made by its description.
-        is_plain: dicts stand for the script's named tuples and objects, and the names of members
-            for its enums', because this process need not have those classes.
+            moments) it takes them from one that is sharded alike, or is on the same mesh. If
+            ``mine`` is empty, the mesh is made from its description.
+        is_plain: use dicts in place of the script's named tuples and objects, and the names of
+            members in place of its enums', because this process need not have those classes.
 
     Raises:
         ProtocolError: the structure is not one that ``pack`` makes.
@@ -132,9 +132,9 @@ def unpack(
 
 @dataclass(slots=True)
 class _Packer:
-    """Walks a tree; collects leaves. ``parent`` and ``name`` together are a node's path.
+    """Walks a tree and collects leaves. ``parent`` and ``name`` together are a node's path.
 
-    ``leaves_out``: what cannot be carried is left out; else it raises UserError.
+    ``leaves_out``: leave out what cannot be sent, instead of raising UserError.
     """
 
     leaves: list[Leaf] = field(default_factory=list)
@@ -187,7 +187,7 @@ class _Packer:
         if type(value) is dict:
             return written
         named = {type(value).__name__: written}
-        # Module.state_dict() hangs its layers' versions on the dict it returns.
+        # Module.state_dict() attaches its layers' versions to the dict that it returns.
         metadata = getattr(value, "_metadata", None)
         if metadata is not None:
             named["metadata"] = self.node(metadata, path, "._metadata", depth + 1)
@@ -208,7 +208,7 @@ class _Packer:
         return [written, self.node(value, path, name, depth + 1)]
 
     def _members(self, members: set[Any] | frozenset[Any], path: str, depth: int) -> list[Json]:
-        """Sorted by their text: donors of one state must have written the same."""
+        """Members sorted by their text, because donors of one state must write the same."""
         before = len(self.leaves)
         written = [self.node(member, path, "{…}", depth + 1) for member in members]
         if len(self.leaves) > before:
@@ -221,7 +221,7 @@ class _Packer:
     def _leaf(self, value: Any, parent: str, name: str, depth: int) -> Json:
         try:
             leaf = leaf_of(value, parent, name)
-        except RuntimeError as error:  # of a kind of tensor that has no plain memory, or no memory
+        except RuntimeError as error:  # a kind of tensor without plain memory, or out of memory
             raise UserError(
                 f"state_dict key {shown(parent + name)} cannot be read: {error}"
             ) from error
@@ -250,7 +250,7 @@ class _Packer:
 
 
 def key_name(key: object) -> str:
-    """A key as it stands in a path: ``.weight``, ``[0]``."""
+    """A key as it appears in a path: ``.weight``, ``[0]``."""
     return f".{key}" if type(key) is str else f"[{key!r}]"
 
 
@@ -345,7 +345,7 @@ class _Unpacker:
         name, written = body
         if kind == script_classes.ENUM:
             return str(written) if self.is_plain else script_classes.member(name, written)
-        if kind == script_classes.OBJECT:  # it may be in one of its own attributes
+        if kind == script_classes.OBJECT:  # it may be in one of its attributes
             made = {} if self.is_plain else script_classes.begun(name)
             self.objects.append(made)
             held = made if self.is_plain else vars(made)
@@ -372,7 +372,7 @@ class _Unpacker:
 _MALFORMED = (
     ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, struct.error,
 )  # fmt: skip
-"""What Python, numpy and torch raise on values that ``pack`` never writes."""
+"""What Python, numpy and torch raise for values that ``pack`` never writes."""
 
 
 def _natural(value: Json) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from ftrun.base.errors import ProtocolError, UserError
 from ftrun.checkpoint.format import LEAVES_MAX, Json, Packed
@@ -45,7 +45,7 @@ class Header:
             "tag": self.tag,
             "step": self.state_id.step,
             "lineage": self.state_id.lineage,
-            "leaves": [astuple(spec) for spec in self.specs],
+            "leaves": [spec.fields for spec in self.specs],
             "samples": self.samples,
             "structure": self.structure,
         }
@@ -65,7 +65,7 @@ def header_of(tag: Tag, state_id: StateId, packed: Packed, own: Collection[int] 
 
 
 def decode_header(data: bytes) -> Header:
-    """Read and check a header.
+    """Parse and check a header.
 
     Raises:
         ProtocolError: it is not one, or contradicts itself, or exceeds a limit.

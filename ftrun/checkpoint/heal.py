@@ -1,12 +1,12 @@
-"""Fetch a state from all its donors at once: striped, verified, all or nothing.
+"""Fetches a state from all its donors at once: striped, verified, all or nothing.
 
 Each donor sends its header. The first header decides which state is fetched. Donors whose header
-differs (other bytes under the same state id: S1 is broken somewhere) are left out and named; they
-are used only when all donors of the first kind are gone. One or two streams per donor draw the
-chunks of the state, read them straight into the memory of the new tree's tensors, and verify them
-while they are in the processor's cache (S3).
+differs (other bytes under the same state id: S1 is violated somewhere) are left out and reported;
+they are used only when all donors that match the first header are gone. One or two streams per
+donor take chunks of the state, read them straight into the memory of the new tree's tensors, and
+verify them while they are in the processor's cache (S3).
 
-Not here: which replicas are donors (the quorum names them), what is done with the state (Manager).
+Not here: which replicas are donors (the quorum names them), the use of the state (Manager).
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class NoneServes(PeerError):
 class FetchedState:
     """A complete state.
 
-    ``donors``: addresses that delivered; if all chunks had come before, those with the same state.
-    ``left_out``: those that should have delivered and did not, and why not. ``unlike``: of these,
-    those whose state differs.
-    ``overwritten``: the leaves that were written straight into the receiver's own memory.
+    Attributes:
+        donors: addresses that delivered; if all chunks had arrived before, those with the same
+            state.
+        left_out: donors that did not deliver, and why not.
+        unlike: the donors in ``left_out`` whose state differs.
+        overwritten: the leaves that were written straight into the receiver's own memory.
     """
 
     state_id: StateId
@@ -92,15 +94,15 @@ def fetch(
         mine: this process's own tree, for the meshes of DTensors and the devices of tensors.
         cancel: when set, the fetch ends with PeerError.
         expected: the state id that the quorum names; a donor with another is left out.
-        overwrite: read into the memory of ``mine``'s tensors where they fit, on these terms.
-        arrivals: chunks of an earlier fetch, to continue from; takes the chunks of this one.
-        streams_per_donor: connections to each; default two to a single donor, else one.
+        overwrite: read into the memory of ``mine``'s tensors if they fit, on these terms.
+        arrivals: chunks of an earlier fetch, to continue from; the chunks of this one are added.
+        streams_per_donor: connections to each; default: two to a single donor, otherwise one.
         certificates: by address, the fingerprint of the certificate that each donor must show: all
             connections use TLS. Default: none does.
-        catches_up: take also a state that a donor keeps between two steps.
+        catches_up: also accept a state that a donor keeps between two steps.
 
     Raises:
-        UserError: a DTensor is sharded in another way than that of ``mine``; names its key.
+        UserError: a DTensor is sharded differently from the one in ``mine``; names its key.
         NoneServes: each donor has answered that it cannot serve its state.
         PeerError: no donor could deliver before the deadline. Nothing was applied. Its cause is the
             answer of a donor that refused for good, if one did.
@@ -160,14 +162,15 @@ class _Order:
         return self.cancelled() or clock.now() >= self.deadline
 
     def link(self, address: str) -> DonorLink:
-        # A donor that has announced no certificate is refused, like one that shows another.
+        # A donor that has announced no certificate is refused, like one that shows another
+        # certificate.
         shown = None if self.certificates is None else self.certificates.get(address, "")
         terms = (self.tag, self.key, self.receiver, self.deadline, shown)
         return DonorLink(address, *terms, catches_up=self.catches_up)
 
 
 class _Transfer:
-    """One try: a fetch from the donors that agree with the first that answers."""
+    """One attempt: a fetch from the donors that agree with the first one that answers."""
 
     def __init__(self, order: _Order) -> None:
         self.lost: dict[str, str] = {}
@@ -188,7 +191,7 @@ class _Transfer:
 
     @property
     def complete(self) -> bool:
-        """Every byte has come and is verified."""
+        """Whether every byte has arrived and is verified."""
         return self._destination is not None and self._destination.stripes.complete
 
     def run(self, donors: Sequence[str]) -> None:
@@ -247,7 +250,7 @@ class _Transfer:
             thread = threading.Thread(
                 target=self._work, args=(work, address), name=f"ftrun-heal-{address}", daemon=True
             )
-            thread.start()  # under the lock: who sees it in the list may join it
+            thread.start()  # under the lock: a thread in the list may be joined
             self._threads.append(thread)
 
     def _work(self, work: Callable[[DonorLink], None], address: str) -> None:
@@ -274,7 +277,7 @@ class _Transfer:
                 self._changed.notify_all()
 
     def _meet(self, link: DonorLink) -> None:
-        """Get a donor's header; fetch from it if it holds what the first donor holds."""
+        """Get a donor's header. Fetch from it if it holds what the first donor holds."""
         self._meeting.add(link)
         raw = self._ask_header(link)
         self._meeting.discard(link)
@@ -299,7 +302,7 @@ class _Transfer:
                     raise
             except (PeerError, OSError):
                 if refusal is not None and self._is_over():
-                    raise refusal from None  # The link was cut: the earlier refusal counts.
+                    raise refusal from None  # the link was cut: the earlier refusal counts
                 raise
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 
@@ -326,7 +329,7 @@ class _Transfer:
         return order.arrivals.open(order.tag, header, raw, order.mine or (), order.overwrite)
 
     def _fetch_with_retries(self, link: DonorLink) -> None:
-        """Draw stripes until none is left; a broken connection is opened again a few times."""
+        """Take stripes until none is left. A broken connection is retried a few times."""
         to = self._destination
         assert to is not None
         strikes = 0
@@ -335,7 +338,7 @@ class _Transfer:
                 self._fetch_stripe(link, stripe, to)
                 continue
             except (DonorRefused, ProtocolError):
-                raise  # Another try would not help: the donor is out.
+                raise  # a retry would not help: the donor is out
             except (PeerError, OSError):
                 strikes += 1
                 if strikes >= STRIKES_MAX or self._ended.is_set():
@@ -368,7 +371,7 @@ class _Transfer:
 
 
 def _disagreement(first: Header, other: Header) -> str:
-    """How a donor differs from the first one; "" if each has leaves of its own."""
+    """How a donor differs from the first one; "" if they differ only in leaves of their own."""
     if first.state_id != other.state_id:
         return f"it holds {other.state_id}, another donor {first.state_id}"
     each = ours, theirs = _held(first), _held(other)

@@ -1,9 +1,9 @@
-"""The address space that the leaves of a state lie in, end to end, and its chunks.
+"""The address space in which the leaves of a state lie, end to end, and its chunks.
 
 A ``Layout`` joins many pieces of memory into one range of bytes ``[0, nbytes)`` without copying
 them, so that sockets read from and write to the tensors' own memory. The range is cut into chunks
-of ``CHUNK_BYTES``. Each chunk has a digest, seeded with the state's id and the chunk's place, so
-that a chunk of another state or place is never mistaken for it (S3).
+of ``CHUNK_BYTES``. Each chunk has a digest, seeded with the state's id and the chunk's index, so
+that a chunk of another state or index is never mistaken for it (S3).
 
 Not here: sockets (serve.py, heal.py).
 """
@@ -86,7 +86,7 @@ def digest_seed(tag: Tag, state_id: StateId) -> int:
 
 
 def chunk_hasher(seed: int, chunk: int) -> xxhash.xxh3_64:
-    """The hasher of a chunk; its digest is valid for this state and this place only."""
+    """The hasher of a chunk. Its digest is valid only for this state and this index."""
     return xxhash.xxh3_64(seed=(seed + chunk) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -100,9 +100,9 @@ def pieces(views: Sequence[memoryview]) -> list[memoryview]:
 
 
 def samples(leaves: Sequence[Leaf], own: Collection[int] = ()) -> list[int]:
-    """A fingerprint per leaf, of 4 KiB in each MiB, which finds unlike replicas at no cost.
+    """A fingerprint per leaf, of 4 KiB in each MiB, which detects differing replicas cheaply.
 
-    That of leaves of which each replica has its ``own`` is OWN_SAMPLE.
+    Leaves in ``own``, which may differ between replicas, get OWN_SAMPLE.
 
     Replicas with the same state id must hold equal bytes (S1). The digests of chunks guard the
     transfer; these fingerprints guard against donors that differ from each other.
@@ -132,7 +132,7 @@ def _sample_spans(nbytes: int) -> list[slice]:
 
 
 def allocate(nbytes: int) -> torch.Tensor:
-    """Untouched host memory as a uint8 tensor; in huge pages, because they are filled faster."""
+    """Untouched host memory as a uint8 tensor, in huge pages, because they are filled faster."""
     if nbytes < HUGE_PAGES_FROM_BYTES:
         return torch.empty(nbytes, dtype=torch.uint8)
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,19 +1,21 @@
 """The leaves of a state tree: tensors, arrays and bytes, each with a spec and its raw memory.
 
 A dense tensor is used in place, whatever the order of its dimensions; any other tensor is copied to
-dense memory first. A DTensor is carried as its local shard: the same group_rank of another replica
-group holds the same shard, and the receiver's own DTensor gives the mesh.
+dense memory first. A DTensor is sent as its local shard: the same group_rank of another replica
+group holds the same shard, and the receiver's own DTensor provides the mesh.
 
 Not here: the tree around the leaves (format.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -32,11 +34,13 @@ KINDS = ("tensor", "param", "dtensor", "ndarray", "bytes", "bytearray")
 
 @dataclass(frozen=True, slots=True)
 class LeafSpec:
-    """The kind, place and shape of a leaf. ``path`` = ``parent`` + ``name``.
+    """The kind, path and shape of a leaf. ``path`` = ``parent`` + ``name``.
 
-    ``dtype``: torch's name, or numpy's typestr for an ndarray. ``order``: the dimensions in the
-    order of memory, outermost first; empty: their own order. ``mesh``: the global shape, placements
-    and mesh of a DTensor, as a text; DTensors with equal texts fit together.
+    Attributes:
+        dtype: torch's name, or numpy's typestr for an ndarray.
+        order: the dimensions in memory order, outermost first; empty: their own order.
+        mesh: the global shape, placements and mesh of a DTensor, as a text; DTensors with equal
+            texts fit together.
     """
 
     kind: str
@@ -50,10 +54,16 @@ class LeafSpec:
     mesh: str = ""
 
     @staticmethod
-    def of(fields: Mapping[str, Any]) -> LeafSpec:
-        """From its fields, as JSON has them."""
-        known: dict[str, Any] = {k: tuple(v) if type(v) is list else v for k, v in fields.items()}
-        return LeafSpec(**known)
+    def of(fields: Iterable[Any]) -> LeafSpec:
+        """Build it from its fields in order, as JSON has them."""
+        known: list[Any] = [tuple(x) if type(x) is list else x for x in fields]
+        return LeafSpec(*known)
+
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """All fields in order. (``astuple`` would take much longer.)"""
+        found: tuple[Any, ...] = _FIELDS(self)
+        return found
 
     @property
     def path(self) -> str:
@@ -61,7 +71,8 @@ class LeafSpec:
         return self.parent + self.name
 
     def check(self) -> None:
-        """Raise ProtocolError if the fields contradict each other: a peer is not trusted."""
+        """Raise ProtocolError if the fields contradict each other, because a peer is not
+        trusted."""
         sizes = (*self.shape, self.nbytes, *self.order)
         if self.kind not in KINDS or len(self.shape) > DIMENSIONS_MAX or min(sizes) < 0:
             raise ProtocolError(f"leaf {self.path!r}: no such {self.kind!r} of {self.shape}")
@@ -73,9 +84,13 @@ class LeafSpec:
             raise ProtocolError(f"leaf {self.path!r}: a {self.dtype} cannot require a gradient")
 
 
+FIELDS = [field.name for field in dataclasses.fields(LeafSpec)]
+_FIELDS = attrgetter(*FIELDS)
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A leaf of a live tree: its spec, its bytes (a view wherever possible), and the object."""
+    """A leaf of a live tree: its spec, its bytes (a view if possible), and the object."""
 
     spec: LeafSpec
     data: torch.Tensor | memoryview
@@ -99,8 +114,8 @@ def restore(
 ) -> Any:
     """The object that ``spec`` describes, on the memory of ``buffer`` (uint8, of spec.nbytes).
 
-    ``others``: a DTensor without ``mine`` gets the mesh of one of these that is on the same; if
-    there are none at all, one that is made by its description.
+    ``others``: without ``mine``, a DTensor gets the mesh of one of these if that is on the same
+    mesh. If ``others`` is empty, the mesh is made from its description.
     """
     if spec.kind == "bytes":
         return buffer.numpy().tobytes()
@@ -143,18 +158,18 @@ def in_place(leaf: Leaf, spec: LeafSpec, device: str = "cpu") -> torch.Tensor | 
 
 
 def local_of(value: Any) -> Any:
-    """This process's part of a DTensor; any other value itself."""
+    """This process's part of a DTensor; any other value unchanged."""
     if not _is_dtensor(value):
         return value
     local = value._local_tensor
-    # What DTensor itself does takes ten times as long. A rank may not be in the mesh.
+    # DTensor's own way takes ten times as long. A rank may not be in the mesh.
     if type(local) is torch.Tensor or value.device_mesh.get_coordinate() is None:
         return local.detach()
     return value.detach().to_local()
 
 
 def clone_of(value: torch.Tensor) -> torch.Tensor:
-    """A copy without a graph. Of a DTensor not by its own clone, which first makes a rule of it."""
+    """A copy without a graph. Avoids DTensor's own clone, which first adds a sharding rule."""
     if not _is_dtensor(value) or type(value._local_tensor) is not torch.Tensor:  # type: ignore[attr-defined]
         return value.detach().clone()
     kind: Any = type(value)
@@ -207,9 +222,9 @@ def _tensor_leaf(value: torch.Tensor, parent: str, name: str) -> Leaf | None:
 
 
 def _dense(tensor: torch.Tensor) -> tuple[tuple[int, ...], torch.Tensor]:
-    """``tensor`` with its dimensions in the order of memory, and that order; a copy if need be.
+    """``tensor`` with its dimensions in memory order, and that order; copied if necessary.
 
-    A copy has the same order: the last bits of a product depend on it.
+    A copy has the same order, because the last bits of a product depend on it.
     """
     if tensor.is_contiguous():
         return (), tensor
@@ -276,7 +291,7 @@ def numpy_dtype(text: str) -> np.dtype[Any]:
     """The dtype of a typestr. numpy itself accepts other texts too, and evaluates some.
 
     Raises:
-        ProtocolError: the text is no dtype that is carried.
+        ProtocolError: the text is no supported dtype.
     """
     if not _TYPESTR.fullmatch(text):
         raise ProtocolError(f"{text[:40]!r} is not a numpy dtype")

@@ -1,9 +1,10 @@
-"""A connection to a server whose every request proves the token: opened when needed.
+"""A connection to a server whose every request proves the token. It is opened when needed.
 
-The first request of a connection carries no proof. The server answers it with the challenge that
-the proofs of all later requests are made from (proof.py). Imports no torch, because agents ask too.
+The first request of a connection carries no proof. The server answers it with the challenge from
+which the proofs of all later requests are made (proof.py). Imports no torch, because agents use it
+too.
 
-Not here: what is asked for (donor.py; agents: agent/team/keeping.py), the server (listening.py).
+Not here: the requests (donor.py; agents: agent/team/keeping.py), the server (listening.py).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ SOCKET_TIMEOUT = struct.pack("@ll", 1, 0)
 class DonorRefused(PeerError):
     """The donor answered and refused the request.
 
-    ``ask_again``: it may accept it later. ``cannot_serve``: its state cannot be served; ``text``
-    has the reason.
+    ``ask_again``: it may accept a retry. ``cannot_serve``: its state cannot be served; ``text`` has
+    the reason.
     """
 
     def __init__(self, status: int, text: str) -> None:
@@ -88,24 +89,24 @@ class ProvenLink:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Cut the connection, and never open another."""
+        """Cut the connection, and never open another one."""
         with self._lock:
             self._ended = True
         self.cut()
 
     def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection. The next request opens another one."""
         with self._lock:
             sock, self._sock, self._line = self._sock, None, None
         if sock is not None:
             sock.close()
 
     def ask(self, method: str, path: str, more: Mapping[str, str] | None = None) -> wire.Head:
-        """The head of the answer to a request; its body is to be read.
+        """Send a request. Returns the head of the answer, whose body must be read next.
 
         Raises:
             DonorRefused: the server refuses it.
-            PeerError: the server is silent or breaks the protocol.
+            PeerError: the server is silent or violates the protocol.
         """
         to = self._connected()
         line = f"{method} {path} HTTP/1.1"
@@ -119,7 +120,7 @@ class ProvenLink:
     def _exchange(
         self, pipe: wire.Pipe, reader: wire.HeadReader, line: str, fields: Mapping[str, str]
     ) -> tuple[int, wire.Head]:
-        """Send a request; returns the status and the head of the answer."""
+        """Send a request. Returns the status and the head of the answer."""
         deadline = self._soon(ANSWER_TIMEOUT_S)
         wire.send_all(pipe, wire.format_head(line, fields), deadline)
         head = reader.read(deadline)
@@ -144,7 +145,7 @@ class ProvenLink:
         return text.decode("utf-8", "replace")
 
     def length(self, head: wire.Head, limit: int) -> int:
-        """How many bytes the body of an answer has, ``limit`` at most."""
+        """The length of an answer's body in bytes, ``limit`` at most."""
         length = head.content_length()
         if length > limit:
             raise ProtocolError(f"{self.address} announces {length} bytes, more than {limit}")

@@ -3,7 +3,7 @@
 The first request of a connection has no proof, because the challenge comes with the 401 that
 answers it (proof.py). If the next request has no valid proof either, the connection is closed.
 
-Imports no torch, because agents serve too. Not here: what is served (serve.py; agents:
+Imports no torch, because agents use it too. Not here: what is served (serve.py; agents:
 agent/team/keeping.py), how heads are read (wire.py), TLS (tls.py).
 """
 
@@ -51,11 +51,11 @@ class Refusal(PeerError):
 
 
 class ProvenServer:
-    """Serves those that know the token, on a port that the kernel chooses.
+    """Serves clients that know the token, on a port that the kernel chooses.
 
     Attributes:
         address: ``host:port``.
-        certificate: the fingerprint by which clients know this server; empty without TLS.
+        certificate: the fingerprint by which clients identify this server; empty without TLS.
     """
 
     def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
@@ -83,12 +83,12 @@ class ProvenServer:
         """Answer a proven request, in its connection's thread.
 
         Raises:
-            Refusal: it is answered with that, and the connection ends.
+            Refusal: the request is answered with it, and the connection ends.
         """
         raise NotImplementedError
 
     def sweep(self) -> None:
-        """Called every ``SWEEP_INTERVAL_S`` while nobody connects."""
+        """Called every ``SWEEP_INTERVAL_S`` while no client connects."""
 
     def close(self) -> None:
         """Close the port and every connection."""
@@ -98,7 +98,7 @@ class ProvenServer:
         for sock in [self._listener, *connections]:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-        # First the thread: it would accept for whoever opens the number of a closed descriptor.
+        # The thread first: it could accept on a reused descriptor number otherwise.
         self._thread.join(REQUEST_TIMEOUT_S)
         self._listener.close()
 

@@ -1,8 +1,8 @@
-"""A DTensor's place in its mesh, as text that goes with its leaf, and back.
+"""A DTensor's place in its mesh, as text that is stored with its leaf, and back.
 
 Two DTensors are sharded alike if their texts are equal. A receiver that holds no such tensor (a
-script's own transport fetches into nothing) makes the mesh by the text; it has no process groups,
-because only the local part was sent.
+script's own transport receives into nothing) makes the mesh from the text. That mesh has no process
+groups, because only the local part was sent.
 
 Not here: the local part's bytes (leaves.py).
 """
@@ -30,13 +30,13 @@ class _World:
 
 
 _KNOWN: WeakKeyDictionary[Any, tuple[int, str]] = WeakKeyDictionary()
-"""The text of each spec, which is made anew for each copy of a state otherwise."""
+"""Cached texts of specs, which would otherwise be made again for each copy of a state."""
 
 
 def count_from(rank: int) -> None:
-    """Let ranks in texts begin at ``rank``, where all replica groups are one world.
+    """Let ranks in texts begin at ``rank``, if all replica groups are one world.
 
-    Groups that are sharded alike have equal texts then, although their ranks differ.
+    Then groups that are sharded alike have equal texts, although their ranks differ.
     """
     _World.first = rank
 
@@ -61,7 +61,7 @@ def _of_mesh(mesh: Any) -> list[Any]:
 
 
 def whole_shape(text: str) -> tuple[int, ...]:
-    """The shape of the whole tensor that ``text`` describes a part of."""
+    """The shape of the whole tensor of which ``text`` describes a part."""
     return tuple(json.loads(text)[1])
 
 
@@ -71,11 +71,12 @@ def is_split(text: str) -> bool:
 
 
 def chunk_of(value: Any) -> tuple[int, ...] | None:
-    """Where this process's part of a DTensor begins; None: it is not in the mesh, or all ranks'
-    parts make the whole together, as summands do.
+    """The offsets of this process's part of a DTensor; None: it has no such part.
+
+    It has none if it is not in the mesh, or if all ranks' parts are summands of the whole.
 
     Raises:
-        UserError: the part is no one box of the whole.
+        UserError: the part is not a box of the whole.
     """
     is_summand = any(placement.is_partial() for placement in value.placements)
     if is_summand or value.device_mesh.get_coordinate() is None:
@@ -100,7 +101,7 @@ def shown(text: str) -> str:
 
 
 def live(text: str, known: Iterable[tuple[str, Any]]) -> Any:
-    """The mesh that ``text`` describes, if one of the ``known`` DTensors, by texts, is on it."""
+    """The mesh that ``text`` describes, if one of the ``known`` DTensors, by text, is on it."""
     wanted = _mesh_words(text)
     return next((x.device_mesh for other, x in known if wanted == _mesh_words(other)), None)
 

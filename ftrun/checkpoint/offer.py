@@ -1,10 +1,10 @@
 """One state on offer: live tensors at first, a host copy once the optimizer is about to run.
 
-A sender is inside the offer's gate only while it hashes a chunk or hands bytes to the kernel, never
-while it waits for a receiver. ``retire`` waits at most as long as the copy would take, if the
+A sender is inside the offer's gate only while it hashes a chunk or passes bytes to the kernel,
+never while it waits for a receiver. ``retire`` waits at most as long as the copy would take, if the
 receivers can finish in that time. Then it closes the gate and makes the copy. So a receiver delays
-a donor's step by twice the time of a memory copy at most. Each request lists the chunks that
-the receiver lacks from all donors, and only those are copied.
+a donor's step by at most twice the time of a memory copy. Each request lists the chunks that the
+receiver lacks from all donors, and only those are copied.
 
 Not here: the requests (requests.py), the server (serve.py).
 """
@@ -50,7 +50,7 @@ class _Receiver:
         return self.served.count(1)
 
     def finishes_within(self, seconds: float) -> bool:
-        """Whether it has everything within ``seconds``, at its pace until now."""
+        """Whether it will have everything within ``seconds``, at its present pace."""
         if self.began is None or self.finished:
             return self.finished
         when, had = self.began
@@ -64,7 +64,7 @@ class Offer:
 
     Attributes:
         gate: a thread that touches the layout's memory is inside it.
-        generation: rises when the memory changes, which makes earlier views useless.
+        generation: rises when the memory changes, which invalidates earlier views.
         kept: only receivers that catch up get it.
     """
 
@@ -116,7 +116,7 @@ class Offer:
             return True
 
     def views(self, chunk: int) -> list[memoryview] | None:
-        """The chunk's memory, or None if it is not offered any more. Only inside the gate."""
+        """The chunk's memory, or None if it is no longer offered. Only inside the gate."""
         if self._retired and (self._copied is None or not self._copied[chunk]):
             return None
         return self._layout.views(*self._layout.span(chunk))
@@ -133,7 +133,7 @@ class Offer:
         self._heard_from_at = clock.now()
 
     def lacks(self, receiver: str, ranges: Sequence[tuple[int, int]]) -> None:
-        """Note that ``receiver`` lacks only these chunks: some came from other donors."""
+        """Note that ``receiver`` lacks only these chunks, because other donors have sent some."""
         known = self._receivers[receiver]
         came, end = known.served, 0
         for first, stop in [*sorted(ranges), (len(came), len(came))]:
@@ -157,7 +157,7 @@ class Offer:
         return not self._outstanding() or self._finished.wait(timeout_s)
 
     def retire(self, copy_bytes_max: int) -> int:
-        """Keep a copy of the chunks that receivers still need: the tensors are about to change.
+        """Keep a copy of the chunks that receivers still need, as the tensors are about to change.
 
         Returns the number of bytes copied. Takes at most twice the time of that copy, whatever a
         receiver does.
@@ -184,7 +184,7 @@ class Offer:
                 self._free()
 
     def withdraw(self) -> None:
-        """End the offer: serve nothing from it any more, and free its memory."""
+        """End the offer: stop serving it, and free its memory."""
         with self.gate.closed():
             self._retired = True
             self._free()
@@ -226,7 +226,8 @@ class Offer:
         return copied
 
     def _wanted_chunks(self) -> list[int]:
-        """The chunks that a receiver lacks, beginning at the receivers' position, then round."""
+        """The chunks that a receiver lacks, starting at the receivers' position, then from the
+        beginning."""
         active = [r for r in self._receivers.values() if not r.finished]
         first = min((r.position for r in active), default=0)
         count = self._layout.chunks

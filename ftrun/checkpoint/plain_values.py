@@ -1,7 +1,7 @@
 """Plain values as JSON, and back: numbers that JSON cannot hold, and types of Python and torch.
 
-Only exact types are carried: a subclass may hold more than its base class shows. Not here: values
-with other values in them, and tensors (format.py).
+Only exact types are supported, because a subclass may hold more than its base class shows. Not
+here: values that contain values, and tensors (format.py).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The proof that the sender of a request for a state knows the job's token.
 
-The token never travels. Both ends derive a key from it; the donor gives each connection a random
-challenge of its own, and each request carries a MAC under that key over
+The token is never sent. Both ends derive a key from it. The donor sends each connection a random
+challenge, and each request carries a MAC under that key over
 
     the challenge, the number of the request on its connection, the donor's certificate (TLS only),
     the request line (method, path with the tag, query) and every other field of the head.
 
 So a recorded request proves nothing elsewhere: any other connection, to any donor, has another
-challenge, and on the same connection its number has passed. A donor remembers nothing of
+challenge, and on the same connection its number has passed. A donor stores nothing about
 connections that have ended, so an attacker cannot fill its memory. A field that is added to
 requests later is covered without a change here.
 
@@ -58,7 +58,7 @@ class Proofs:
         return f"{SCHEME} {hmac.digest(self._key, signed, 'sha256').hex()}"
 
     def holds_next(self, line: str, fields: Mapping[str, str]) -> bool:
-        """True if the next request, with this head, carries its proof."""
+        """Whether the next request, with this head, carries its proof."""
         others = {name: value for name, value in fields.items() if name != PROOF_FIELD}
         expected = self.next(line, others)
         return hmac.compare_digest(fields.get(PROOF_FIELD, "").encode(), expected.encode())
@@ -76,7 +76,7 @@ def heal_key(token: str) -> bytes:
 
 
 def new_challenge() -> str:
-    """A challenge that no connection has had before."""
+    """A new, unique challenge."""
     return secrets.token_hex(CHALLENGE_BYTES)
 
 
@@ -98,6 +98,6 @@ def read_challenge(fields: Mapping[str, str]) -> str:
 
 
 def _joined(parts: Iterable[str]) -> bytes:
-    """Each part after its length, so that no two sequences give the same bytes."""
+    """Each part after its length, so that no two sequences encode to the same bytes."""
     encoded = [part.encode() for part in parts]
     return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)

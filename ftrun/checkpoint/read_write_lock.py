@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 
 class RWLock:
-    """Many readers or one writer. A writer that waits does not hold up readers.
+    """Many readers or one writer. A writer that waits does not block readers.
 
     Args:
-        timeout: seconds that an ``acquire`` waits; -1: without a limit.
+        timeout: seconds that an ``acquire`` waits; -1: no limit.
     """
 
     def __init__(self, timeout: float = -1) -> None:
@@ -57,7 +57,7 @@ class RWLock:
             self._changed.notify_all()
 
     def w_locked(self) -> bool:
-        """Whether a writer cannot begin now: somebody reads or writes."""
+        """Whether a writer cannot begin now, because the lock is held."""
         return self._has_writer or self._readers > 0
 
     @contextmanager

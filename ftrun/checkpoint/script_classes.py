@@ -1,13 +1,13 @@
-"""Objects of the script's own classes in a state: members of enums, named tuples, dataclasses, and
-plain objects, which hold attributes and nothing else.
+"""Objects of the script's classes in a state: enum members, named tuples, dataclasses, others.
 
-A structure names their class, as a pickle does. But a receiver only looks the name up, in the plain
-namespaces of modules that it has loaded already: nothing is imported, and no method of a class is
-called. A member of an enum is looked up too; the fields of a new tuple or object are set.
+The others are plain objects, which hold attributes and nothing else. A structure names the class of
+each object, as a pickle does. But a receiver only looks the name up, in the plain namespaces of
+modules that it has loaded already: nothing is imported, and no method of a class is called. A
+member of an enum is looked up too; the fields of a new tuple or object are set.
 
-Objects that this would not carry whole are refused when they are written: those of a class that is
-not found under its name, with attributes besides its fields, with a ``__del__``, which would run,
-or with its own rules for copies.
+Objects that would not be restored completely are refused when they are written: those of a class
+that is not found under its name, with attributes besides its fields, with a ``__del__``, which
+would run, or with its own rules for copies.
 
 Not here: the values of the fields (format.py).
 """
@@ -36,7 +36,7 @@ class _Plain:
 
 
 def kind_of(kind: type) -> str:
-    """Which of the four a class is; "": none."""
+    """Which of the four kinds a class is; "": none."""
     if issubclass(kind, Enum):
         return ENUM
     if issubclass(kind, tuple):
@@ -64,7 +64,7 @@ def fields_of(value: Any) -> Fields:
 
 
 def why_not(value: Any) -> str:
-    """Why an object of one of the four kinds cannot be carried; "": it can."""
+    """Why an object of one of the four kinds cannot be sent; "": it can."""
     kind = type(value)
     if _find(name_of(kind)) is not kind:
         return "whose class is not found under its name (is it made within a function?)"
@@ -90,7 +90,7 @@ def member(name: str, of: str) -> Any:
     """The member ``of`` of the enum ``name``.
 
     Raises:
-        UserError: this process has none.
+        UserError: this process has no such member.
     """
     kind = _class(ENUM, name)
     found = kind._member_map_.get(of)
@@ -148,7 +148,7 @@ def _find(name: str) -> type | None:
     for part in path.split("."):
         if not isinstance(found, ModuleType | type):
             return None
-        found = vars(found).get(part)  # not getattr: a module's own could import
+        found = vars(found).get(part)  # not getattr: a module's own __getattr__ could import
     return found if isinstance(found, type) else None
 
 

@@ -43,7 +43,7 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 OFFERS_MAX = 8
 OWN_COPIED_MAX = 1 << 20
-"""A leaf of which each replica has its own is copied up to this size, because it may change."""
+"""A leaf that may differ between replicas is copied up to this size, because it may change."""
 ANSWER_TIMEOUT_S = 1.0
 CANNOT_SERVE = "500 Internal Server Error"
 
@@ -55,10 +55,10 @@ class StateServer(ProvenServer):
     """Serves the states that are on offer.
 
     Attributes:
-        look_up: answers questions about operations; may wait for the seconds it is given.
+        look_up: answers questions about operations; may wait for the given number of seconds.
         exchanged: the same for questions about exchanges.
-        has_one_step: receivers of another step than the one on offer are refused at once, where
-            they would otherwise be asked to come again: a script decides what is on offer.
+        has_one_step: receivers of another step than the one on offer are refused at once instead of
+            being asked to retry, because a script decides what is on offer.
     """
 
     def __init__(self, host: str, token: str, *, tls: bool = False) -> None:
@@ -89,21 +89,21 @@ class StateServer(ProvenServer):
             state_id: of the tree.
             tree: one that ``format.validate`` accepts. Its plain values are read now; its tensors
                 must not change before ``retire``.
-            expected: how many receivers will come; ``retire`` keeps a copy also for those that
-                have not sent a request yet.
-            copied: by address (``data_ptr``) tensors of the tree that may change before
-                ``retire``, and what the server copies now in their place: mostly they themselves.
-                Those of donors may differ.
-            unlike: beginnings of the paths of leaves that may differ between donors, and of which
-                small ones may change before ``retire``.
-            kept: it is kept between two steps, for receivers that catch up; it is not offered yet
-                to any other.
+            expected: how many receivers will come; ``retire`` also keeps a copy for those that have
+                not sent a request yet.
+            copied: tensors of the tree that may change before ``retire``, by address
+                (``data_ptr``), and what the server copies now in their place: usually the same
+                tensor. They may differ between donors.
+            unlike: prefixes of the paths of leaves that may differ between donors. Small ones among
+                them may change before ``retire``.
+            kept: it is kept between two steps, for receivers that catch up, and is not offered to
+                others yet.
 
         Returns:
             The number of bytes on offer.
 
         Raises:
-            UserError: the tree holds an object that cannot be carried.
+            UserError: the tree holds an object that cannot be sent.
         """
         packed, copied = pack(tree), copied or {}
         beginnings = tuple(unlike)
@@ -123,7 +123,7 @@ class StateServer(ProvenServer):
         return layout.nbytes
 
     def refuse(self, tag: Tag, reason: str) -> None:
-        """Answer all who ask for ``tag`` that it cannot be served here, and why."""
+        """Answer requests for ``tag`` with the reason why it cannot be served here."""
         self.withdraw(tag)
         with self._lock:
             self._newest = max(tag, self._newest or tag)
@@ -133,7 +133,7 @@ class StateServer(ProvenServer):
             )
 
     def retire(self, tag: Tag, copy_bytes_max: int) -> int:
-        """Copy what receivers still need. To be called right before the optimizer runs.
+        """Copy what receivers still need. Call it right before the optimizer runs.
 
         The chunks that active or expected receivers lack are copied to host memory, at most
         ``copy_bytes_max`` bytes, and served from there. Returns the number of bytes copied.
@@ -149,7 +149,7 @@ class StateServer(ProvenServer):
         return offer.wait(timeout_s) if offer else True
 
     def withdraw(self, tag: Tag) -> None:
-        """Serve nothing under ``tag`` any more."""
+        """Stop serving ``tag``."""
         with self._lock:
             offer = self._offers.pop(tag, None)
         if offer:
@@ -185,7 +185,7 @@ class StateServer(ProvenServer):
         offer = self._find(request)
         try:
             getattr(self, f"_answer_{request.route}")(pipe, request, offer)
-        except Refusal as why:  # the connection goes on
+        except Refusal as why:  # the connection stays open
             send(pipe, why.status, str(why).encode())
 
     def _find(self, request: Request) -> Offer:
@@ -257,7 +257,7 @@ def _admit(request: Request, offer: Offer) -> None:
 
 
 def _is_own(leaf: Leaf, copied: Mapping[int, torch.Tensor], unlike: tuple[str, ...]) -> bool:
-    """Whether each replica has bytes of its own here."""
+    """Whether each replica may have different bytes here."""
     return _is_copied(leaf.data, copied) or leaf.spec.path.startswith(unlike)
 
 

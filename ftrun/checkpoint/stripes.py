@@ -1,8 +1,8 @@
-"""Assigns chunks to streams: stripes are handed out, split and taken back.
+"""Assigns chunks to streams: stripes are assigned, split and returned.
 
-Streams of all donors draw stripes from one supply, so a fast donor delivers more than a slow one.
-When the supply is empty, an idle stream takes over the second half of another stream's stripe. A
-stream of another donor that has brought no chunk for ``SLOW_CHUNK_S`` is cut, and its chunks go to
+Streams of all donors take stripes from one supply, so a fast donor delivers more than a slow one.
+When the supply is empty, an idle stream takes over the second half of another stream's stripe. If a
+stream of another donor has delivered no chunk for ``SLOW_CHUNK_S``, it is cut, and its chunks go to
 others. A chunk belongs to one stream at a time, so no two streams write to the same memory.
 
 Not here: connections (donor.py), the fetch itself (heal.py).
@@ -59,13 +59,13 @@ class Stripes:
         return self._chunks - self._missing
 
     def lacking(self) -> list[tuple[int, int]]:
-        """The chunks that have not come, as ranges (end exclusive), disjoint, in no order."""
+        """The chunks that have not arrived, as ranges (end exclusive), disjoint, in no order."""
         with self._changed:
             ranges = [(s.next, s.stop) for s in (*self._active, *self._returned)]
             return [*ranges, (self._untouched, self._chunks)]
 
     def claim(self, donor: str, cut: Callable[[], None]) -> Stripe | None:
-        """A stripe for a stream of ``donor``; waits for one; None when there is nothing to do."""
+        """A stripe for a stream of ``donor``. Waits for one; None when there is nothing to do."""
         with self._changed:
             while not (self._ended or self.complete):
                 stripe = self._take() or self._split()
@@ -89,7 +89,7 @@ class Stripes:
                 self._changed.notify_all()
 
     def give_back(self, stripe: Stripe) -> None:
-        """Free the chunks of the stripe that have not come."""
+        """Free the chunks of the stripe that have not arrived."""
         with self._changed:
             self._active.discard(stripe)
             if stripe.next < stripe.stop:
@@ -97,12 +97,12 @@ class Stripes:
             self._changed.notify_all()
 
     def resume(self) -> None:
-        """Hand stripes out again after ``end``, without the chunks that have come."""
+        """Assign stripes again after ``end``, without the chunks that have arrived."""
         with self._changed:
             self._ended = False
 
     def end(self) -> None:
-        """Hand out no more stripes."""
+        """Assign no more stripes."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

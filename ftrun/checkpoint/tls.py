@@ -1,15 +1,15 @@
 """TLS 1.3 between a receiver and a donor, with a certificate that lives as long as the donor.
 
 Each state server makes a key and a self-signed certificate in memory. The certificate's fingerprint
-travels with the server's address through the control plane, which has TLS and the token. A
-receiver accepts that certificate and no other, without an authority, and ignores names and dates.
+is sent with the server's address through the control plane, which has TLS and the token. A receiver
+accepts only that certificate, without a CA, and ignores names and dates.
 
 TLS records are made and read in memory (``ssl.MemoryBIO``), not by Python's SSLSocket: one call
 encrypts a whole piece of a state without the interpreter's lock, and no thread waits for a socket
 while it reads the donor's memory (offer.py).
 
-Imported only where TLS is used, because the import takes 60 ms. Not here: certificates of
-lighthouses and agents (protocol/tls.py), the proof of the token (proof.py).
+Imported only if TLS is used, because the import takes 60 ms. Not here: certificates of lighthouses
+and agents (protocol/tls.py), the proof of the token (proof.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SEALED_BYTES = 128 << 10
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 _ALWAYS = datetime(2000, 1, 1), datetime(9999, 12, 31, 23, 59, 59)
-"""Receivers ignore the dates, so that clocks may be wrong; the last is RFC 5280's "no end"."""
+"""Receivers ignore the dates, so that clocks may be wrong. The last one is RFC 5280's "no end"."""
 
 
 class ServerIdentity:
@@ -117,7 +117,8 @@ class TlsPipe:
         self._in_flight = 0
 
     def fileno(self) -> int:
-        """The socket's. Receive before polling it: decrypted bytes may be here already."""
+        """The socket's descriptor. Receive before polling it: decrypted bytes may be here
+        already."""
         return self._sock.fileno()
 
     def shake_hands(self, deadline: float) -> None:
@@ -135,7 +136,7 @@ class TlsPipe:
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError:
-                with contextlib.suppress(OSError):  # The alert with the reason.
+                with contextlib.suppress(OSError):  # the alert with the reason
                     self._sock.send(self._outgoing.read())
                 raise
             while not self._flush():
@@ -177,7 +178,7 @@ class TlsPipe:
                     raise
                 continue
             except ssl.SSLEOFError:
-                break  # The caller knows how many bytes should have come.
+                break  # the caller knows how many bytes should have come
             if not got:
                 break
             filled += got
@@ -202,7 +203,7 @@ class TlsPipe:
         return sent
 
     def _flush(self) -> bool:
-        """Hand ciphertext to the kernel; False if it does not take all of it now."""
+        """Pass ciphertext to the kernel. False if it does not accept all of it now."""
         while self._unsent or self._outgoing.pending:
             try:
                 self._unsent = self._unsent or memoryview(self._outgoing.read())
@@ -218,10 +219,10 @@ class TlsPipe:
             wire.wait_for(self._sock, select.POLLIN, deadline)
 
     def _receive(self, wanted: int) -> None:
-        """Take ciphertext from the kernel; ``wanted`` bytes of plaintext are sure to come.
+        """Take ciphertext from the kernel; ``wanted`` bytes of plaintext are certain to come.
 
-        At most one record of them may be here in part, so all others can be waited for at once: a
-        blocking socket is woken once, not for each packet.
+        At most one record of them may have arrived in part, so all others can be waited for at
+        once: a blocking socket is woken once, not for each packet.
         """
         sure = wanted - RECORD_BYTES
         if sure > self._buffer.nbytes and self._buffer.nbytes < wire.PIECE_BYTES:
@@ -241,7 +242,7 @@ def _client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # ``connect`` compares the certificate itself.
+    context.verify_mode = ssl.CERT_NONE  # ``connect`` compares the certificate itself
     return context
 
 

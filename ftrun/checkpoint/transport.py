@@ -1,7 +1,7 @@
 """torchft's ``CheckpointTransport`` and ``HTTPTransport``, on top of the state server.
 
-For scripts that carry checkpoints between replicas themselves. Not here: the heals of ftrun's
-Manager, which need none of this (training/).
+For scripts that transfer checkpoints between replicas themselves. Not here: the heals of ftrun's
+Manager, which do not use this (training/).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEME, PATH = "http://", "/checkpoint/"
 
 
 class CheckpointTransport(ABC, Generic[T]):
-    """Carries a checkpoint from one replica to others, step by step."""
+    """Transfers a checkpoint from one replica to others, step by step."""
 
     @abstractmethod
     def metadata(self) -> str:
@@ -41,10 +41,10 @@ class CheckpointTransport(ABC, Generic[T]):
     def send_checkpoint(
         self, dst_ranks: Sequence[int], step: int, state_dict: T, timeout: timedelta
     ) -> None:
-        """Offer ``state_dict`` to the replicas ``dst_ranks``; returns before they have it."""
+        """Offer ``state_dict`` to the replicas ``dst_ranks``. Returns before they have it."""
 
     def disallow_checkpoint(self) -> None:
-        """To be called before the optimizer's step, which changes the state."""
+        """Call it before the optimizer's step, which changes the state."""
 
     @abstractmethod
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> T:
@@ -55,7 +55,8 @@ class CheckpointTransport(ABC, Generic[T]):
 
 
 class NotReceived(PeerError, urllib.error.URLError):
-    """A checkpoint did not come. It is urllib's error too, because torchft's users catch that."""
+    """A checkpoint did not arrive. It is also urllib's error, because torchft's users catch
+    that."""
 
 
 class ReceiverRefused(PeerError, urllib.error.HTTPError):
@@ -63,16 +64,16 @@ class ReceiverRefused(PeerError, urllib.error.HTTPError):
 
 
 class HTTPTransport(CheckpointTransport[T]):
-    """Serves the live tensors of a checkpoint over HTTP; receivers pull them in stripes.
+    """Serves the live tensors of a checkpoint over HTTP; receivers fetch them in stripes.
 
-    ``metadata`` is ``http://HOST:PORT/checkpoint/token``: only replicas that have it can fetch the
-    checkpoint, by ``recv_checkpoint`` and by no other client of HTTP. They do not send the token
-    (proof.py); the checkpoint itself travels in plaintext.
+    ``metadata`` is ``http://HOST:PORT/checkpoint/token``. Only replicas that have it can fetch the
+    checkpoint, with ``recv_checkpoint``; other HTTP clients cannot. They do not send the token
+    (proof.py); the checkpoint itself is sent in plaintext.
 
     Args:
         timeout: how long ``shutdown`` waits for receivers at most.
-        num_chunks: connections that a receiver opens at once; 0 leaves it to ftrun.
-        host: the numeric address to bind; None: that of the interface that leads to the network.
+        num_chunks: connections that a receiver opens at once; 0: ftrun decides.
+        host: the numeric address to bind; None: the address of the interface to the network.
     """
 
     def __init__(self, timeout: timedelta, num_chunks: int, host: str | None = None) -> None:
@@ -101,17 +102,17 @@ class HTTPTransport(CheckpointTransport[T]):
         Raises:
             UserError: ``state_dict`` holds an object that cannot be carried.
         """
-        self._given = None  # a state that cannot be carried leaves none behind to allow
+        self._given = None  # a state that cannot be sent must not leave an old one to allow
         self._offer(step, state_dict, len(dst_ranks))
         self._given = (state_dict,)
 
     def allow_checkpoint(self, step: int) -> None:
-        """Serve the state that was last given to ``send_checkpoint`` as that of ``step``.
+        """Serve the last state given to ``send_checkpoint`` as the state of ``step``.
 
-        Its tensors are served as they are now, also after ``disallow_checkpoint``.
+        Its tensors are served as they are now, even after ``disallow_checkpoint``.
 
         Raises:
-            UserError: no state was given, or the last one could not be carried.
+            UserError: no state was given, or the last one could not be sent.
         """
         if self._given is None:
             raise UserError(
@@ -131,7 +132,8 @@ class HTTPTransport(CheckpointTransport[T]):
             self._offered, self._is_retired = tag, False
 
     def disallow_checkpoint(self) -> None:
-        """See CheckpointTransport. Active receivers continue from a copy; nobody waits for them."""
+        """See CheckpointTransport. Active receivers continue from a copy; this does not wait for
+        them."""
         with self._lock:
             tag, self._is_retired = self._offered, True
         if tag is not None:
@@ -179,5 +181,5 @@ class HTTPTransport(CheckpointTransport[T]):
 
 
 def tag_of(step: int) -> Tag:
-    """The tag of the checkpoint of ``step``, of a transport that a script uses by itself."""
+    """The tag of a checkpoint of ``step``, for a transport that a script uses itself."""
     return Tag(NO_ATTEMPT, step)

@@ -1,8 +1,8 @@
 """The part of HTTP/1.1 that donors and receivers of a state use, with a limit on everything.
 
 Requests have no body; answers have a Content-Length. Every wait has a deadline: sockets are
-non-blocking, or have a short timeout of their own after which deadlines are checked.
-Not here: TLS (tls.py), routes and answers (requests.py, serve.py), the receiver (heal.py).
+non-blocking, or have a short timeout of their own after which deadlines are checked. Not here: TLS
+(tls.py), routes and answers (requests.py, serve.py), the receiver (heal.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECES_PER_CALL = 512
 
 RECEIVER_FIELD = "x-ftrun-receiver"
 CATCHES_UP_FIELD = "x-ftrun-catches-up"
-"""In any request for a state: one that is kept between two steps will do."""
+"""In any request for a state: a state that is kept between two steps is accepted too."""
 DIGEST_FIELD = "x-ftrun-digest"
 LACKS_FIELD = "x-ftrun-lacks"
 """In a request for data: the chunks that no donor has sent yet, ``first-stop,first-stop``."""
@@ -35,11 +35,11 @@ RANGES_MAX = 256
 
 
 class PeerTimeout(PeerError):
-    """The other side of a socket was silent, or took nothing, until the deadline."""
+    """The other side of a socket sent nothing, or accepted nothing, until the deadline."""
 
 
 class PeerClosed(PeerError):
-    """The other side closed the connection in the middle of something."""
+    """The other side closed the connection in the middle of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class HeadReader:
         self._rest = bytearray()
 
     def read(self, deadline: float, whole_within_s: float = math.inf) -> Head | None:
-        """The next head, or None if the peer closed instead of beginning one.
+        """The next head, or None if the peer closed the connection before one.
 
         ``whole_within_s``: the time from its first bytes to its last, if that is sooner.
 
@@ -140,7 +140,7 @@ def parse_head(data: bytes) -> Head:
     """Parse ``data``, a head without its empty line.
 
     Raises:
-        ProtocolError: the data are no head, or have too many fields or a field twice.
+        ProtocolError: the data is no head, or has too many fields or a field twice.
     """
     try:
         first, *lines = data.decode("ascii").split("\r\n")
@@ -156,7 +156,7 @@ def parse_head(data: bytes) -> Head:
 
 
 def format_ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
-    """The value of ``LACKS_FIELD``; None if it would be too long to be of use."""
+    """The value of ``LACKS_FIELD``; None if it would be too long to be useful."""
     return ",".join(f"{a}-{b}" for a, b in ranges) if len(ranges) <= RANGES_MAX else None
 
 
@@ -192,7 +192,7 @@ def send_all(sock: Pipe, data: bytes | memoryview, deadline: float) -> None:
 
 
 def send_now(sock: Pipe, views: Sequence[memoryview]) -> int:
-    """Send what the kernel takes at once: 0 if it takes nothing. Never waits."""
+    """Send what the kernel accepts at once: 0 if it accepts nothing. Never waits."""
     try:
         return sock.sendmsg(views[:PIECES_PER_CALL])
     except BlockingIOError:

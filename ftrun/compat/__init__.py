@@ -1,7 +1,7 @@
-"""For those that come from torchft or torchelastic: what only their names and their wire need.
+"""Support for programs written for torchft or torchelastic.
 
-``elastic``: torchelastic's agent and launcher on ours. ``torchft_wire``: torchft's gRPC.
-``threads``: replicas that are threads of one program. ``child_groups``: groups in a process of
-their own. The public names are ``ftrun.elastic`` and ``ftrun.torchft``, which import from here.
-No other room does, so a job without these names loads nothing of it.
+``elastic``: torchelastic's agent and launcher on ftrun's. ``torchft_wire``: torchft's gRPC.
+``threads``: replicas that are threads of one program. ``child_groups``: process groups in a
+separate process. The public names are ``ftrun.elastic`` and ``ftrun.torchft``, which import from
+here. No other package does, so a job without these names loads none of it.
 """

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for a server inside a program that has no loop.
+"""An event loop in a separate thread, for a server inside a program that has no loop.
 
 Not here: the servers.
 """
@@ -16,7 +16,8 @@ CALL_TIMEOUT_S = 60.0
 
 
 class BackgroundLoop:
-    """The loop runs from here until ``close``; its thread ends with the process at the latest."""
+    """The loop runs from construction until ``close``. Its thread ends with the process at the
+    latest."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -36,7 +37,7 @@ class BackgroundLoop:
             future.cancel()
 
     def begin(self, main: Coroutine[Any, Any, None]) -> None:
-        """Begin a coroutine in the loop, and do not wait for it; a loop that is closed drops it."""
+        """Start a coroutine in the loop without waiting for it. A closed loop drops it."""
         try:
             asyncio.run_coroutine_threadsafe(main, self._loop)
         except RuntimeError:
@@ -49,7 +50,7 @@ class BackgroundLoop:
             self._thread.join(CALL_TIMEOUT_S)
 
     def end_with(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``stop`` in the loop and close; also from the loop's own thread, without waiting.
+        """Run ``stop`` in the loop and close; without waiting if called in the loop's own thread.
 
         (The garbage collector may end a server in any thread.)
         """

@@ -86,14 +86,14 @@ def _check_counts(settings: RunSettings) -> None:
 
 
 def _check_placement(settings: RunSettings) -> None:
-    """Replica groups that take several nodes each."""
+    """Check replica groups that span several nodes each."""
     rank, nodes, each = settings.node_rank, settings.nodes, settings.nodes_per_replica
     if rank is not None and settings.rendezvous is None and rank >= nodes:
         raise UserError(
             f"--node-rank {rank}: there is no such node with --nodes {nodes}. Nothing was started."
         )
     if settings.workers_per_node is None:
-        # A variable may be the site's, or Slurm's switches.
+        # A variable may be set for the whole site, or by Slurm for its switches.
         if settings.topology and settings.sources.get("topology", "").startswith("--"):
             raise UserError(
                 "--topology is for replica groups that take several nodes each (--nproc-per-node "
@@ -146,9 +146,9 @@ def _check_times(settings: RunSettings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Two times of which one should not be below the other. ``why``: what happens else.
+    """Two times of which one should not be below the other. ``why``: what happens otherwise.
 
-    ``is_rule``: a run whose times do not keep it is refused; others are only shown.
+    ``is_rule``: a run that violates it is refused. Violations of other relations are only reported.
     """
 
     upper: str
@@ -169,7 +169,7 @@ class Relation:
 
 
 def relations(settings: RunSettings) -> tuple[Relation, ...]:
-    """How the times of a run must be, or should be, to each other."""
+    """The relations that a run's times must, or should, satisfy."""
     heartbeat_s, isolation_s = settings.heartbeat_timeout_s, settings.isolation_limit_s
     rule = Relation(
         "--isolation-limit", isolation_s, "twice --heartbeat-timeout", 2 * heartbeat_s,

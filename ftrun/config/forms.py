@@ -1,4 +1,4 @@
-"""The form in which a script begins, and the settings of a run that begins again in another one.
+"""The form in which a script starts, and the settings of a run that restarts in another form.
 
 Not here: why it does (core/forms.py, inject/zero_edit/), other settings (settings.py).
 """
@@ -15,12 +15,12 @@ from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
 
 
 def injection(settings: RunSettings) -> str:
-    """``--inject`` as it holds for this run: ``auto`` only where there is something to find out.
+    """``--inject`` as it applies to this run: ``auto`` only if there is something to detect.
 
-    A command, or a script under another interpreter, is out of reach, and so are the functions of
-    ``ftrun.launch``, whose values come back replica by replica. A single replica has nothing to
-    heal from, but an unmodified script's state can be in snapshots; on several nodes a script that
-    cannot be carried could not begin again, and runs without them.
+    A command, or a script under another interpreter, is out of reach. So are functions of
+    ``ftrun.launch``, whose return values come from each replica. A single replica has nothing to
+    heal from, but an unmodified script's state can be in snapshots. On several nodes a script that
+    cannot be carried could not restart in another form, so it runs without snapshots.
     """
     if settings.replicas == 1 and not why_no_memory_snapshots(settings):
         return MEMORY
@@ -35,17 +35,17 @@ def injection(settings: RunSettings) -> str:
 
 
 def may_carry(settings: RunSettings) -> bool:
-    """Whether ftrun may turn out to carry an unmodified script of several replicas."""
+    """Whether this run may turn out to be an unmodified script of several replicas."""
     return settings.replicas > 1 and injection(settings) in (AUTO, Form.DDP.value)
 
 
 def why_no_memory_snapshots(settings: RunSettings) -> str:
-    """The reason why this run takes no memory snapshots; "": it takes them.
+    """Why this run takes no memory snapshots; "": it takes them.
 
-    What --snapshot writes of a single group is read from there, so it asks for them too. Where
-    nobody has asked, a machine with GPUs has none, and a command of torchrun's. A script with a
-    Manager, of several replicas, must compute a step again from its state: whoever states them says
-    that it does.
+    --snapshot of a single group is written from them, so it requests them too. Unless requested,
+    they are off on machines with GPUs and for torchrun's commands. A script with a Manager, of
+    several replicas, must be able to compute a step again from its state. By requesting them, the
+    user states that it can.
     """
     is_stated = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
     is_asked = is_stated or settings.snapshot_path is not None
@@ -84,17 +84,17 @@ def sees_gpus(settings: RunSettings) -> bool:
 
 
 def misses_memory_snapshots(settings: RunSettings) -> str:
-    """Why a group of several workers, which would have them by default, has none; "": it has, or
-    nobody expects them."""
+    """Why a group of several workers, which has them by default, has none; "": it has them, or does
+    not have them by default."""
     is_one = settings.replicas == 1 and settings.workers_per_replica > 1
     is_left = settings.memory_snapshots == "off" or settings.as_torchrun or settings.inject != AUTO
     return why_no_memory_snapshots(settings) if is_one and not is_left else ""
 
 
 def standbys_of(settings: RunSettings) -> int:
-    """As many as stated; else one, where a single worker may be replaced.
+    """The stated number of standbys; otherwise one, if a single worker may be replaced.
 
-    On several nodes all are replaced: as many as this node runs.
+    On several nodes all workers are replaced, so the default is the number on this node.
     """
     is_stated = settings.sources.get("standbys", DEFAULT) != DEFAULT
     takes_one = not (is_stated or why_no_memory_snapshots(settings))
@@ -107,8 +107,8 @@ def standbys_of(settings: RunSettings) -> int:
 def in_form(settings: RunSettings, form: Form) -> RunSettings:
     """The settings of the same run in another form.
 
-    ``ONE_WORLD``: as with ``--replicas 1``, all workers in the one replica. Snapshots of replicas
-    are none of that, and it writes none.
+    ``ONE_WORLD``: as with ``--replicas 1``, all workers are in one replica. It neither reads nor
+    writes snapshots of replicas.
     """
     if form is Form.EXPLICIT:
         return replace(settings, inject=WATCHED)

@@ -1,7 +1,7 @@
-"""Which of the ways to state an option wins: flag, environment, file, default, in this order.
+"""Which source of an option wins: flag, environment, file, default, in this order.
 
-Each value keeps its source, for ``--dry-run``. Not here: the options (options.py), what their
-values mean (settings.py, torchrun.py).
+Each value keeps its source, for ``--dry-run``. Not here: the options (options.py), the meaning of
+their values (settings.py, torchrun.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ INHERITED = frozenset(
         "FTRUN_OWNER", "FTRUN_GUARD_ID", "FTRUN_AGENT_ID", "FTRUN_MEMORY", "FTRUN_OWN_MEMORY",
     }
 )  # fmt: skip
-"""Variables that a worker has, so they are no options in a command that a worker types."""
+"""Variables of every worker, which are no options in a command that a worker runs."""
 CONFIG_VARIABLE = "FTRUN_CONFIG"
 ADVICE = "PET_"
-"""Begins the names of torchrun's variables."""
+"""The prefix of torchrun's variables."""
 _PORT = r"PORT(?:_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?"
 SERVICE_LINK = re.compile(rf"FTRUN_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|{_PORT})")
 """Variables that Kubernetes sets in all pods for a Service whose name begins with ``ftrun``."""
@@ -53,7 +53,7 @@ def gather(
 ) -> dict[str, Stated]:
     """Every option's value with its source.
 
-    ``flags``: what stood on the command line by name, as text; None: nothing. ``config``: the file
+    ``flags``: the text on the command line by option name; None: not given. ``config``: the file
     that ``--config`` names.
 
     Raises:
@@ -71,7 +71,7 @@ def gather(
 
 
 def as_variables(values: Mapping[str, str], stated: Mapping[str, Stated]) -> dict[str, str]:
-    """An engine's values as variables, for options that are not stated otherwise."""
+    """An engine's values as variables, for options that are not stated."""
     return {
         f"FTRUN_{name.upper()}": value
         for name, value in values.items()
@@ -80,7 +80,7 @@ def as_variables(values: Mapping[str, str], stated: Mapping[str, Stated]) -> dic
 
 
 def _is_service_link(name: str, text: str) -> bool:
-    """A link has the name of an option only if its Service has: then its value is a URL."""
+    """Whether this is Kubernetes' variable. If its name equals an option's, its value is a URL."""
     if not SERVICE_LINK.fullmatch(name):
         return False
     is_option = any(name in option.variables() for option in OPTIONS)
@@ -93,7 +93,7 @@ def advice_notice(
     """A line about torchrun's variables that have no effect, because of --replicas.
 
     A cluster sets them for the job that it would start: ranks of one world over its nodes.
-    ``heeded``: those that an engine's reader has read all the same.
+    ``heeded``: variables that an engine's reader has read.
     """
     names = {n for option in OPTIONS for n in option.variables() if n.startswith(ADVICE)}
     given = [f"{name}={environ[name]}" for name in sorted(names - {*heeded}) if environ.get(name)]
@@ -122,7 +122,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def file_notice(stated: Mapping[str, Stated]) -> list[str]:
-    """A line about the options that ftrun.toml of the working directory states, if any."""
+    """A line about the options that the working directory's ftrun.toml states, if any."""
     names = [one.source for one in stated.values() if one.source.startswith(f"{FILE_NAME}: ")]
     keys = ", ".join(name.removeprefix(f"{FILE_NAME}: ") for name in names)
     return [f"{FILE_NAME} of this directory states: {keys}."] if keys else []
@@ -135,7 +135,7 @@ def _state(
     entries: Mapping[str, Any],
     path: Path | None,
 ) -> Stated:
-    """One option. An empty variable counts as none, because clusters and scripts set such."""
+    """One option. An empty variable counts as unset, because clusters and scripts set such."""
     if given is not None:
         flag = option.flag
         return Stated(option.parse(given, flag) if isinstance(given, str) else given, flag)

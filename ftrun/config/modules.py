@@ -1,7 +1,7 @@
-"""Looks for the module that ``-m`` names, where ``python -m`` would find it, importing nothing.
+"""Finds the module that ``-m`` names as ``python -m`` does, without importing anything.
 
-A package that changes its own search path when it is imported cannot be judged, and is accepted.
-Not here: scripts in files (script.py), running the module (inject/).
+A package that changes its search path when it is imported cannot be checked, and is accepted. Not
+here: scripts in files (script.py), running the module (inject/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ftrun.base.errors import UserError
 from ftrun.config.options import nearest
 
 _EXTENDS = (b"__path__", b"meta_path", b"sys.modules", b"__getattr__")
-"""Words of an ``__init__.py`` that may let it import what is not in its directory."""
+"""Words in an ``__init__.py`` that may make it import modules from outside its directory."""
 
 
 def find_module(name: str, directory: Path) -> Path | None:
@@ -26,7 +26,7 @@ def find_module(name: str, directory: Path) -> Path | None:
     ``directory``: where the command was typed; ``python -m`` looks there first.
 
     Returns:
-        None: it is there, or may be, but there is no source to look at.
+        None: the module exists, or may exist, but has no source to read.
 
     Raises:
         UserError: there is no such module.
@@ -62,7 +62,7 @@ def _inside(package: ModuleSpec, name: str) -> ModuleSpec | None:
     full = f"{package.name}.{name}"
     found = _find(full, places)
     for finder in sys.meta_path if found is None else ():
-        # Those of editable installs; the usual ones would need the package imported.
+        # Finders of editable installs; the usual ones would need the package imported.
         if not isinstance(finder, type):
             try:
                 found = found or finder.find_spec(full, places)
@@ -72,7 +72,8 @@ def _inside(package: ModuleSpec, name: str) -> ModuleSpec | None:
 
 
 def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
-    """A module or a package. Directories without ``__init__.py`` count if there is nothing else."""
+    """A module or a package. A directory without ``__init__.py`` counts if there is nothing
+    else."""
     parts: list[str] = []
     for place in places:
         finder = pkgutil.get_importer(place)
@@ -89,7 +90,7 @@ def _find(name: str, places: Sequence[str]) -> ModuleSpec | None:
 
 
 def _find_elsewhere(name: str) -> ModuleSpec | None:
-    """A module of the interpreter itself, or of an editable install."""
+    """A built-in module, or one of an editable install."""
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):

@@ -2,8 +2,8 @@
 
 An option has a name, which is its field in RunSettings; flags on the command line; the environment
 variable ``FTRUN_<NAME>``, and torchrun's ``PET_<NAME>`` if it is one of torchrun's; and its key in
-ftrun.toml, which is the long flag without dashes. Not here: how words are read (words.py), which
-spelling wins (layers.py), what torchrun's options mean (torchrun.py), checks of values
+ftrun.toml, which is the long flag without dashes. Not here: parsing of command lines (words.py),
+which spelling wins (layers.py), the meaning of torchrun's options (torchrun.py), checks of values
 (settings.py).
 """
 
@@ -20,18 +20,19 @@ from ftrun.base.errors import UserError
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off"})
 NEAR = 0.78
-"""How alike two words must be for a hint; --standalone and --standby are not."""
+"""The similarity of two words for a hint. --standalone and --standby are less similar."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of ``ftrun run``.
 
-    ``kind``: str, int, float, bool or Path. ``default``: None if the default depends on others, and
-    then ``default_words`` states it. ``pet``: torchrun's environment variable without ``PET_``;
-    ``variable``: one more, under another name.
-    ``hidden``: ``--help`` leaves it out, because it has no effect;
-    docs/TORCHRUN_REFERENCE.md lists it.
+    Attributes:
+        kind: str, int, float, bool or Path.
+        default: None if the default depends on other options; then ``default_words`` states it.
+        pet: torchrun's environment variable without ``PET_``.
+        variable: a further environment variable, with another name.
+        hidden: not in ``--help``, because it has no effect; docs/TORCHRUN_REFERENCE.md lists it.
     """
 
     name: str
@@ -55,10 +56,10 @@ class Option:
         return self.flag.removeprefix("--")
 
     def check_choice(self, value: Any) -> None:
-        """The words of a metavar in small letters, as ``job|node``, are all that there are.
+        """Check a value against the choices in the metavar, such as ``job|node``.
 
         Raises:
-            UserError: the value is another one.
+            UserError: the value is none of them.
         """
         words = self.metavar.split("|")
         is_choice = len(words) > 1 and self.metavar.islower()
@@ -66,7 +67,7 @@ class Option:
             raise UserError(f"{self.flag} {value!r}: give one of {', '.join(words)}.")
 
     def variables(self) -> tuple[str, ...]:
-        """The environment variables, the first that is set wins."""
+        """The environment variables. The first one that is set wins."""
         own = "FTRUN_" + self.key.replace("-", "_").upper()
         return tuple(filter(None, (own, self.pet and f"PET_{self.pet}", self.variable)))
 
@@ -79,7 +80,7 @@ class Option:
         return f"{self.default:g}" if self.kind is float else str(self.default)
 
     def parse(self, text: str, source: str) -> Any:
-        """The value of a flag's or a variable's text; ``source`` is named in the error.
+        """Parse the text of a flag or a variable. The error names ``source``.
 
         Raises:
             UserError: the text is no value of this kind.
@@ -95,7 +96,7 @@ class Option:
     def accept(self, value: Any, source: str) -> Any:
         """The value of an entry of ftrun.toml, which has a type already.
 
-        A list of texts is a text with commas between, as on the command line.
+        A list of texts is joined with commas, as on the command line.
 
         Raises:
             UserError: the entry has another type.
@@ -345,7 +346,7 @@ JOB_SPELLINGS = (
     "nproc_per_node", "nnodes", "standalone", "node_rank", "master_addr", "master_port",
     "rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf",
 )  # fmt: skip
-"""Options that spell a job as torchrun does."""
+"""Options that define a job in torchrun's terms."""
 
 
 COMMAND_ONLY: tuple[Option, ...] = (
@@ -355,7 +356,7 @@ COMMAND_ONLY: tuple[Option, ...] = (
     _option("--json", bool, "With --dry-run: the plan as one JSON document.", name="as_json",
             default=False),
 )  # fmt: skip
-"""About the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
+"""Options of the command itself: neither settings, nor variables, nor keys of ftrun.toml."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Script": ("module", "no_python", "run_path", "inject", "start", "torchft", "preload", "stdin"),
@@ -384,7 +385,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
                           "monitor_interval", "use_env"),
     "The command itself": ("config", "dry_run", "as_json", "help"),
 }  # fmt: skip
-"""The headings of ``ftrun run --help``: every option stands under one, in this order."""
+"""The headings of ``ftrun run --help``: every option is under one, in this order."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -394,7 +395,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_words(word: str, known: Iterable[str], count: int) -> list[str]:
-    """The words most like ``word``, at most ``count``, the nearest first."""
+    """The words most similar to ``word``, at most ``count``, most similar first."""
     import difflib
 
     return difflib.get_close_matches(word, list(known), n=count, cutoff=NEAR)

@@ -1,7 +1,7 @@
 """Where the nodes of torchrun's command meet, and a node's part of their group.
 
-Not here: what torchrun's other options mean (torchrun.py), who comes (core/teams/), the meeting
-itself (agent/team/).
+Not here: the meaning of torchrun's other options (torchrun.py), the decisions about joining nodes
+(core/teams/), the meeting itself (agent/team/).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ftrun.config.layers import Stated
 STATIC, C10D = "static", "c10d"
 ETCD = ("etcd", "etcd-v2")
 PORTS = {STATIC: 29500, C10D: 29400, **dict.fromkeys(ETCD, 2379)}
-"""torchrun's, where none is given."""
+"""torchrun's defaults."""
 JOIN_TIMEOUT_S = 600.0
 LAST_CALL_S = 30.0
 READ_TIMEOUT_S = 60.0
@@ -28,11 +28,16 @@ HERE = ("localhost", "127.0.0.1")
 class Rendezvous:
     """``least`` to ``most`` nodes meet at ``host``:``port``, which one of them serves.
 
-    ``rank``: this node's, as stated. ``is_static``: node 0 serves, and no other. ``stated_by``: the
-    option that names the place. ``join_timeout_s``: how long ``least`` nodes may take.
-    ``last_call_s``: how long more may come then. ``connect_timeout_s``: how long the node that
-    serves may take. ``run_id``: jobs at one place differ in it. ``register``: the etcd that names
-    the node that serves, as --state has it; "": the place is one of the nodes.
+    Attributes:
+        rank: this node's, if stated.
+        is_static: node 0 serves, and no other.
+        stated_by: the option that names the place.
+        join_timeout_s: how long to wait for ``least`` nodes.
+        last_call_s: how long to wait for more nodes after that.
+        connect_timeout_s: how long to wait for the serving node.
+        run_id: distinguishes jobs at the same place.
+        register: the etcd that names the serving node, in the form of --state; "": the place is one
+            of the nodes.
     """
 
     least: int
@@ -50,7 +55,7 @@ class Rendezvous:
 
     @property
     def size(self) -> str:
-        """As --nnodes has it."""
+        """The number of nodes in the form of --nnodes."""
         return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
 
 
@@ -90,13 +95,13 @@ def parse_nodes(text: str) -> tuple[int, int]:
 def read_rendezvous(
     stated: Mapping[str, Stated], conf: Mapping[str, str], address: str | None, port: int | None
 ) -> Rendezvous | None:
-    """Where this node meets the others; None: it is alone, or the job is in ftrun's own words.
+    """Where this node meets the others; None: it is alone, or the job is in ftrun's own terms.
 
-    ``conf``: of --rdzv-conf. ``address``, ``port``: as --rdzv-endpoint, --master-addr and
-    --master-port state them.
+    ``conf``: of --rdzv-conf. ``address``, ``port``: from --rdzv-endpoint, or --master-addr and
+    --master-port.
 
     Raises:
-        UserError: there are others, and no place to meet.
+        UserError: there are other nodes, but no place to meet.
     """
     values = {name: one.value for name, one in stated.items()}
     if values["nnodes"] is None or values["standalone"] or values["nodes"] > 1:
@@ -134,7 +139,7 @@ def read_rendezvous(
 
 
 def _register(conf: Mapping[str, str], host: str, port: int, run_id: str) -> str:
-    """torchrun's words for an etcd as those of ``--state``."""
+    """torchrun's options for an etcd in the form of ``--state``."""
     files = {name: conf[name] for name in ("cacert", "cert", "key") if name in conf}
     if conf.get("protocol", "http") != ("https" if files else "http"):
         raise UserError(

@@ -26,7 +26,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class TargetKind(str, Enum):
-    """How a worker runs its target; the value is what the spawner is sent."""
+    """How a worker runs its target; the value is sent to the spawner."""
 
     FILE = "file"
     MODULE = "module"
@@ -37,12 +37,14 @@ class TargetKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A target, with its own arguments untouched.
+    """A target, with its own arguments unchanged.
 
-    ``target``: a file, a module, a command, or the name of a function. A PATH is a file that
-    ``runpy.run_path`` runs. A function's ``args`` are the directory
-    in which it lies packed, and the source file of its module or "" (packed.py). ``python``:
-    another interpreter than ftrun's, which runs the file or module; "": ftrun's own.
+    Attributes:
+        target: a file, a module, a command, or the name of a function. A PATH is a file that
+            ``runpy.run_path`` runs.
+        args: for a function: the directory of its packed call, and the source file of its module or
+            "" (packed.py).
+        python: another interpreter than ftrun's, which runs the file or module; "": ftrun's own.
     """
 
     target: str
@@ -58,9 +60,9 @@ class Script:
         return self.target.rpartition(".")[2].rpartition(":")[2]
 
     def trains_in_parallel(self) -> bool:
-        """True if the script seems to need modules that torch imports late, or is a module itself.
+        """Whether the script seems to need modules that torch imports late, or is itself a module.
 
-        This is a guess. It decides only the order in which modules are imported.
+        This is a guess. It affects only the order in which modules are imported.
         """
         if self.kind is TargetKind.COMMAND or self.python:
             return False
@@ -90,9 +92,9 @@ class Script:
 
 
 def own_path(target: str) -> str:
-    """The path of a script's file, where ``target`` leads to it by a descriptor: /dev/stdin.
+    """The real path of a script's file, if ``target`` is a descriptor such as /dev/stdin.
 
-    Each worker has other descriptors, and all run the same file.
+    Each worker has other descriptors, but all run the same file.
     """
     if target.startswith(("/dev/", "/proc/")):
         path = os.path.realpath(target)
@@ -102,15 +104,15 @@ def own_path(target: str) -> str:
 
 
 def is_module_name(text: str) -> bool:
-    """True for ``package.module`` and the like, whether or not there is one."""
+    """Whether the text has the form ``package.module``. The module need not exist."""
     return _MODULE.fullmatch(text) is not None
 
 
 def other_python(environ: Mapping[str, str]) -> str:
-    """torchrun's PYTHON_EXEC, if it is another interpreter than the one that runs ftrun; else "".
+    """torchrun's PYTHON_EXEC, if it is another interpreter than ftrun's; otherwise "".
 
-    Two names of one interpreter are the same only in one directory, because the interpreter of a
-    virtual environment is a link to another one.
+    Two names of one interpreter count as the same only in one directory, because the interpreter of
+    a virtual environment is a link to another one.
     """
     wanted = environ.get(PYTHON_VARIABLE, "")
     found = shutil.which(wanted) if wanted else None
@@ -132,7 +134,7 @@ def check_script(script: Script) -> None:
         _check_command(script.target)
         return
     if script.kind is TargetKind.FUNCTION:
-        return  # it was packed, and so found, by the program that launches it
+        return  # the launching program has packed, and so found, it
     if script.kind is not TargetKind.MODULE and _is_stream(script.target):
         raise UserError(
             f"Script {script.target!r} is a stream, which can be read only once, and each worker "
@@ -214,12 +216,13 @@ def _check_source(path: Path) -> None:
 
 
 def is_compiled(path: Path, source: bytes) -> bool:
-    """True if the interpreter would run this file as bytecode."""
+    """Whether the interpreter would run this file as bytecode."""
     return path.suffix == ".pyc" or source.startswith(MAGIC_NUMBER)
 
 
 def _is_stream(target: str) -> bool:
-    """Whether the path is standard input, a pipe, a socket or a terminal. A missing path is not."""
+    """Whether the path is standard input, a pipe, a socket or a terminal. False for a missing
+    path."""
     if target == "-":
         return True
     try:
@@ -232,7 +235,7 @@ def _is_stream(target: str) -> bool:
 def _check_module(name: str) -> None:
     if not is_module_name(name):
         raise UserError(f"-m {name!r} is not a module name. For example: -m package.train.")
-    from ftrun.config.modules import find_module  # here, because workers import this file
+    from ftrun.config.modules import find_module  # here, because workers import this module
 
     source = find_module(name, _working_directory())
     if source is not None:

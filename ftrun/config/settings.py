@@ -35,23 +35,28 @@ from ftrun.logs.units import parse_age
 from ftrun.protocol.tls import TlsFiles
 
 NO_RESUME = "none"
-"""The value of --resume that begins again."""
+"""The value of --resume that starts from scratch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """All settings of ``ftrun run``; none is secret.
 
-    ``accepts_fewer``: the user has stated ``min_replicas``. ``as_torchrun``: the command spells a
-    job as torchrun does, so it is one replica group with torchrun's meaning. ``master_addr``,
-    ``master_port``: where the user wants the workers to meet. ``rendezvous``: where the nodes of
-    the group do, if it has several; ``span``: this node's part of it, once that is known, and then
-    ``workers_per_replica`` counts those of all its nodes. ``workers_per_node``: of each replica
-    group, where one takes several nodes, which a lighthouse brings together; ``node_rank``,
-    ``topology``: this node's number and label there; ``groups_placed``: how many groups have
-    their nodes. ``restarts_spent``: in a team of another size before. ``gpus``: so many would a
-    program see that is started here. ``sources``: what states each option: a flag, an environment
-    variable, a file, ``default``.
+    Attributes:
+        accepts_fewer: the user has stated ``min_replicas``.
+        as_torchrun: the command defines a job in torchrun's terms, so it is one replica group with
+            torchrun's semantics.
+        master_addr, master_port: where the user wants the workers to meet.
+        rendezvous: where the nodes of the group meet, if it has several.
+        span: this node's part of that group, once known. Then ``workers_per_replica`` counts the
+            workers of all its nodes.
+        workers_per_node: of each replica group, if a group spans several nodes, which a lighthouse
+            connects.
+        node_rank, topology: this node's number and label in that case.
+        groups_placed: how many groups have their nodes.
+        restarts_spent: restarts used by an earlier team of another size.
+        gpus: the number of GPUs that a program started here would see.
+        sources: what states each option: a flag, an environment variable, a file, ``default``.
     """
 
     script: Script
@@ -142,7 +147,7 @@ class RunSettings:
 
     @property
     def nodes_per_replica(self) -> int:
-        """How many nodes a replica group takes that a lighthouse places on nodes."""
+        """The number of nodes of a replica group that a lighthouse places on nodes."""
         return self.workers_per_replica // (self.workers_per_node or self.workers_per_replica)
 
     def signal_rules(self) -> SignalRules:
@@ -152,7 +157,7 @@ class RunSettings:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether snapshots that are there do not count."""
+        """Whether existing snapshots are ignored."""
         return self.resume == NO_RESUME
 
     @property
@@ -163,7 +168,7 @@ class RunSettings:
 
     @property
     def snapshot_path(self) -> Path | None:
-        """The directory that snapshots go to; None: none are taken."""
+        """The directory for snapshots; None: none are taken."""
         return self.snapshot.absolute() if self.snapshot is not None else self.resume_path
 
     @property
@@ -190,7 +195,7 @@ class RunSettings:
 
     @property
     def merged_path(self) -> Path | None:
-        """The file with the lines of all workers; each agent of a job of several has its own."""
+        """The file with the lines of all workers. If a job has several agents, each has its own."""
         if not self.merged_log:
             return None
         is_alone = self.lighthouse is None and self.span is None
@@ -219,7 +224,7 @@ class RunSettings:
         return (key.replica_id, key.group_rank) == self.stdin_worker()
 
     def stdin_worker(self) -> tuple[str, int] | None:
-        """The replica and rank that read ftrun's standard input; None: nobody does."""
+        """The replica and rank that read ftrun's standard input; None: no worker does."""
         wanted = self.stdin or ("0.0" if self.replicas == 1 else "")
         replica_id, _, rank = wanted.partition(".")
         return (replica_id, int(rank or 0)) if replica_id else None
@@ -231,14 +236,14 @@ class RunSettings:
     @property
     def waits_for_mends(self) -> bool:
         """Whether the others wait for a lost worker's replacement as long as for a newcomer: the
-        user has asked for memory snapshots of several replicas."""
+        user has requested memory snapshots of several replicas."""
         is_stated = self.sources.get("memory_snapshots", DEFAULT) != DEFAULT
         return is_stated and self.memory_snapshots != "off" and self.replicas > 1
 
     def spec(self) -> JobSpec:
         """The settings on which all agents of the job must agree.
 
-        Of groups that are larger than a node the first node's agent comes, and no other.
+        If groups are larger than a node, only the agent of each group's first node connects.
         """
         known = self.shared_with(JobSpec)
         spec = JobSpec(**known, waits_for_mends=self.waits_for_mends)
@@ -269,7 +274,7 @@ def resolve(
     """The settings of ``ftrun run``.
 
     ``words``: the script and its arguments, or the target itself. ``stated``: every option
-    (layers.py). ``gpus``: how many GPUs a program that is started here would see.
+    (layers.py). ``gpus``: the number of GPUs that a program started here would see.
 
     Raises:
         UserError: an option cannot be parsed. ``check`` checks its meaning later.
@@ -354,7 +359,7 @@ def parse_replicas(text: str, min_replicas: int | None) -> tuple[int, int]:
 
 
 def default_job_id(script: Script, is_shared: bool) -> str:
-    """The script's name; made unique if no second agent has to derive the same name."""
+    """The script's name, made unique unless a second agent must derive the same name."""
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", script.name).strip("-._")[:32] or "job"
     if is_shared:
         return stem
@@ -367,7 +372,7 @@ def check_writable(path: Path, option: str) -> None:
     Raises:
         UserError: the directory cannot be made or written to.
     """
-    probe = path / f".ftrun-{secrets.token_hex(8)}"  # a process of another node has our pid
+    probe = path / f".ftrun-{secrets.token_hex(8)}"  # other nodes have the same pids
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe.touch(mode=0o600)

@@ -1,17 +1,17 @@
-"""How a worker starts: forked from a process that has torch, or as an interpreter of its own.
+"""How a worker starts: forked from a process that has torch, or as a new interpreter.
 
-A fork starts at once, and finds torch and numpy loaded. It cannot follow a script that needs them
-to be loaded later:
+A fork starts at once, with torch and numpy loaded. It does not suit a script that needs them to be
+loaded later:
 
-| the script | what a fork would miss |
+| the script | effect of a fork |
 |---|---|
 | sets a variable that is read when torch or numpy is loaded | the variable has no effect |
-| is an installed tool that runs another script (``-m coverage``) | torch is there before the tool |
-| runs where a variable asks the interpreter itself for something | the spawner does it instead |
+| is an installed tool that runs another script (``-m coverage``) | torch is loaded before it |
+| runs with a variable that the interpreter itself acts on | the spawner acts on it instead |
 
-``find`` reads the source, and in doubt answers that there is such a variable: then a restart takes
-longer, and nothing else is lost. Variables that are read later (``CUDA_VISIBLE_DEVICES``, those of
-NCCL and Gloo: when a device or a group is first used) have their effect in a fork too.
+``find`` reads the source, and in doubt reports such a variable. The cost of a false positive is
+only a slower restart. Variables that are read later (``CUDA_VISIBLE_DEVICES``, those of NCCL and
+Gloo: when a device or a group is first used) work in a fork too.
 
 Not here: the start itself (agent/fresh.py), torchrun's PYTHON_EXEC (script.py).
 """
@@ -30,7 +30,7 @@ from ftrun.config.settings import RunSettings
 
 AUTO, EXEC, FORK = "auto", "exec", "fork"
 FILES_MAX = 32
-"""Files of the script that are read."""
+"""The most files of the script that are read."""
 FILE_BYTES_MAX = 1 << 20
 
 AT_LOADING = re.compile(
@@ -38,17 +38,17 @@ AT_LOADING = re.compile(
     r"|PYTORCH_(?!MPS_|ENABLE_MPS_)"
     r"|TORCH_(?!NCCL_|HOME$|EXTENSIONS_DIR$|CUDA_ARCH_LIST$)"
 )
-"""Variables that torch, numpy or a library of theirs reads when it is loaded."""
+"""Variables that torch, numpy or one of their libraries reads when it is loaded."""
 AT_COMPILER = re.compile(
     r"(?:TORCHDYNAMO|TORCHINDUCTOR|TORCHEXPORT|AOTINDUCTOR|AOT_INDUCTOR|INDUCTOR|TRITON|SYMPY)_"
     r"|TORCH_(?:COMPILE|COMPILER|DYNAMO|FAKE_TENSOR)_"
 )
-"""Variables that are read when torch's compiler is loaded, which a script may do much later."""
+"""Variables that are read when torch's compiler is loaded, which may happen much later."""
 OF_INTERPRETER = ("PYTHONPROFILEIMPORTTIME", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG")
-"""Variables, read at an interpreter's start, that ask for something about all that it loads."""
+"""Variables, read at an interpreter's start, that concern everything that it loads."""
 
 _HURRIES = {"standby": "standbys", "preload": "preload"}
-"""Options that make a fork's start shorter, and no other one; their settings."""
+"""Options that only shorten a fork's start; their settings."""
 _LOADS = frozenset({"torch", "torchvision", "torchaudio", "torchft"})
 _READS = frozenset({"get", "getenv", "getenvb"})
 _WORDS = (b"environ", b"putenv")
@@ -56,7 +56,7 @@ _WORDS = (b"environ", b"putenv")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A Python file. ``package``: the parts of the package that it is in."""
+    """A Python file. ``package``: the parts of its package's name."""
 
     name: str
     text: bytes
@@ -64,14 +64,14 @@ class Source:
 
 
 Look = Callable[[tuple[str, ...]], "Source | None"]
-"""Gives the script's own module of this dotted name, in parts; None: it is another's."""
+"""Returns the script's own module of this dotted name, in parts; None: it is not the script's."""
 
 
 def find(script: Source, look: Look) -> str:
     """The first variable that the script sets and a fork would miss, as ``NAME at train.py:3``.
 
-    A variable that is set after an ``import torch`` of the module's own level is too late for torch
-    in any process, so only the compiler's variables count there.
+    A variable that is set after a module-level ``import torch`` is too late for torch in any
+    process, so only the compiler's variables count there.
 
     Returns:
         "": the script sets no such variable.
@@ -108,7 +108,7 @@ class _Search:
                 self._follow(module, runs_now=isinstance(statement, ast.Import | ast.ImportFrom))
 
     def _follow(self, module: tuple[str, ...], *, runs_now: bool) -> None:
-        """Enter a module of the script's own; in a function or a condition it may run later."""
+        """Enter one of the script's own modules. In a function or a condition it may run later."""
         was_loaded = self.is_loaded
         if module[0] in _LOADS:
             self.is_loaded = True
@@ -121,7 +121,7 @@ class _Search:
 
 
 def _first_set(statement: ast.stmt, file: str, names: re.Pattern[str] | None) -> str:
-    """The first name of a variable in it that is not merely read. ``names``: None: of any kind."""
+    """The first variable name in it that is not only read. ``names``: None: any name."""
     read: set[int] = set()
     for node in ast.walk(statement):
         read.update(id(part) for part in _only_read(node))
@@ -133,12 +133,12 @@ def _first_set(statement: ast.stmt, file: str, names: re.Pattern[str] | None) ->
 
 
 def is_read_at_start(name: str) -> bool:
-    """Whether a variable has its effect when torch, numpy or the compiler is loaded."""
+    """Whether a variable takes effect when torch, numpy or the compiler is loaded."""
     return bool(AT_LOADING.match(name) or AT_COMPILER.match(name))
 
 
 def _texts(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """A possible name of a variable: a text, the beginning of an f-string, a keyword."""
+    """Possible names of variables: texts, beginnings of f-strings, keywords."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
         yield node.value, node.lineno
     elif isinstance(node, ast.keyword) and node.arg is not None:
@@ -174,9 +174,9 @@ def _imported(statement: ast.stmt, package: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def why_exec(settings: RunSettings, environ: Mapping[str, str]) -> str:
-    """Why workers are to be interpreters of their own; "": they may be forked.
+    """Why workers must be new interpreters; "": they may be forked.
 
-    Under ``--start fork`` they are forked all the same, and this is what they miss.
+    Under ``--start fork`` they are forked anyway, and this is what they miss.
     """
     script = settings.script
     if script.kind is TargetKind.COMMAND or script.python:
@@ -197,7 +197,7 @@ def why_exec(settings: RunSettings, environ: Mapping[str, str]) -> str:
 
 
 def starts_fresh(settings: RunSettings, environ: Mapping[str, str]) -> bool:
-    """Whether workers are interpreters of their own."""
+    """Whether workers are new interpreters."""
     return settings.start != FORK and bool(why_exec(settings, environ))
 
 
@@ -218,7 +218,7 @@ def line(settings: RunSettings, environ: Mapping[str, str]) -> str:
 
 
 def line_without_fork(settings: RunSettings) -> str:
-    """The notice if the spawner had to begin bare (own_process.py)."""
+    """The notice if the spawner had to start bare (own_process.py)."""
     why = (
         "Python starts a thread in each interpreter here (sitecustomize or a debugger does it), "
         "and a process with threads must not fork"
@@ -243,7 +243,7 @@ def _source_of(script: Script) -> Path | None:
 
 
 def _tool(script: Script, path: Path | None) -> str:
-    """The installed program that is to run another script, as the user names it; "": none."""
+    """The installed program that runs another script, as the user names it; "": none."""
     if script.kind is TargetKind.FUNCTION:
         return ""
     others = any(arg == "-m" or arg.endswith((".py", ".pyw")) for arg in script.args)
@@ -262,7 +262,8 @@ def _is_installed(path: Path) -> bool:
 
 
 def _beside(path: Path, *, is_module: bool) -> tuple[Source, Look]:
-    """A file, and what its imports find in its directory, or next to the package of a module."""
+    """A file, and a function that finds its imports in its directory or beside a module's
+    package."""
     root, package = path.absolute().parent, list[str]()
     while is_module and (root / "__init__.py").is_file():
         package.insert(0, root.name)
@@ -280,7 +281,7 @@ def _beside(path: Path, *, is_module: bool) -> tuple[Source, Look]:
 
 
 def _text(path: Path) -> bytes:
-    """The source; nothing of a file that is too large or cannot be read."""
+    """The source; empty for a file that is too large or unreadable."""
     try:
         return path.read_bytes() if path.stat().st_size <= FILE_BYTES_MAX else b""
     except OSError:

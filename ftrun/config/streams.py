@@ -1,7 +1,7 @@
-"""The choice of the workers' output for the terminal: ``-r``, ``-t`` and ``--local-ranks-filter``.
+"""The workers' output on the terminal: ``-r``, ``-t`` and ``--local-ranks-filter``.
 
-The log of a worker has all of its output in any case. A stream that ``-r`` or ``-t`` names also has
-a file of its own. Not here: the logs themselves (agent/logs.py).
+The log of a worker always has all of its output. A stream that ``-r`` or ``-t`` names also has a
+separate file. Not here: the logs themselves (agent/logs.py).
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ OUT, ERR = 1, 2
 class Streams:
     """The output that the terminal shows.
 
-    ``redirected``, ``teed``: the streams as a sum of OUT and ERR, of all workers or by local rank.
-    ``ranks``: the local ranks that are shown; empty: all. ``out_words``, ``err_words``: lines with
-    one of them are copied to a file. ``template``: the prefix, with ${role_name}, ${local_rank} and
-    ${rank}; empty: ``[replica.rank]``. ``first``: the rank of this node's first worker, whose local
-    rank is 0.
+    Attributes:
+        redirected, teed: the streams as a sum of OUT and ERR, of all workers or by local rank.
+        ranks: the local ranks that are shown; empty: all.
+        out_words, err_words: lines with one of them are copied to a file.
+        template: the prefix, with ${role_name}, ${local_rank} and ${rank}; empty:
+            ``[replica.rank]``.
+        first: the rank of this node's first worker, whose local rank is 0.
     """
 
     redirected: int | Mapping[int, int] = 0
@@ -48,17 +50,17 @@ class Streams:
         return not is_redirected or bool(_of(self.teed, local_rank) & stream)
 
     def has_file(self, rank: int, *, error: bool) -> bool:
-        """Whether this stream of this worker has its own file in addition to the log of both."""
+        """Whether this stream of this worker has a separate file beside the log of both."""
         local_rank = rank - self.first
         either = _of(self.redirected, local_rank) | _of(self.teed, local_rank)
         return bool(either & (ERR if error else OUT))
 
     def filters(self, *, error: bool) -> bool:
-        """Whether lines of this stream are copied if they have one of some words."""
+        """Whether lines of this stream are copied if they contain one of some words."""
         return bool(self.err_words if error else self.out_words)
 
     def label(self, replica_id: str, rank: int) -> str:
-        """The words before a line of this worker."""
+        """The prefix of a line of this worker."""
         if not self.template:
             return f"[{replica_id}.{rank}] "
         names = {"role_name": self.role, "local_rank": rank - self.first, "rank": rank}
@@ -74,7 +76,7 @@ def _of(streams: int | Mapping[int, int], local_rank: int) -> int:
 
 
 def parse_std(text: str, flag: str) -> int | Mapping[int, int]:
-    """Streams of all workers, or by local rank.
+    """Parse streams of all workers, or by local rank.
 
     Raises:
         UserError: the text is neither.
@@ -101,6 +103,6 @@ def parse_ranks(text: str) -> frozenset[int]:
 
 
 def parse_words(text: str) -> tuple[str, ...]:
-    """Split at commas; two commas stand for one inside a word."""
+    """Split at commas. Two commas stand for one inside a word."""
     parts = (part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     return tuple(part for part in parts if part)

@@ -1,11 +1,11 @@
 """Whether this ``ftrun`` is one of several that an engine has started alike.
 
 Slurm, MPI and an Indexed Job of Kubernetes start one command in several places. Without the address
-of a lighthouse each of them would be a whole job: N jobs that write the same checkpoints. Whoever
-wants that states it by ``--nodes 1``, ``--nnodes 1`` or ``--standalone``.
+of a lighthouse each of them would be a whole job: N jobs that write the same checkpoints. To start
+such jobs on purpose, give ``--nodes 1``, ``--nnodes 1`` or ``--standalone``.
 
-Not here: several nodes themselves, which ``--nodes`` and ``--lighthouse`` state, or which an engine
-tells that ftrun can read (engines/).
+Not here: jobs on several nodes themselves, which ``--nodes`` and ``--lighthouse`` define, or an
+engine that ftrun can read (engines/).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ SIGNS = (
     Sign("LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "pod {own} of {size} of a LeaderWorkerSet"),
     Sign("JOB_COMPLETION_INDEX", "", "pod {own} of an Indexed Job of Kubernetes"),
 )
-"""A batch script has Slurm's SLURM_NTASKS and no SLURM_STEP_*: it runs once."""
+"""A batch script has Slurm's SLURM_NTASKS but no SLURM_STEP_*, because it runs only once."""
 
 
 def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> None:
     """Check that this command was not started several times as a whole job.
 
     Raises:
-        UserError: an engine's variables show it, and no option states where the tasks meet.
+        UserError: an engine's variables show several tasks, and no option states where they meet.
     """
     if stated["lighthouse"].is_given or stated["nodes"].is_given or stated["standalone"].value:
         return
     if stated["nnodes"].is_given:
-        return  # rendezvous.py knows where they meet
+        return  # rendezvous.py has their meeting place
     place = place_of(environ)
     if place:
         raise UserError(
@@ -63,7 +63,7 @@ def check_alone(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Non
 
 
 def place_of(environ: Mapping[str, str]) -> str:
-    """Which of the tasks this one is; "": its variables name no other task."""
+    """Which of several tasks this one is; "": the variables show no other task."""
     for sign in SIGNS:
         own, size = environ.get(sign.own, ""), environ.get(sign.size, "")
         most = size.rpartition(":")[2]

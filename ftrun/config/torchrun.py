@@ -32,7 +32,7 @@ OTHER_NAMES = {
     "master_addr": "rdzv_endpoint",
     "master_port": "rdzv_endpoint",
 }
-"""Settings that an option of torchrun's states if their own option does not."""
+"""Settings for which a torchrun option is used if their own option is not given."""
 TORCHRUN_DEFAULT = "default in torchrun's spelling of a job"
 WITHOUT_EFFECT = {
     "TORCHELASTIC_HEALTH_CHECK_PORT": (
@@ -44,7 +44,7 @@ WITHOUT_EFFECT = {
         "--hang-timeout and --hang-factor."
     ),
 }
-"""Variables of torchrun's agent that ftrun does not follow, and what does their work."""
+"""Variables of torchrun's agent that ftrun ignores, and what to use instead."""
 LOGS_SPECS = ("default",)
 EVENT_LOG_HANDLERS = ("null", "console", "dynamic_rendezvous")
 """torch's own handlers; the last is another ``null``."""
@@ -52,9 +52,9 @@ NUMA_BINDINGS = ("node", "socket", "exclusive", "core-complex")
 
 
 def spells_a_job(stated: Mapping[str, Stated]) -> bool:
-    """Whether the command spells a job as torchrun does: one group, with torchrun's meaning.
+    """Whether the command defines a job in torchrun's terms: one group, with torchrun's semantics.
 
-    A switch that is off, as by PET_STANDALONE=0, spells nothing.
+    A switch that is off, as by PET_STANDALONE=0, does not count.
     """
     given = [name for name in JOB_SPELLINGS if stated[name].value not in (None, False)]
     return bool(given) and not stated["replicas"].is_given
@@ -63,10 +63,10 @@ def spells_a_job(stated: Mapping[str, Stated]) -> bool:
 def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
     """The settings of ftrun that torchrun's options state, by name.
 
-    ``gpus``: how many GPUs a program that is started here would see.
+    ``gpus``: the number of GPUs that a program started here would see.
 
     Raises:
-        UserError: an option that cannot keep its meaning, or has no valid value.
+        UserError: an option cannot keep its meaning, or has no valid value.
     """
     values = {name: one.value for name, one in stated.items()}
     as_torchrun = spells_a_job(stated)
@@ -79,7 +79,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
         address, port = _meeting_point({**values, "master_addr": None, "master_port": None})
     conf = {key: value for _, key, value in _conf(values)}
     rendezvous = read_rendezvous(stated, conf, address, port)
-    if rendezvous is not None:  # the nodes meet there; the workers at their store, at any port
+    if rendezvous is not None:  # of the nodes; the workers use any port
         address = port = None
     workers, workers_per_node = _workers(stated, gpus)
     return {
@@ -96,7 +96,7 @@ def translate(stated: Mapping[str, Stated], gpus: int) -> dict[str, Any]:
 
 
 def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
-    """The source of each setting, which may be an option of torchrun's with another name."""
+    """The source of each setting, which may be an option of torchrun with another name."""
     found = {name: one.source for name, one in stated.items()}
     for name, theirs in OTHER_NAMES.items():
         if not stated[name].is_given and stated[theirs].value not in (None, "", "none"):
@@ -109,7 +109,7 @@ def sources(stated: Mapping[str, Stated]) -> dict[str, str]:
 
 
 def _endpoint_is_any(endpoint: str | None) -> bool:
-    """Whether no other node can come: the place is on this node, at any port."""
+    """Whether no other node can connect: the place is on this node, at any port."""
     host, _, port = (endpoint or "").rpartition(":")
     return endpoint in HERE or (host in HERE and port == "0")
 
@@ -119,7 +119,7 @@ def _first(value: Any, default: Any) -> Any:
 
 
 def notices(stated: Mapping[str, Stated]) -> list[str]:
-    """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot come."""
+    """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot connect."""
     if not stated["standalone"].value:
         text = stated["nnodes"].value
         least, most = (1, 1) if text is None else parse_nodes(text)
@@ -146,9 +146,9 @@ def variable_notices(environ: Mapping[str, str]) -> list[str]:
 
 
 def _check_nodes(values: Mapping[str, Any], *, is_ours: bool) -> None:
-    """--nnodes may also repeat --nodes: clusters set PET_NNODES and PET_NODE_RANK in any case.
+    """Check --nnodes. It may repeat --nodes, as clusters always set PET_NNODES and PET_NODE_RANK.
 
-    ``is_ours``: the job is in ftrun's own words, and how many nodes it has is known later.
+    ``is_ours``: the job is in ftrun's own terms, and its number of nodes is known later.
     """
     text, rank, nodes = values["nnodes"], values["node_rank"], values["nodes"]
     least, most = (1, 1) if text is None else parse_nodes(text)
@@ -196,7 +196,8 @@ def _conf(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _check_plugins(values: Mapping[str, Any]) -> None:
-    """torch's own names are accepted; others name Python code for torchrun's agent."""
+    """Check the names of plugins. Only torch's own are accepted, because the agent loads no
+    plugins."""
     name, handler = values["logs_specs"], values["event_log_handler"]
     if name is not None and name not in LOGS_SPECS:
         raise UserError(
@@ -231,7 +232,7 @@ def _check_choices(values: Mapping[str, Any]) -> None:
 def _meeting_point(values: Mapping[str, Any]) -> tuple[str | None, int | None]:
     """The address and port that the user wants, each None if any will do.
 
-    ``--rdzv-endpoint`` counts where ``--master-addr`` and ``--master-port`` are not given.
+    ``--rdzv-endpoint`` is used if ``--master-addr`` and ``--master-port`` are not given.
     """
     address, port = values["master_addr"], values["master_port"]
     endpoint = values["rdzv_endpoint"]
@@ -261,7 +262,7 @@ def _job_id(stated: Mapping[str, Stated]) -> str | None:
 
 
 def _workers(stated: Mapping[str, Stated], gpus: int) -> tuple[int, int | None]:
-    """The workers of a replica group; and those of a node, if a group takes several nodes."""
+    """The workers of a replica group; and of a node, if a group spans several nodes."""
     own, theirs = stated["workers_per_replica"], stated["nproc_per_node"]
     gpus = 0 if stated["device"].value == "cpu" else gpus
     here = _count(str(theirs.value), gpus) if theirs.is_given else gpus
@@ -278,7 +279,7 @@ def _workers(stated: Mapping[str, Stated], gpus: int) -> tuple[int, int | None]:
 
 
 def _count(text: str, gpus: int) -> int:
-    """``--nproc-per-node`` as a number. ``gpus``: those that the job may use."""
+    """``--nproc-per-node`` as a number. ``gpus``: the GPUs that the job may use."""
     if text == "gpu" and not gpus:
         raise UserError(
             "--nproc-per-node gpu: this job has no CUDA device. Nothing was started. Give a "

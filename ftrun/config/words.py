@@ -1,8 +1,8 @@
-"""The words of a command line: each option of ``ftrun run`` in the spelling of its table.
+"""Parses a command line: respells each option of ``ftrun run`` as in the table.
 
-torchrun's spellings count too: ``_`` for ``-`` in a long flag, ``-r=3``, and the beginning of one
-of its flags for the whole flag. Words after SCRIPT are the script's. Not here: the options
-(options.py), their values (settings.py).
+torchrun's spellings count too: ``_`` for ``-`` in a long flag, ``-r=3``, and unique prefixes of its
+flags. Words after SCRIPT are the script's. Not here: the options (options.py), their values
+(settings.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ _BY_FLAG: dict[str, Option] = {
 
 
 def respell(words: Sequence[str], *, is_final: bool = True) -> list[str]:
-    """The same words with every option before SCRIPT as a flag of the table and its value.
+    """The same words, with every option before SCRIPT as a flag of the table and its value.
 
     ``is_final``: False while the shell completes an unfinished line, in which nothing is wrong yet.
 
     Raises:
-        UserError: an option that is not there; a switch with a value; two flags of one option that
-            differ.
+        UserError: an unknown option; a switch with a value; two flags of one option that differ.
     """
     found: list[str] = []
     given: dict[str, tuple[str, str]] = {}
@@ -50,7 +49,7 @@ def respell(words: Sequence[str], *, is_final: bool = True) -> list[str]:
             _check_alike(given, option, name, value)
     script, rest = list(words[at : at + 1]), words[at + 1 :]
     if rest[:1] == ["--"] and script != ["--"]:
-        rest = rest[1:]  # as torchrun, which takes it for the end of its own words
+        rest = rest[1:]  # as torchrun does, for which it ends its own words
     return [*found, *script, *rest]
 
 
@@ -64,7 +63,7 @@ def _check(word: str, name: str, option: Option | None, value: str | None) -> No
 def _check_alike(
     given: dict[str, tuple[str, str]], option: Option, name: str, value: str | None
 ) -> None:
-    """The same flag may come twice, and the last counts, as under torchrun; two names may not."""
+    """Check repetitions. One flag may be repeated, as under torchrun; two names must not differ."""
     first, other = given.setdefault(option.name, (name, value or ""))
     if option.kind is not bool and first != name and other != value:
         raise UserError(
@@ -89,14 +88,14 @@ def _split(word: str) -> tuple[str, str | None]:
 
 
 def _whole(name: str) -> str:
-    """A flag of torchrun whose beginning is ``name``, if no other flag begins so; else ``name``."""
+    """The only flag with the prefix ``name``, if it is one of torchrun's; otherwise ``name``."""
     begun = [flag for flag in _BY_FLAG if flag.startswith(name)]
     is_theirs = len(begun) == 1 and _BY_FLAG[begun[0]].name in TORCHRUN_NAMES
     return begun[0] if is_theirs and len(name) > 3 else name
 
 
 def _unknown(name: str) -> str:
-    """The hint for an unknown flag: the flags that begin with it, or the nearest ones."""
+    """The hint for an unknown flag: flags that begin with it, or similar ones."""
     flags = [flag for flag in _BY_FLAG if flag.startswith("--")]
     begun = [flag for flag in flags if len(name) > 3 and flag.startswith(name)]
     near = begun or nearest_words(name, flags, 2)

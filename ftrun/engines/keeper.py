@@ -1,19 +1,18 @@
-"""The keeper of a node: it runs the node's agent for an engine that starts no task again.
+"""The keeper of a node: runs the node's agent under an engine that does not restart tasks.
 
-The keepers of the first nodes run a lighthouse each: one leads, and the others stand by. The first
-node's leads at first. When it is ready, all addresses appear beside the job's credentials in a
-directory that all nodes share; there the others wait for them. Each keeper then runs an ordinary
-agent with the options that follow, and ends with its exit code. An agent that a signal has killed
-has a successor of the same name, once all that it has left behind has ended. The first one is
-started at once, because torch's import takes longest, and waits for what the keeper finds.
+The keepers of the first nodes run a lighthouse each: one leads, the others stand by. The first
+node's leads at first. When it is ready, all addresses are written, beside the job's credentials, to
+a directory that all nodes share, in which the other nodes wait for them. Each keeper then runs an
+ordinary agent with the resulting options, and exits with its exit code. If a signal has killed an
+agent, the keeper starts a successor with the same name, once all leftover processes have ended. The
+first agent is started at once, because importing torch takes longest, and waits for the addresses.
 
-An engine signals every process of a job, so the keeper passes no signal on. The lighthouses are the
-last to go: each is asked when its own node's agent has ended, and the one that leads serves until
-the others have left.
+An engine signals every process of a job, so the keeper forwards no signal. The lighthouses leave
+last: each is asked to stop when its own node's agent has ended, and the leader serves until the
+others have left.
 
-Not here: where this node stands (place.py), the directory (meeting.py), an agent (agent/), when
-helpers are started again (core/agent/lighthouse_starts.py), which lighthouse leads
-(core/register/).
+Not here: this node's place (place.py), the directory (meeting.py), an agent (agent/), when helpers
+are restarted (core/agent/lighthouse_starts.py), which lighthouse leads (core/register/).
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ from ftrun.protocol.tls import PLAINTEXT, TlsFiles
 
 GUARD_BYTES = 16
 LOOK_S = 0.1
-"""How often the directory is read: a network's file system has no events."""
+"""How often the directory is read: a network file system has no events."""
 WAIT_SHOWN_S = 5.0
 GATHER_S = 10.0
-"""How long the first node waits for those that are to stand by."""
+"""How long the first node waits for the nodes whose lighthouses stand by."""
 LEFT_S = 10.0
-"""How long the processes of a dead agent are waited for; its guards end them in less."""
+"""How long to wait for the processes of a dead agent. Its guards end them sooner."""
 LEFT_LOOK_S = 0.02
 COMMAND_S = 60.0
 ENDS_S = 5.0
@@ -68,9 +67,11 @@ def say(text: str) -> None:
 class Keeper:
     """Runs one node's part of a job.
 
-    ``words``: of the command line, which the agent gets as they are. ``environ``: its environment.
-    ``meeting``: its directory exists. ``certify``: writes certificates to a directory, for the
-    hosts of lighthouses.
+    Attributes:
+        words: of the command line, passed to the agent unchanged.
+        environ: the agent's environment.
+        meeting: its directory exists.
+        certify: writes certificates to a directory, for the hosts of lighthouses.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Keeper:
         self._returning: ReturningNodes | None = None
 
     async def run(self) -> int:
-        """Run the node's part to its end; returns the exit code."""
+        """Run the node's part to its end. Returns the exit code."""
         self._catch_signals()
         try:
             self._early = await self._launch_agent()
@@ -133,7 +134,8 @@ class Keeper:
         return code
 
     def _catch_signals(self) -> None:
-        """Note that the node is to stop; handlers, because an ignored signal is inherited."""
+        """Note that the node must stop. Uses handlers, because an ignored signal would be
+        inherited."""
         rules = self._settings.signal_rules()
         loop = asyncio.get_running_loop()
         for number in sorted(rules.caught()):
@@ -141,16 +143,16 @@ class Keeper:
             loop.add_signal_handler(number, self._note, ends, number == rules.preempt)
 
     def _note(self, ends: bool, is_notice: bool) -> None:
-        """A signal that does not end the node is the agent's alone."""
+        """Note a signal. One that does not end the node concerns only the agent."""
         if ends and not self._was_asked:
             self._was_asked, self._was_noticed = True, is_notice
-            if self._returning is not None:  # their jobs are no part of this one
+            if self._returning is not None:  # their jobs are not part of this one
                 self._cancelling = asyncio.ensure_future(self._returning.cancel())
 
     # ------------------------------------------------------------ the lighthouse
 
     async def _begin(self) -> None:
-        """On the first node: the job's credentials, and its first lighthouse."""
+        """On the first node: make the job's credentials, and start its first lighthouse."""
         names = self._place.nodes[:CONTENDERS]
         until = clock.now() + GATHER_S
         while len(found := self._meeting.reserved()) < len(names) and not self._was_asked:
@@ -194,7 +196,7 @@ class Keeper:
         say(f"The lighthouse on {self._place.own_name} {how}. {then}.")
 
     def _say_who_has_none(self) -> None:
-        """The nodes that could run a lighthouse have left one by one, and others train on."""
+        """Report that the last node with a lighthouse has left while other nodes train on."""
         first = ", ".join(self._place.nodes[:CONTENDERS])
         say(
             f"{self._place.own_name} has left, and with it the last lighthouse of this job. The "
@@ -208,7 +210,7 @@ class Keeper:
         return (self._settings.token_file or self._meeting.directory / "token").absolute()
 
     def _certificates(self, name: str) -> TlsFiles:
-        """Those of the lighthouse, or of an agent; none: the job has none."""
+        """The certificates of the lighthouse, or of an agent; none: the job has none."""
         files = TlsFiles(
             *(self._meeting.directory / file for file in (f"{name}.pem", f"{name}.key", "ca.pem"))
         )
@@ -217,7 +219,8 @@ class Keeper:
     # ------------------------------------------------------------ where the nodes meet
 
     async def _meet(self) -> tuple[str, ...]:
-        """The lighthouses' addresses, once one leads; none: it does not come, or nobody waits."""
+        """The lighthouses' addresses, once one leads; empty: it has not come up, or a stop was
+        requested."""
         began, first = clock.now(), self._place.nodes[0]
         limit_s, is_shown = self._settings.join_timeout_s, False
         while not self._was_asked:
@@ -244,7 +247,7 @@ class Keeper:
 
     def _found(self, addresses: tuple[str, ...]) -> dict[str, str]:
         """The agent's variables: the addresses of the lighthouses, and its credentials."""
-        # Its own node's comes first: an agent tries the first one before it does anything.
+        # Its own node's comes first, because an agent tries the first one before it does anything.
         own_first = sorted(addresses, key=lambda address: address != self._meeting.address)
         found = {
             "FTRUN_LIGHTHOUSE": ",".join(own_first),
@@ -262,7 +265,7 @@ class Keeper:
     # ------------------------------------------------------------ nodes that come back
 
     def _await_lost_nodes(self) -> None:
-        """Have agents on the nodes that the engine loses, as soon as it has them again."""
+        """Start agents again on nodes that the engine loses, as soon as it has them back."""
         self._returning = ReturningNodes(
             self._place,
             self._place.nodes[:CONTENDERS],
@@ -280,7 +283,7 @@ class Keeper:
     # ------------------------------------------------------------ the next attempt
 
     def _requeue(self) -> None:
-        """Have the engine queue the job again, after all nodes have left because of a notice.
+        """Have the engine requeue the job, after all nodes have left because of a notice.
 
         Not after a request of people, who want the job to end.
         """
@@ -295,11 +298,12 @@ class Keeper:
             say(f"The job is queued again (--requeue): {command}.")
 
     async def _end_what_nobody_ends(self) -> None:
-        """Have the engine end the job, which has ended, if its launcher's machine is lost.
+        """Have the engine cancel the job, which has ended, if its launcher's machine is lost.
 
-        It may have been the first node, which is, with the batch script; the engine would keep the
-        other nodes for the job until its time limit. A launcher that is there says on its output
-        that somebody has asked, so nobody asks while the first node is there.
+        The launcher may have been on the first node, which is lost together with the batch script.
+        The engine would keep the other nodes allocated until the job's time limit. A launcher that
+        is reachable prints that a cancel was requested, so none is requested while the first node
+        is there.
         """
         launcher = self._place.launcher
         if launcher and await answers(launcher) is None:
@@ -310,7 +314,7 @@ class Keeper:
             )
 
     def _command(self, words: Sequence[str]) -> str:
-        """Run a command of the engine's; returns why it has failed, or ""."""
+        """Run a command of the engine. Returns why it has failed, or ""."""
         try:
             done = subprocess.run(
                 words, capture_output=True, text=True, timeout=COMMAND_S, check=False
@@ -322,7 +326,7 @@ class Keeper:
     # ------------------------------------------------------------ the agent
 
     async def _keep_agent(self) -> int:
-        """Run the agent and its successors; returns the last one's exit code."""
+        """Run the agent and its successors. Returns the last one's exit code."""
         while True:
             began = clock.now()
             agent = await self._start_agent()
@@ -338,7 +342,7 @@ class Keeper:
             await asyncio.gather(asyncio.sleep(delay_s), self._leftovers_ended())
 
     async def _leftovers_ended(self) -> None:
-        """Wait for what the dead agent has left behind, which holds the node's devices (P8)."""
+        """Wait for the dead agent's leftover processes, which hold the node's devices (P8)."""
         until = clock.now() + LEFT_S
         while clock.now() < until:
             helper = 0 if self._lighthouse is None else self._lighthouse.pid
@@ -350,7 +354,7 @@ class Keeper:
             await asyncio.sleep(LEFT_LOOK_S)
 
     async def _start_agent(self) -> asyncio.subprocess.Process:
-        """The one that waits already, or another one, with what was found."""
+        """Start an agent, or use the one started early, with the variables that were found."""
         agent, self._early = self._early or await self._launch_agent(), None
         agent.tell(self._environ)
         return agent.process
@@ -381,12 +385,12 @@ class _Agent:
     environ: Mapping[str, str]
 
     def tell(self, environ: Mapping[str, str]) -> None:
-        """Give it the variables that have come since its launch."""
+        """Send it the variables that have changed since its launch."""
         found = {name: x for name, x in environ.items() if self.environ.get(name) != x}
         with contextlib.suppress(BrokenPipeError), open(self.pipe, "wb") as pipe:  # it has ended
             pipe.write(json.dumps(found).encode())
 
     async def end(self) -> None:
-        """It needs no request: it ends by itself."""
+        """End it. It needs no request, because it ends by itself."""
         os.close(self.pipe)
         await self.process.wait()

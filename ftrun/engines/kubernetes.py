@@ -1,16 +1,17 @@
-"""The variables of a pod that Kubernetes has started alike with others, as advice. Pure.
+"""Default options from the variables of a pod that is one of several alike in Kubernetes. Pure.
 
-| started by | how many nodes | this one's number | the first one's name |
+| started by | number of nodes | this node's number | the first node's name |
 |---|---|---|---|
 | Kubeflow Trainer | PET_NNODES | PET_NODE_RANK | PET_MASTER_ADDR |
 | LeaderWorkerSet | LWS_GROUP_SIZE | LWS_WORKER_INDEX | LWS_LEADER_ADDRESS |
-| Indexed Job, also of a JobSet | not told | JOB_COMPLETION_INDEX | not told |
+| Indexed Job, also of a JobSet | not available | JOB_COMPLETION_INDEX | not available |
 
-Nobody can leave out what a controller injects. So it is advice: for options of a job in ftrun's own
-words (``--replicas``) that nobody has stated. A lighthouse is looked for on the first node.
+Users cannot remove variables that a controller injects. So these are only defaults, for options in
+ftrun's own terms (``--replicas``) that are not stated. The lighthouse is expected on the first
+node.
 
-Not here: the lighthouse itself and the credentials, which the manifests bring; a pod that needs no
-advice because its options state all.
+Not here: the lighthouse itself and the credentials, which the manifests provide; a pod whose
+options state everything.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ TRAINER, LWS, INDEXED = "Kubeflow Trainer", "LeaderWorkerSet", "an Indexed Job"
 HEEDED = frozenset(
     {"PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT"}
 )
-"""Variables of torchrun's that are read here. No worker meets at the port that they name."""
+"""torchrun's variables that are read here. No worker uses the port that they name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. ``nodes``: 0: not given. ``workers``: of a node, "" if not given. ``first``: a name.
+    """One pod. ``node``: this pod's number.
 
-    ``node``: this pod's number.
+    ``nodes``: 0: not given. ``workers``: of a node, "" if not given. ``first``: the first pod's
+    name.
     """
 
     engine: str
@@ -43,7 +45,7 @@ class Pod:
     first: str = ""
 
     def variables(self, stated: Mapping[str, Stated], gpus: int) -> dict[str, str]:
-        """The variables of options that are not stated otherwise. ``gpus``: of this node."""
+        """The variables of options that are not stated. ``gpus``: of this node."""
         nodes = self.nodes if self.nodes > 1 else 0
         own = stated["workers_per_replica"].is_given or stated["nproc_per_node"].is_given
         gpus = 0 if stated["device"].value == "cpu" else gpus
@@ -61,7 +63,7 @@ class Pod:
         return as_variables(values, stated)
 
     def notice(self, variables: Mapping[str, str]) -> str:
-        """A line about what was taken from the pod's variables; "": nothing."""
+        """A line about the values taken from the pod's variables; "": none."""
         found = {name.removeprefix("FTRUN_").lower(): text for name, text in variables.items()}
         options = " ".join(f"--{name.replace('_', '-')} {text}" for name, text in found.items())
         if not options:
@@ -70,7 +72,7 @@ class Pod:
 
 
 def read_kubernetes(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Pod | None:
-    """The pod of a job in ftrun's own words; None: there is nothing to heed."""
+    """The pod of a job in ftrun's own terms; None: there are no variables to use."""
     is_alone = stated["nodes"].is_given and stated["nodes"].value == 1
     if not stated["replicas"].is_given or stated["standalone"].value or is_alone:
         return None
@@ -96,17 +98,17 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _most(text: str) -> int:
-    """The higher of MIN:MAX; 0: it has another form, which others refuse."""
+    """MAX of MIN:MAX; 0: it has another form, which is refused elsewhere."""
     high = text.rpartition(":")[2]
     return int(high) if high.isdecimal() else 0
 
 
 def _count(workers: str, gpus: int) -> int:
-    """A node's workers; 0: not given. Processors are no measure for a job that states no number."""
+    """A node's workers; 0: not given. The number of CPUs is not used as a default."""
     return int(workers) if workers.isdecimal() else gpus if workers in ("auto", "gpu") else 0
 
 
 def _share(workers: int, replicas: int, nodes: int) -> int:
-    """Workers of a replica, if a node's workers are those of the replicas that run on it."""
+    """Workers per replica, if a node's workers are divided among the replicas that run on it."""
     here = -(-replicas // nodes) if replicas else 1
     return max(workers // here, 1) if workers else 0

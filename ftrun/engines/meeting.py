@@ -1,12 +1,12 @@
-"""The directory in which a job's nodes meet, and what is in it.
+"""The directory in which a job's nodes meet, and its content.
 
 - ``lighthouse.N``: the address that node N has reserved for a lighthouse. Only the first nodes do.
 - ``lighthouses``: the addresses that count, in the order of the nodes. The first node writes them,
-  once, so all nodes know the same ones.
+  once, so all nodes read the same ones.
 - The token, the certificates, and the register of the lighthouses (lighthouse/register/).
 
-No other try of a job has the same directory (place.py), so nothing in it is an old one's.
-Not here: who waits for what (keeper.py).
+No other try of a job has the same directory (place.py), so it contains no stale files. Not here:
+which node waits for what (keeper.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ftrun.base.addresses import join_address, split_address
 from ftrun.base.files import write_whole
 
 CONTENDERS = 3
-"""The nodes that run a lighthouse: one leads, the others stand by."""
+"""The number of nodes that run a lighthouse: one leads, the others stand by."""
 ADDRESSES = "lighthouses"
 ADDRESS = "lighthouse."
 ANSWER_S = 3.0
@@ -40,10 +40,10 @@ class Meeting:
         self._reserved: socket.socket | None = None
 
     def reserve(self) -> None:
-        """Reserve an address for a lighthouse of this node, and show it.
+        """Reserve an address for a lighthouse of this node, and publish it.
 
-        The socket is bound and does not listen. So the lighthouse can bind the same port, each time
-        that it is started, and no connection of another process gets it.
+        The socket is bound but does not listen. So the lighthouse can bind the same port at each
+        start, and no other process can take it.
         """
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         self._reserved = reserved = socket.socket(family)
@@ -54,11 +54,11 @@ class Meeting:
 
     def reserved(self) -> dict[int, str]:
         """The addresses that the nodes have reserved so far."""
-        names = os.listdir(self.directory)  # asks a file server again
+        names = os.listdir(self.directory)  # refreshes the file server's cache
         found = [name.removeprefix(ADDRESS) for name in names if name.startswith(ADDRESS)]
         addresses = {}
         for node in sorted(int(number) for number in found if number.isdecimal()):
-            with contextlib.suppress(FileNotFoundError):  # it leaves just now
+            with contextlib.suppress(FileNotFoundError):  # it is leaving right now
                 addresses[node] = (self.directory / f"{ADDRESS}{node}").read_text()
         return addresses
 
@@ -67,16 +67,16 @@ class Meeting:
         write_whole(self.directory / ADDRESSES, ",".join(addresses), mode=0o600)
 
     def settled(self) -> tuple[str, ...]:
-        """The addresses that count; none: they are not known yet."""
+        """The addresses that count; empty: they are not known yet."""
         if ADDRESSES not in os.listdir(self.directory):
             return ()
         return tuple((self.directory / ADDRESSES).read_text().split(","))
 
     async def leave(self) -> bool:
-        """This node's lighthouse has ended. True on one node only: no other one runs any more.
+        """Called when this node's lighthouse has ended. Returns True on the last such node only.
 
-        That node takes the directory away. Nodes that were lost have left nothing but their files:
-        so it knows then whether the first one was (``first_is_lost``).
+        That node removes the directory. Lost nodes leave their files behind, so it then also knows
+        whether the first node was lost (``first_is_lost``).
         """
         if self._reserved is None:
             return False
@@ -86,19 +86,19 @@ class Meeting:
         try:
             others = self.reserved().values()
             if others and not self.settled():
-                return False  # they wait for the first node, and say so
+                return False  # they wait for the first node, and report so
             if any(await asyncio.gather(*map(answers, others))):
                 return False
             self.directory.rename(over)
         except FileNotFoundError:  # another node was the last
             return False
         self.first_is_lost = (over / f"{ADDRESS}0").exists()
-        shutil.rmtree(over, ignore_errors=True)  # its credentials let nobody in
+        shutil.rmtree(over, ignore_errors=True)  # its credentials are useless now
         return True
 
 
 async def answers(address: str) -> bool | None:
-    """True if something listens at an address; None: there is no answer, so its machine is lost."""
+    """Whether something listens at an address; None: no answer, so its machine is lost."""
     host, port = split_address(address)
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), ANSWER_S)

@@ -1,10 +1,10 @@
-"""Where a process stands among those that an engine has started alike. Pure.
+"""A process's place among the tasks that an engine has started alike. Pure.
 
-What follows is the same for all engines: some options have other defaults (``variables``), and the
-nodes meet in a directory that belongs to this try of the job alone (``meeting``).
+The consequences are the same for all engines: some options have other defaults (``variables``), and
+the nodes meet in a directory that is unique to this try of the job (``meeting``).
 
-Not here: the engines' variables (slurm.py), which job is brought together (readers.py), what a node
-does (keeper.py).
+Not here: the engines' variables (slurm.py), which jobs are connected (readers.py), a node's work
+(keeper.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ JOB_ID_CHARS_MAX = 64
 class Place:
     """One task of a job.
 
-    ``node``: this node's number. ``nodes``: the names of all, by which each reaches the others.
-    ``task``: this task's number on its node. ``name``: the job's, for people. ``job``, ``attempt``:
-    what the engine calls it, and how often it was started before. ``launcher``: the address of the
-    process that has started the tasks and waits for their ends. ``requeue``, ``cancel``: the
-    commands that have the engine queue the job again, and end it. ``topology``: what this node and
-    those near it have in common.
+    Attributes:
+        node: this node's number.
+        nodes: the names of all nodes, by which they reach each other.
+        task: this task's number on its node.
+        name: the job's, for people.
+        job, attempt: the engine's id of the job, and how often it was started before.
+        launcher: the address of the process that has started the tasks and waits for them.
+        requeue, cancel: the engine's commands to requeue the job, and to end it.
+        topology: what this node shares with the nodes near it.
     """
 
     engine: str
@@ -54,7 +57,8 @@ class Place:
         return tuple(name for number, name in enumerate(self.nodes) if number != self.node)
 
     def agent_id_of(self, node: str) -> str:
-        """The same for each agent of a node, so that it gets the replicas of the former one."""
+        """An id that is the same for each agent of a node, so that a new one gets the old one's
+        replicas."""
         return f"{node[:JOB_ID_CHARS_MAX]}-{self.job}.{self.attempt}"
 
     def needless(self) -> str:
@@ -66,14 +70,14 @@ class Place:
         )
 
     def job_id(self) -> str:
-        """The job's id where none is stated; logs of each attempt have a directory of their own."""
+        """The default id of the job. Each attempt has a separate directory of logs."""
         again = f".attempt-{self.attempt}" if self.attempt else ""
         tail = f"-{self.job}{again}"
         stem = re.sub(r"[^A-Za-z0-9._-]", "-", self.name).strip("-._")
         return f"{stem[: JOB_ID_CHARS_MAX - len(tail)] or 'job'}{tail}"
 
     def variables(self, stated: Mapping[str, Stated]) -> dict[str, str]:
-        """The variables of options that are not stated otherwise."""
+        """The variables of options that are not stated."""
         values = {
             "nodes": str(len(self.nodes)),
             "node_rank": str(self.node),
@@ -84,9 +88,9 @@ class Place:
         return as_variables(values, stated)
 
     def meeting(self, directory: Path, purpose: str = "lighthouse") -> Path:
-        """Where the nodes meet: no other job and no other attempt has this directory.
+        """Where the nodes meet: unique to this job and attempt.
 
-        The launcher's port tells it from one that was called the same, perhaps long ago.
+        The launcher's port distinguishes it from an earlier job with the same id.
         """
         names = (self.engine.lower(), f"{self.job}.{self.attempt}", self.launcher.split(":")[-1])
         return directory / "-".join((purpose, *filter(None, names)))

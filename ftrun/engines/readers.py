@@ -1,6 +1,6 @@
-"""Which runs an engine's tasks bring together, and by which reader. Pure.
+"""Which runs are connected as an engine's tasks, and by which reader. Pure.
 
-Not here: engines without a reader (config/tasks.py), what a node does (keeper.py).
+Not here: engines without a reader (config/tasks.py), a node's work (keeper.py).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SETTLED_BY = (
 def place_of_task(stated: Mapping[str, Stated], environ: Mapping[str, str]) -> Place | None:
     """This task's place; None: an ordinary run, or an engine that is not known.
 
-    Only a job in ftrun's own words is brought together, because torchrun's states
-    where its nodes meet.
+    Only jobs in ftrun's own terms are connected, because torchrun's options state where the nodes
+    meet.
 
     Raises:
-        UserError: the job is to be queued again, and there is no engine that could.
+        UserError: requeueing was requested, but no engine supports it here.
     """
     if not stated["replicas"].is_given or is_settled(stated):
         return None
@@ -44,6 +44,6 @@ def read_place(environ: Mapping[str, str]) -> Place | None:
 
 
 def is_settled(stated: Mapping[str, Stated]) -> bool:
-    """True if options state where the nodes meet, or that each is a job of its own."""
+    """Whether options state where the nodes meet, or that each node is a separate job."""
     is_alone = stated["nodes"].is_given and stated["nodes"].value == 1
     return is_alone or any(stated[name].is_given for name in SETTLED_BY)

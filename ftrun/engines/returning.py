@@ -1,13 +1,14 @@
-"""Nodes that Slurm has lost and taken out of the job: each comes back by a job of its own.
+"""Nodes that Slurm has lost and removed from the job: each comes back through a job of its own.
 
-With ``--no-kill`` Slurm keeps a job that loses a node, but takes the node out of it, and starts no
-step there any more. So a job of one task is submitted for that node alone. Slurm starts it when the
-node is back, and its agent joins the others. It is cancelled when the job ends.
+With ``--no-kill`` Slurm keeps a job that loses a node, but removes the node from it, and starts no
+step there any more. So a job with one task is submitted for that node alone. Slurm starts it when
+the node is back, and its agent joins the others. It is cancelled when the job ends.
 
-The first contender that Slurm has not lost does so, and takes over what another one has submitted.
+The first contender that Slurm has not lost submits these jobs, and takes over those that another
+one has submitted.
 
-Not here: what the agent receives (keeper.py), a node that is back before Slurm has missed it: then
-srun ends the whole step.
+Not here: what the agent receives (keeper.py), a node that is back before Slurm has noticed its
+absence: then srun ends the whole step.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ ALIKE = {
     "--cpus-per-task": "SLURM_CPUS_ON_NODE", "--gpus-per-node": "SLURM_GPUS_ON_NODE",
     "--mem": "SLURM_MEM_PER_NODE",
 }  # fmt: skip
-"""What the job has on each node, and by which of its variables that is known."""
+"""The job's properties on each node, and the variables from which they are known."""
 
 
 class ReturningNodes:
-    """Submits the jobs. ``environ``: of this one; ``say``: shows a line.
+    """Submits the jobs.
 
-    ``contenders``: the nodes whose keepers do this. ``command``: an agent's command line.
-    ``variables``: what the agent of a node receives.
+    Attributes:
+        contenders: the nodes whose keepers do this.
+        environ: of this process.
+        command: an agent's command line.
+        variables: the variables for the agent of a node.
+        say: shows a line.
     """
 
     def __init__(
@@ -60,16 +65,16 @@ class ReturningNodes:
         self._is_over = False
 
     async def run(self) -> None:
-        """Look for lost nodes until ``cancel``; once Slurm does not answer, no more."""
+        """Look for lost nodes until ``cancel``, or until Slurm stops answering."""
         own, own_name = self._place.job.partition(".")[0], self._place.own_name
         while not self._is_over and len(self._jobs) < len(self._place.others):
             await asyncio.sleep(LOOK_S)
             try:
                 left = node_names(await self._ask("squeue", "-h", "-j", own, "-o", "%N"))
             except ValueError:
-                continue  # it was not answered
+                continue  # Slurm did not answer
             if next((node for node in self._contenders if node in left), "") != own_name:
-                continue  # another one does it
+                continue  # another contender does it
             for node in self._place.others:
                 if node not in left and node not in self._jobs and not self._is_over:
                     await self._submit(node)
@@ -107,9 +112,9 @@ class ReturningNodes:
         ]  # fmt: skip
 
     async def cancel(self) -> None:
-        """No node is to come back any more: one that did would begin the job again, alone.
+        """Cancel the submitted jobs: a node that came back now would begin the job again, alone.
 
-        Slurm, which ends a job without ``--no-kill`` for a lost node, shows it without that node.
+        Slurm shows a job without ``--no-kill`` that it ends for a lost node without that node.
         """
         self._is_over = True
         jobs = [job for job in self._jobs.values() if job]
@@ -118,12 +123,12 @@ class ReturningNodes:
                 await self._ask("scancel", *jobs)
 
     async def _ask(self, *words: str, **variables: str) -> str:
-        """The output of a command of Slurm's.
+        """The output of a Slurm command.
 
         Raises:
             ValueError: it has failed, or does not answer.
         """
-        own = ("SLURM_", "SBATCH_")  # they would count as options
+        own = ("SLURM_", "SBATCH_")  # they would act as options
         kept = {k: v for k, v in self._environ.items() if not k.startswith(own)}
         conf = {k: v for k, v in self._environ.items() if k == "SLURM_CONF"}
         try:

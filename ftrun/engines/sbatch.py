@@ -1,10 +1,10 @@
-"""The batch script of ``ftrun sbatch``: a job under Slurm, with the flags that it needs. Pure.
+"""The batch script of ``ftrun sbatch``: a Slurm job with the flags that ftrun needs. Pure.
 
-Slurm's own options stand in ``#SBATCH`` lines as they were given, so sbatch judges them; only what
-contradicts one ftrun a node, or the way in which ftrun is asked to leave, is refused here.
+Slurm's own options are copied to ``#SBATCH`` lines, so sbatch checks them. Refused here are only
+options that contradict one ftrun per node, or the way in which ftrun is asked to leave.
 
-Not here: the words of ftrun itself and the submission (tools/commands/sbatch.py), what a task of
-the job does (keeper.py).
+Not here: ftrun's own words and the submission (tools/commands/sbatch.py), what a task of the job
+does (keeper.py).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from ftrun.base.errors import UserError
 
 NOTICE_S = 60
-"""How long before the time limit the job is asked to leave; Slurm may ask up to 60 s earlier."""
+"""How long before the time limit the job is asked to leave. Slurm may ask up to 60 s earlier."""
 _SHORT = {"-J": "--job-name", "-N": "--nodes", "-n": "--ntasks", "-k": "--no-kill"}
 _SIGNAL = re.compile(r"(?:([RB]+):)?(?:SIG)?([A-Z0-9+]+?)(?:@(\d+))?", re.IGNORECASE)
 _CPUS = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
-"""Of the step, because since 22.05 srun does not take it from the job."""
+"""Passed to the step, because since 22.05 srun does not take it from the job."""
 
 
 class Batch:
-    """A job to be: ``words`` are the options for sbatch.
+    """A job to submit: ``words`` are the options for sbatch.
 
     Raises:
         UserError: they contradict what ftrun needs; nothing was submitted.
@@ -37,12 +37,12 @@ class Batch:
 
     @property
     def notice(self) -> str:
-        """The signal before the time limit that was stated, such as ``USR1``; "": none was."""
+        """The stated signal before the time limit, such as ``USR1``; "": none."""
         return _signal(self._given["--signal"]) if "--signal" in self._given else ""
 
     @property
     def nodes(self) -> int | None:
-        """How many nodes the job has; None: a range, or no number."""
+        """The number of nodes of the job; None: a range, or no number."""
         text = self._given.get("--nodes", "1")
         return int(text) if text.isdecimal() else None
 
@@ -53,17 +53,17 @@ class Batch:
 
     @property
     def requeues(self) -> bool:
-        """Whether the job is to be queued again."""
+        """Whether the job shall be requeued."""
         return "--requeue" in self._given
 
     def script(self, command: Sequence[str], name: str, notice: str, *, requeues: bool) -> str:
         """The batch script.
 
-        ``command``: of ftrun, to be run on each node. ``name``: of the job, if none was stated.
-        ``notice``: the signal by which it is asked to leave. ``requeues``: it wants to be.
+        ``command``: ftrun's, to run on each node. ``name``: of the job, if none was stated.
+        ``notice``: the signal by which it is asked to leave. ``requeues``: ftrun shall requeue it.
 
         Raises:
-            UserError: the job may not be queued again.
+            UserError: Slurm may not requeue the job.
         """
         if requeues and "--no-requeue" in self._given:
             raise _refused("--no-requeue, and --requeue of ftrun", "Leave one of them out")
@@ -90,7 +90,7 @@ class Batch:
 
 
 def _rows(words: Sequence[str]) -> list[str]:
-    """Each option with its value, in a row of its own."""
+    """Each option with its value, on its own row."""
     rows: list[str] = []
     may_take = False
     for word in words:

@@ -1,8 +1,8 @@
 """Slurm's variables of a step as a ``Place``. Pure.
 
-A step is what ``srun`` starts; a batch script by itself is none, and has no SLURM_STEP_*.
+``srun`` starts a step. A batch script itself is not a step, and has no SLURM_STEP_*.
 
-Not here: what follows from it (place.py, keeper.py).
+Not here: the consequences (place.py, keeper.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ftrun.engines.place import Place
 
 NODES_MAX = 65536
 FIRST_NAME = "SLURM_JOB_NAME_HET_GROUP_0"
-"""Parts of a heterogeneous job have names of their own, and one step runs over all of them."""
+"""Parts of a heterogeneous job have separate names, but one step runs over all of them."""
 _NAME = re.compile(r"((?:[^,\[]|\[[^\]]*\])+)(?:,|$)")
 _PART = re.compile(r"\[([^\]]*)\]|([^\[]+)")
 
 
 def read_slurm(environ: Mapping[str, str]) -> Place | None:
-    """This task's place in its step; None: it is in none."""
+    """This task's place in its step; None: it is not in a step."""
     try:
         nodes = node_names(environ["SLURM_STEP_NODELIST"])
         job, step = environ["SLURM_JOB_ID"], environ["SLURM_STEP_ID"]
@@ -45,7 +45,7 @@ def read_slurm(environ: Mapping[str, str]) -> Place | None:
 
 
 def _queued(environ: Mapping[str, str]) -> str:
-    """The job's name in the queue; the id alone of an array's task may mean the whole array."""
+    """The job's name in the queue. The id of an array's task alone may mean the whole array."""
     array, task = (environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
     return f"{int(array)}_{int(task)}" if array and task else str(int(environ["SLURM_JOB_ID"]))
 
@@ -57,7 +57,7 @@ def _launcher(environ: Mapping[str, str]) -> str:
 
 
 def _switches(environ: Mapping[str, str]) -> str:
-    """The switches above this node, or its block, by Slurm's names; "": it knows of none."""
+    """The switches above this node, or its block, by Slurm's names; "": unknown."""
     names = environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")
     kinds = environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
     is_known = len(kinds) == len(names) and kinds[-1] == "node"

@@ -1,12 +1,11 @@
-"""Reports a script without a Manager to the agent: its replica groups train apart.
+"""Reports a script without a Manager to the agent: its replica groups train separately.
 
 That is certain when optimizers step before any Manager is made, or when the script ends without
-one. The script's text is not read. If the agent wants to know that the loop goes on
-(``--hang-factor``), each further step of an optimizer is a beat, and so are ``ftrun.heartbeat()``
-and ``ftrun.paused()``; beats are sent at most once a second.
+one. The script's source is not read. If the agent watches the loop (``--hang-factor``), each
+further step of an optimizer sends a beat, and so do ``ftrun.heartbeat()`` and ``ftrun.paused()``.
+Beats are sent at most once a second.
 
-Not here: the notice for people (core/agent/words.py), the use of beats
-(core/agent/loop_watch.py).
+Not here: the notice for people (core/agent/words.py), the use of beats (core/agent/loop_watch.py).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ftrun.training import context, pauses
 from ftrun.training.context import WorkerContext
 
 STEPS_REPORTED = 2
-"""A script may take one step before it makes the Manager, to give an optimizer its state."""
+"""A script may take one step before it makes the Manager, to initialise an optimizer's state."""
 BEAT_INTERVAL_S = 1.0
 LOOK_S = 2.0
 
@@ -47,7 +46,7 @@ class Alone:
             pauses.listen(self._beat)
 
     def watch(self) -> None:
-        """Torch is imported: see the steps of optimizers from now on."""
+        """Torch is imported: watch the steps of optimizers from now on."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         from ftrun.training import compiling
@@ -55,17 +54,19 @@ class Alone:
         register_optimizer_step_post_hook(compiling.never(self._stepped))
 
     def ends(self, *, well: bool) -> None:
-        """The script has ended. A failed one is not reported here, because its failure is."""
+        """The script has ended. A failed one is not reported here, because its failure is
+        reported."""
         pauses.stop_listening()
         if well:
             self._send(has_stepped=False)
 
     def _stepped(self, *_: Any) -> None:
-        """Any optimizer has stepped: by now a Manager is made, or the script trains without one."""
+        """An optimizer has stepped. So either a Manager exists, or the script trains without
+        one."""
         self._steps += 1
         if self._steps == STEPS_REPORTED:
             self._send(has_stepped=True)
-        # The hook stays: torch iterates over all hooks at this moment, so none may be removed.
+        # The hook stays: torch is iterating over all hooks right now, so none may be removed.
         if self._is_watched() and not self._pause:
             self._beat("", 0.0)
 
@@ -74,7 +75,7 @@ class Alone:
         return bool(self._here.hang_factor) and is_own and not context.had_manager()
 
     def _beat(self, pause: str, limit_s: float) -> None:
-        """Tell the agent, at most once a second, but of each pause's begin and end at once."""
+        """Send a beat: at most one a second, but every begin and end of a pause at once."""
         now = clock.now()
         is_soon = now - self._beat_at < BEAT_INTERVAL_S
         if not self._is_watched() or (pause == self._pause == "" and is_soon):
@@ -85,7 +86,8 @@ class Alone:
         send_to_agent(self._here, Beat(pause, limit_s))
 
     def _trains_elsewhere(self) -> bool:
-        """Whether a child of the script has made a world of all replicas; the agent reports it."""
+        """Whether a child of the script has made a world of all replicas, which the agent
+        reports."""
         from ftrun.process_groups.store import WORLD_KEYS, StoreClient
 
         if self._store:

@@ -1,8 +1,8 @@
-"""Ftrun's additions to torch in a worker: at once in a fork, else when the script imports torch.
+"""Attaches ftrun to torch in a worker: at once in a fork, otherwise when it is imported.
 
-An interpreter of its own (agent/fresh.py) begins without torch, so that the variables that its
-script sets have their effect, and tools see what is loaded. All of ftrun that needs torch waits
-there for the end of the script's own ``import torch``, before the script has any name of it.
+A new interpreter (agent/fresh.py) starts without torch, so that the variables that its script sets
+take effect, and tools see what is loaded. Everything in ftrun that needs torch waits there until
+the script's own ``import torch`` has ended, and runs before the script uses any name of it.
 
 Not here: how an unmodified script is carried (zero_edit/), the rest of a worker's start
 (bootstrap.py).
@@ -33,21 +33,22 @@ if TYPE_CHECKING:
     from ftrun.training.context import WorkerContext
 
 CARRYING = (AUTO, Form.DDP.value)
-"""The values of ``inject`` under which an unmodified script may heal."""
+"""The values of ``inject`` with which an unmodified script may heal."""
 
 _WITH_TORCH = frozenset(
     {"checkpoint", "elastic", "process_groups", "snapshots", "torchft", "training"}
 )
-"""Rooms of ftrun whose modules import torch."""
+"""Packages of ftrun whose modules import torch."""
 
 
 class Attached:
-    """One worker's. ``loop``: lets an unmodified script heal, if that is asked for.
+    """ftrun's additions in one worker. ``loop``: lets an unmodified script heal, if requested.
 
     Args:
         here: this worker.
-        inject: as config/forms.py has it.
-        environment, explicit: its variables; those of the explicit form.
+        inject: see config/forms.py.
+        environment: its variables.
+        explicit: the variables of the explicit form.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Attached:
         carries = inject in (*CARRYING, MEMORY)
         has_store = carries and {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys()
         store = "{MASTER_ADDR}:{MASTER_PORT}".format_map(environment) if has_store else ""
-        # What its agent's memory has goes to a disk without this process.
+        # The agent writes its memory's content to a disk without this process.
         self.alone = Alone(replace(here, snapshot_dir="") if inject == MEMORY else here, store)
         headers.install(is_on=carries, directory=Path(here.socket_path).parent)
         if inject == AUTO:
@@ -80,9 +81,9 @@ class Attached:
             Patches().when_imported("torch", self._attach_late)
 
     def _attach_late(self, _: object) -> None:
-        with contextlib.suppress(ValueError):  # the script may have taken it out
+        with contextlib.suppress(ValueError):  # the script may have removed it
             sys.meta_path.remove(self._guard)
-        first = sys.path.pop(0)  # the script's files are not in the way of ftrun's imports
+        first = sys.path.pop(0)  # the script's files must not shadow ftrun's imports
         try:
             self._attach()
         finally:
@@ -91,7 +92,7 @@ class Attached:
     def _attach(self) -> None:
         rendezvous.serve_elsewhere(int(os.environ.get("MASTER_PORT", "0")))
         self._carry()
-        self.alone.watch()  # after it, because the first to see a step may begin again
+        self.alone.watch()  # last: the first watcher may restart the script
 
     def _carry(self) -> None:
         from ftrun.snapshots import group_memory
@@ -129,9 +130,9 @@ class Attached:
 
 
 class _TorchFirst(MetaPathFinder):
-    """Finds nothing; imports torch before the first module of ftrun that imports it.
+    """Finds nothing, but imports torch before the first module of ftrun that imports it.
 
-    Otherwise ftrun would be attached in the middle of a module that it needs for that.
+    Otherwise ftrun would be attached in the middle of importing a module that it needs.
     """
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> None:  # noqa: ARG002

@@ -1,15 +1,15 @@
-"""The first thing in a worker: make it look like a fresh ``python script.py``.
+"""The first code of a worker: makes it look like a fresh ``python script.py``.
 
-The worker is a fork of the spawner, which has torch imported. This module renews all that a fork
-shares with its parent and a fresh interpreter would not: stdio, random seeds, thread counts,
-arguments. Then the script runs as ``__main__``. Or it is an interpreter of its own, without torch:
-then what ftrun adds to torch is added when the script imports it (attached.py).
+The worker is a fork of the spawner, which has torch imported. This module resets everything that a
+fork shares with its parent and a fresh interpreter would not: stdio, random seeds, thread counts,
+arguments. Then the script runs as ``__main__``. If the worker is a new interpreter without torch,
+ftrun is attached to torch when the script imports it (attached.py).
 
 An uncaught exception is sent to the agent before the process ends, so that the report names it
 without any decorator in the script.
 
-Not here: the start itself, signals and descriptors of the spawner (agent/child.py), and the
-Manager (training/).
+Not here: the start itself, signals and descriptors of the spawner (agent/child.py), and the Manager
+(training/).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LOADED_FOR_US = (
     "profile", "pstats", "resource", "secrets", "shlex", "socketserver", "statistics", "sysconfig",
     "termios", "unicodedata",
 )  # fmt: skip
-"""Modules of Python's own that ftrun loads before the script, and torch's import does not."""
+"""Modules of Python's library that ftrun loads before the script, but torch's import does not."""
 EXIT_UNCAUGHT = 1
 EXIT_INTERRUPTED = 130
 
@@ -71,10 +71,12 @@ EXIT_INTERRUPTED = 130
 class WorkerTask:
     """One worker's identity and script.
 
-    ``inject``: as config/forms.py has it; ``torchft``: as of ``--torchft``.
-    ``explicit_environment``: under ``auto``, in place of ``environment`` if the script turns out to
-    use ftrun itself. ``life_lock``: the place of the lock that shows its agent that it lives; "":
-    it has none.
+    Attributes:
+        inject: see config/forms.py.
+        torchft: see ``--torchft``.
+        explicit_environment: with ``auto``, replaces ``environment`` if the script turns out to use
+            ftrun itself.
+        life_lock: the place of the lock that shows the agent that this worker lives; "": none.
     """
 
     context: WorkerContext
@@ -89,7 +91,7 @@ class WorkerTask:
 
 
 def prepare(threads: int) -> None:
-    """Renew all that is the same for every worker."""
+    """Reset everything that is the same for every worker."""
     _renew_stdio()
     atexit.register(_let_triton_go)
     _renew_torch(threads)
@@ -100,22 +102,22 @@ def prepare(threads: int) -> None:
 
 
 def _let_triton_go() -> None:
-    """At the end: triton's modules list all that the collector leaves, in tens of lines.
+    """Unfreeze at exit, because triton's modules would print all objects that are left.
 
-    The spawner has frozen what it imported. It costs tenths of a second, so not in every worker.
+    The spawner has frozen what it imported. This takes tenths of a second, so only with triton.
     """
     if "triton._C.libtriton" in sys.modules:
         gc.unfreeze()
 
 
 def run(task: WorkerTask) -> NoReturn:
-    """Become the worker of ``task`` and run its script; call ``prepare`` before.
+    """Become the worker of ``task`` and run its script. Call ``prepare`` first.
 
     Raises:
         SystemExit: always. The caller lets it end the interpreter, as at a script's end.
     """
     if task.life_lock:
-        with contextlib.suppress(OSError):  # its agent knows of its end by the pidfd then
+        with contextlib.suppress(OSError):  # then the agent notices its end by the pidfd
             life_lock.hold(task.life_lock)
     os.environ.update(task.environment)
     if task.inject != "off":
@@ -145,7 +147,7 @@ def run(task: WorkerTask) -> NoReturn:
         attached.alone.ends(well=not context.Process.failed)
         raise
     except BaseException as error:  # noqa: BLE001
-        # This is the top of the script's stack, so any exception ends here.
+        # This is the top of the script's stack, so every exception arrives here.
         stopping.script_has_ended()
         _fail(task.context, _refusal_of(error, attached.loop))
     stopping.script_has_ended()
@@ -154,7 +156,7 @@ def run(task: WorkerTask) -> NoReturn:
 
 
 def _ended_by(task: WorkerTask) -> SystemExit | None:
-    """Run the script to its end; the exception of ``sys.exit``, if it ends by that."""
+    """Run the script to its end. Returns the exception of ``sys.exit``, if it ends with one."""
     try:
         _run_target(task)
     except SystemExit as leaving:
@@ -163,10 +165,10 @@ def _ended_by(task: WorkerTask) -> SystemExit | None:
 
 
 def _renew_stdio() -> None:
-    """Fresh text streams on descriptors 0, 1 and 2, unbuffered as with ``python -u``.
+    """Make fresh text streams on descriptors 0, 1 and 2, unbuffered as with ``python -u``.
 
     Printed text survives a SIGKILL, with or without a newline at its end. The encodings are those
-    that this interpreter has begun with: the locale's, or PYTHONIOENCODING's.
+    with which this interpreter started: the locale's, or PYTHONIOENCODING's.
     """
     buffered = io.BufferedReader(io.FileIO(0, closefd=False))
     sys.stdin = io.TextIOWrapper(buffered, *_encoding(sys.__stdin__, "strict"))
@@ -177,12 +179,12 @@ def _renew_stdio() -> None:
 
 
 def _encoding(stream: Any, errors: str) -> tuple[str, str]:
-    """Of a standard stream; UTF-8 where ftrun was started without it."""
+    """Encoding and error handler of a standard stream; UTF-8 if ftrun was started without it."""
     return (stream.encoding, stream.errors) if stream is not None else ("utf-8", errors)
 
 
 class Descriptor(io.FileIO):
-    """One whose ``write`` can be another (zero_edit/printed.py)."""
+    """A raw file whose ``write`` can be replaced (zero_edit/printed.py)."""
 
 
 def _text_stream(fd: int, encoding: str, errors: str) -> io.TextIOWrapper:
@@ -194,21 +196,23 @@ def _renew_torch(threads: int) -> None:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    # The libraries read OMP_NUM_THREADS when the spawner loaded them, and it was 1.
+    # The libraries read OMP_NUM_THREADS, which was 1, when the spawner loaded them.
     torch.set_num_threads(threads)
-    # A new interpreter draws a seed of its own. CUDA's generators do so later, at their first use.
+    # A new interpreter draws its own seed. CUDA's generators do so later, when first used.
     torch.default_generator.seed()
 
 
 def _renew_numpy() -> None:
-    """Numpy's global generator is seeded at import: forks would all draw the same numbers."""
+    """Seed numpy's global generator, which is seeded at import: all forks would draw the same
+    numbers."""
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
 
 
 def _renew_blas(threads: int) -> None:
-    """Numpy's OpenBLAS was loaded with one thread too, and torch cannot set its number."""
+    """Set the threads of numpy's OpenBLAS, which was loaded with one thread. torch cannot set
+    it."""
     for path in _loaded_libraries("openblas"):
         library = ctypes.CDLL(path)
         for name in OPENBLAS_SETTERS:
@@ -224,7 +228,7 @@ def _loaded_libraries(name: str) -> list[str]:
 
 
 def _as_started_alone(task: WorkerTask) -> list[str]:
-    """The command that would run the script without ftrun, for scripts that start themselves."""
+    """The command that would run the script without ftrun, for scripts that restart themselves."""
     python = [sys.executable, "-u"]
     if task.kind is TargetKind.FUNCTION:
         return python
@@ -272,7 +276,7 @@ def _search_first(directory: str) -> None:
     for name in LOADED_FOR_US:
         if os.path.exists(os.path.join(directory, f"{name}.py")):
             for loaded in [x for x in sys.modules if x.partition(".")[0] == name]:
-                del sys.modules[loaded]  # the script's own is imported, as in a fresh interpreter
+                del sys.modules[loaded]  # so that the script's own module is imported
 
 
 def _absolute(target: str) -> str:
@@ -314,7 +318,7 @@ def _note_exit(here: WorkerContext, leaving: SystemExit) -> None:
 
 
 def _refusal_of(error: BaseException, loop: Loop | None) -> BaseException:
-    """The script's error, or a refusal if the script has met what is not offered."""
+    """The script's error, or a refusal if the script used an unsupported feature."""
     if loop is not None and isinstance(error, Exception):
         try:
             loop.raised(error)
@@ -325,19 +329,19 @@ def _refusal_of(error: BaseException, loop: Loop | None) -> BaseException:
 
 def _fail(here: WorkerContext, error: BaseException) -> NoReturn:
     context.Process.failed = True
-    if getattr(error, "is_reported", False):  # Refused (zero_edit/refusals.py): the agent tells it
+    if getattr(error, "is_reported", False):  # by the agent (refusals.py)
         sys.exit(EXIT_UNCAUGHT)
     own = _script_frames(error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
         _cut_handler(own)
     error.__traceback__ = own
-    with contextlib.suppress(OSError, ValueError):  # The script may have closed its stdout.
+    with contextlib.suppress(OSError, ValueError):  # the script may have closed its stdout
         sys.stdout.flush()
     sys.excepthook(type(error), error, own)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt) and context.was_interrupted():
-        sys.exit(EXIT_INTERRUPTED)  # as it was asked to: no failure
+        sys.exit(EXIT_INTERRUPTED)  # as requested: not a failure
     step, heals = context.place()
     report = replace(failure_report(error, own), step=step, heals=heals)
     send_to_agent(here, report, FAILURE_TIMEOUT_S)
@@ -368,7 +372,7 @@ def _words(error: BaseException) -> str:
 def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """The traceback from the script's own first frame on, without ftrun's and runpy's frames.
 
-    None: runpy has found no module to run, so no line of a script is in it.
+    None: runpy found no module to run, so no line of a script is in it.
     """
     name = ""
     for frame in _frames(trace):
@@ -379,7 +383,7 @@ def _script_frames(trace: types.TracebackType | None) -> types.TracebackType | N
 
 
 def _cut_handler(trace: types.TracebackType | None) -> None:
-    """End a traceback where Ctrl-C found the script, without the frame of our own handler."""
+    """End a traceback at the frame that Ctrl-C interrupted, without ftrun's handler."""
     for frame in _frames(trace):
         inner = frame.tb_next
         if inner is not None and inner.tb_frame.f_code.co_filename == stopping.__file__:

@@ -1,4 +1,4 @@
-"""Runs commands as workers, and fills in torchrun's ``${local_rank}`` in arguments.
+"""Runs commands as workers, and replaces torchrun's ``${local_rank}`` in arguments.
 
 Not here: Python scripts (bootstrap.py), torchelastic's choice of an entry point (elastic/agent.py).
 """

@@ -25,7 +25,7 @@ from ftrun.inject.zero_edit import headers
 
 
 def run_function(key: WorkerKey, directory: Path) -> None:
-    """Call the function that lies packed in ``directory``, and leave its value there."""
+    """Call the function that is packed in ``directory``, and write its value there."""
     around, data = packed.read_call(directory)
     sys.argv = around.argv
     sys.path[:] = around.path
@@ -43,7 +43,8 @@ def run_function(key: WorkerKey, directory: Path) -> None:
 
 
 def _renew_main(around: Surroundings) -> None:
-    """``__main__`` is the launcher's main module if the call needs it, and else an empty one."""
+    """Set ``__main__`` to the launcher's main module if the call needs it, otherwise to an empty
+    one."""
     if not (around.main_name or around.main_path):
         sys.modules["__main__"] = sys.modules["__mp_main__"] = types.ModuleType("__main__")
         return

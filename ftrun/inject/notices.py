@@ -1,7 +1,7 @@
-"""The warnings of ftrun's own modules, in a worker whose script has set up no logging.
+"""The warnings of ftrun's modules, in a worker whose script has configured no logging.
 
-Python prints such a warning without its origin. Here it begins with ``ftrun:``, like the other
-notices. If the script has set up logging, its format counts.
+Python prints such a warning without its origin. Here it begins with ``ftrun:``, like other notices.
+If the script has configured logging, its format is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 
 class _Notices(logging.Handler):
-    """Prints to the real standard error, where the root logger has no handler."""
+    """Prints to the real standard error, if the root logger has no handler."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

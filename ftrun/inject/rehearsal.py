@@ -1,12 +1,12 @@
-"""What a standby does before it waits: it trains a small model of its own, once.
+"""A standby's preparation before it waits: it trains a small model, once.
 
-A fork shares its memory with the spawner: what it changes first is copied, page by page. And much
-of torch makes its tables when it is first used: how DTensors of one kind are added, what an
-optimizer's step calls. In a replacement others wait for both, so a standby has done it.
+A fork shares its memory with the spawner, so a page is copied when it is first written. And much of
+torch builds tables when it is first used: how DTensors of one kind are added, what an optimizer's
+step calls. Peers would wait for both in a replacement, so a standby does them in advance.
 
-Nothing of it is left that a script could see: no process group, no drawn number, no word.
+It leaves nothing that a script could see: no process group, no drawn number, no output.
 
-Not here: the imports (agent/imports.py), which a fork has from the spawner.
+Not here: the imports (agent/imports.py), which a fork gets from the spawner.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ftrun.inject.zero_edit.patches import holders
 
 SIZE = 2
 STEPS = 2
-"""In the second, optimizers have their state."""
+"""In the second step, optimizers have their state."""
 
 
 def rehearse() -> None:
-    """Train with FSDP2 as one of two, in groups that meet nobody, and make DDP's buckets."""
+    """Train with FSDP2 as one of two, in groups without peers, and make DDP's buckets."""
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if torch.version.cuda or torch.version.hip:
-        return  # a backward pass would begin threads of the devices, in a process that may fork
+        return  # a backward pass would start device threads in a process that may fork
     with _as_if_nothing_was():
-        holders("", rehearse)  # who attaches to torch looks at each module, and so has a page of it
+        holders("", rehearse)  # attaching to torch looks at each module, and so copies its page
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=SIZE)
         try:
             _train()
@@ -54,7 +54,7 @@ def _train() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
     inputs, labels = torch.zeros(2, 8), torch.zeros(2, dtype=torch.int64)
     DistributedDataParallel(copy.deepcopy(model))(inputs)
-    # DTensor keeps its rules by mesh, and some of them by rank: no script has a mesh of this name.
+    # DTensor caches its rules by mesh, and some by rank. No script has a mesh of this name.
     mesh = init_device_mesh("cpu", (SIZE,), mesh_dim_names=("ftrun-rehearsal",))
     for part in (model[0], model[2], model):
         fully_shard(part, mesh=mesh)

@@ -1,8 +1,8 @@
-"""Lets a script meet at a port of its own choice, by ``tcp://`` or a MASTER_PORT that it sets.
+"""Lets a script meet at a port of its choice, by ``tcp://`` or a MASTER_PORT that it sets.
 
 TORCHELASTIC_USE_AGENT_STORE makes all ranks clients, because ftrun serves the group's store at the
-port that it has put into MASTER_PORT. At any other port nobody would serve, and every rank would
-wait for half an hour. There rank 0 serves, as it does without a launcher.
+port in MASTER_PORT. At any other port no process would serve, and every rank would wait for half an
+hour. So there rank 0 serves, as it does without a launcher.
 
 Not here: the group's store (agent/tcp_stores.py).
 """
@@ -17,7 +17,7 @@ from typing import Any
 def serve_elsewhere(master_port: int) -> None:
     """Let rank 0 serve every store whose port is not ``master_port``.
 
-    Without torch, or with a torch that is built otherwise, nothing is changed.
+    Does nothing without torch, or if torch's internals differ.
     """
     module: Any = sys.modules.get("torch.distributed.rendezvous")
     create = getattr(module, "_create_c10d_store", None)

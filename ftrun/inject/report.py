@@ -21,8 +21,7 @@ FAILURE_TIMEOUT_S = 10.0
 def send_to_agent(here: WorkerContext, message: Any, timeout_s: float = TIMEOUT_S) -> None:
     """Send ``message`` and wait until the agent has read it, which is before it sees this exit.
 
-    Without an agent nothing happens, because the message has no reader. Each of the four waits has
-    ``timeout_s``.
+    Without an agent nothing happens. Each of the four waits is limited to ``timeout_s``.
     """
     # Imported only for a message, so that a worker's first line does not wait for it.
     from ftrun.core.messages import WorkerHello

@@ -1,9 +1,9 @@
-"""Lets the agent ask a worker for its Python stacks, also while its interpreter hangs.
+"""Lets the agent request a worker's Python stacks, even while its interpreter hangs.
 
-At ``STACK_SIGNAL`` faulthandler writes the stacks of all threads to a file that both know; it needs
-neither the interpreter's lock nor memory. It writes no end mark. But the main thread comes last,
-and its outermost frame stays the same for all of the process's life: the first line names it.
-Not here: when stacks are taken (agent/stacks.py).
+At ``STACK_SIGNAL`` faulthandler writes the stacks of all threads to a file that both know. It needs
+neither the interpreter's lock nor memory. It writes no end mark, but the main thread comes last,
+and its outermost frame is constant. The file's first line names that frame. Not here: when stacks
+are taken (agent/stacks.py).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def stacks_path(runtime_dir: Path, key: WorkerKey) -> Path:
 
 
 def install(runtime_dir: Path, key: WorkerKey) -> None:
-    """Answer ``STACK_SIGNAL`` from now on; processes that are forked later ignore it.
+    """Answer ``STACK_SIGNAL`` from now on. Processes that are forked later ignore it.
 
-    Each answer is appended. A full or vanished disk costs the stacks, not the worker.
+    Each answer is appended. If the disk is full or gone, the stacks are lost, not the worker.
     """
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -53,7 +53,7 @@ def _outermost(frame: FrameType) -> str:
 
 
 def _moved_up(fd: int) -> int:
-    """The same file at a high number: a script's first file is still descriptor 3."""
+    """The same file at a high number, so that a script's first file is still descriptor 3."""
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = max(3, min(soft_limit, 1024) - 8)
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)

@@ -1,23 +1,24 @@
-"""How a worker is asked to stop, so that its script can save what it has.
+"""How a worker is asked to stop, so that its script can save its state.
 
-The agent sends signals of ftrun's own, one for each signal that it can have got itself. The signals
-with a name stay the script's, with the interpreter's default handlers, because frameworks install
-handlers of their own only then. What follows:
+The agent sends real-time signals reserved by ftrun, one for each signal that the agent itself can
+receive. The named signals keep the interpreter's default handlers, because frameworks install their
+own handlers only then. The effects:
 
 | the script                     | first request                  | second, at half of the grace |
 |--------------------------------|--------------------------------|------------------------------|
-| handles that signal, or SIGTERM| gets it                        | nothing                      |
+| handles that signal, or SIGTERM| receives it                    | nothing                      |
 | has a Manager that trains      | ``Drained`` at a boundary      | ``Drained`` where it stands  |
 | neither                        | ``SystemExit`` where it stands | the same                     |
 
-SIGINT is raised as Ctrl-C is in Python: a script that handles SIGTERM alone does not get it, the
-exception is ``Interrupted``, a ``Drained`` that ``except KeyboardInterrupt`` catches too, and a
+SIGINT has the semantics of Ctrl-C in Python. A script that handles only SIGTERM does not receive
+it. The exception is ``Interrupted``, a ``Drained`` that ``except KeyboardInterrupt`` catches too. A
 script without a Manager gets a plain ``KeyboardInterrupt``.
 
 "Where it stands" must be a safe place: not inside an optimizer, where half a step would be saved,
-not while a checkpoint is written, and not in ftrun itself. In any other place the request is
-repeated every ``RETRY_S``, because a script usually leaves such a place within milliseconds. A wait
-for peers in ftrun may last longer: it ends by ``Drained`` itself (training/leaving.py).
+not while a checkpoint is written, not in a callback of a future, because torch turns its exception
+into a RuntimeError, and not in ftrun itself. In any other place the request is repeated every
+``RETRY_S``, because a script usually leaves such a place within milliseconds. A wait for peers in
+ftrun may last longer: it ends itself with ``Drained`` (training/leaving.py).
 
 Not here: when the agent asks, and when it kills (core/agent/stopping.py).
 """
@@ -44,7 +45,7 @@ REQUESTS = {
     int(signal.SIGUSR1): signal.SIGRTMIN + 9,
     int(signal.SIGUSR2): signal.SIGRTMIN + 8,
 }
-"""The signal of ours by the one it stands for; another one is requested as SIGTERM."""
+"""ftrun's signal for each named one; others are requested as SIGTERM."""
 _STANDS_FOR = {ours: theirs for theirs, ours in REQUESTS.items()}
 RETRY_S = 0.02
 _OWN = str(Path(ftrun.__file__).parent) + os.sep
@@ -52,25 +53,28 @@ _EDGES = tuple(str(Path(__file__).with_name(name)) for name in ("bootstrap.py", 
 _NOT_WITHIN = (
     f"{os.sep}torch{os.sep}optim{os.sep}",
     f"{os.sep}torch{os.sep}serialization.py",
+    f"{os.sep}torch{os.sep}futures{os.sep}",
+    f"{os.sep}torch{os.sep}_jit_internal.py",  # a future looks for tensors in its value
     f"{os.sep}torch{os.sep}distributed{os.sep}checkpoint{os.sep}",
     f"{os.sep}safetensors{os.sep}",
 )
 
 
 class _Requests:
-    """The requests so far; ``script_is_over``: no script is left to raise an exception in."""
+    """The requests so far; ``script_is_over``: there is no script in which to raise an
+    exception."""
 
     first_is_over = False
     script_is_over = False
 
 
 def request_signal(number: int) -> int:
-    """The signal with which a worker is asked to stop as if ``number`` had come."""
+    """The signal that asks a worker to stop as if it had received ``number``."""
     return REQUESTS.get(number, STOP_SIGNAL)
 
 
 def install() -> None:
-    """Handle the agent's requests from now on; children that are forked later ignore them."""
+    """Handle the agent's requests from now on. Children that are forked later ignore them."""
     for ours in REQUESTS.values():
         signal.signal(ours, _asked)
     os.register_at_fork(after_in_child=_ignore)
@@ -78,7 +82,7 @@ def install() -> None:
 
 
 def script_has_ended() -> None:
-    """Exit handlers and threads that still run have the whole grace and are not disturbed."""
+    """Ignore requests: exit handlers and remaining threads may use the whole grace period."""
     _Requests.script_is_over = True
 
 
@@ -116,7 +120,7 @@ def _asked(ours: int, frame: FrameType | None) -> None:
 
 
 def _handled_by_script(number: int) -> int | None:
-    """The signal that the script has a handler for, or ignores, and gets; None: it has none."""
+    """The signal that the script handles or ignores, and so receives; None: it handles none."""
     if number == signal.SIGINT:
         is_own = signal.getsignal(number) is not signal.default_int_handler
         return number if is_own else None
@@ -127,7 +131,7 @@ def _handled_by_script(number: int) -> int | None:
 
 
 def _is_safe(frame: FrameType | None) -> bool:
-    """True if an exception in this frame leaves nothing half done."""
+    """Whether an exception in this frame leaves no operation half done."""
     return not any(
         name.startswith(_OWN) or any(part in name for part in _NOT_WITHIN) for name in _files(frame)
     )

@@ -1,11 +1,11 @@
-"""The private names of torch that ftrun uses: what a new version of torch may take away.
+"""The private names of torch that ftrun uses, which a new version of torch may remove.
 
-A script is taken only if the installed torch has those in ``NEEDED``: a name that is missing would
-be an error in the middle of a training. ``tests/unit/inject/test_torch_private.py`` compares both
-tables with ftrun's source and with torch's, and the methods of the script's groups with those that
-torch calls. Read it when a new version of torch is to be supported.
+A script is carried only if the installed torch has those in ``NEEDED``, because a missing name
+would be an error in the middle of training. ``tests/unit/inject/test_torch_private.py`` compares
+both tables with ftrun's source and with torch's, and the methods of the script's groups with those
+that torch calls. Read it before supporting a new version of torch.
 
-Not here: what each name is used for, which stands where it is used.
+Not here: the use of each name, which is documented where it is used.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     "torch.utils.data._utils.fetch": ("_MapDatasetFetcher",),
 }
-"""By owner the names without which ftrun cannot carry a script."""
+"""By owner, the names without which ftrun cannot carry a script."""
 
 OTHERWISE: Mapping[str, tuple[str, ...]] = {
     "torch._C._dynamo.eval_frame": ("_FrameAction", "_FrameExecStrategy"),
@@ -99,12 +99,12 @@ OTHERWISE: Mapping[str, tuple[str, ...]] = {
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": ("_rcvd_idx", "_send_idx"),
     "torch.compiler": ("_torchdynamo_disable",),  # of functions
 }
-"""By owner the names of objects, which no look at a class finds, and those that one command alone
-needs or for which ftrun has another way."""
+"""By owner, the names of objects, which cannot be checked on a class, and names that only one
+command needs or for which ftrun has a substitute."""
 
 
 def missing() -> list[str]:
-    """The needed names that this torch lacks, of its modules that are imported."""
+    """The needed names that this torch lacks, among its imported modules."""
     found = []
     for owner, names in NEEDED.items():
         holder = _imported(owner)

@@ -1,9 +1,9 @@
-"""``import torchft`` in a worker gives ftrun's modules of those names: ``--torchft``.
+"""Makes ``import torchft`` in a worker load ftrun's modules of those names: ``--torchft``.
 
-The finder stands before all others, so that an installed torchft, or one beside the script, is not
-taken. ``torchft.x`` and ``ftrun.torchft.x`` are one module object, so that classes are the same
+The finder comes before all others, so that an installed torchft, or one beside the script, is not
+used. ``torchft.x`` and ``ftrun.torchft.x`` are one module object, so that classes are identical
 whichever name a library imports. ``importlib.util.find_spec("torchft")`` finds them too. Processes
-that the script spawns by multiprocessing inherit the path, and so the answer (for_children/).
+that the script spawns by multiprocessing inherit the path, and so use them too (for_children/).
 
 Not here: the modules (ftrun/torchft/).
 """
@@ -33,7 +33,7 @@ LINE = (
 
 
 def install(mode: str, here: WorkerContext) -> None:
-    """Answer imports of torchft from now on, unless ``mode`` is "real"; idempotent.
+    """Provide torchft's modules from now on, unless ``mode`` is "real". Idempotent.
 
     "auto": the job's first worker reports it, once, when the script imports it.
     """
@@ -46,14 +46,14 @@ def install(mode: str, here: WorkerContext) -> None:
 
 
 def answer(says_so: bool = False) -> None:
-    """Answer imports of torchft in this process from now on; idempotent."""
+    """Provide torchft's modules in this process from now on. Idempotent."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder(says_so))
 
 
 ON_USE: list[Callable[[], None]] = []
-"""Called when the script first takes anything from torchft, before it has it. To import the package
-is no use of it: a script may look whether it is there, and train without it."""
+"""Called before the script first uses anything from torchft. Importing the package does not count,
+because a script may test whether torchft is installed, and train without it."""
 
 
 class _Finder(MetaPathFinder):
@@ -69,21 +69,21 @@ class _Finder(MetaPathFinder):
             return None
         own = importlib.util.find_spec(f"ftrun.{name}")
         if own is None:
-            return None  # no such submodule: the import fails under the name that was asked for
+            return None  # no such submodule: the import fails with the requested name
         is_package = own.submodule_search_locations is not None
         spec = ModuleSpec(name, _Own(self), origin=own.origin, is_package=is_package)
         spec.submodule_search_locations = own.submodule_search_locations
         return spec
 
     def say_so(self) -> None:
-        """Say whose modules these are, once."""
+        """Report whose modules these are, once."""
         if self._says_so:
             self._says_so = False
             print(LINE, file=sys.__stderr__, flush=True)
 
 
 class _Own(Loader):
-    """Gives the module of ftrun, as it is, a second name."""
+    """Gives a module of ftrun, unchanged, a second name."""
 
     def __init__(self, finder: _Finder) -> None:
         self._finder = finder
@@ -95,7 +95,7 @@ class _Own(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has put the one of this name there
+        module.__spec__ = self._spec  # the import system has set the spec of the other name
         self._finder.say_so()
         if module.__name__ == f"ftrun.{NAME}":
             _watch(module)
@@ -104,13 +104,13 @@ class _Own(Loader):
 
 
 def _used() -> None:
-    importlib.import_module("torch")  # what watches the script is attached from then on
+    importlib.import_module("torch")  # attaches ftrun to torch from then on
     while ON_USE:
         ON_USE.pop()()
 
 
 def _watch(package: ModuleType) -> None:
-    """See what the script takes from the package."""
+    """Watch what the script uses from the package."""
     names = vars(package)
     plain = names["__getattr__"]
 

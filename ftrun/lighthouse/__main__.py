@@ -14,7 +14,7 @@ from ftrun.protocol.embedding import PARENT_PID
 
 
 def main() -> int:
-    """Tie this process to its agent first, then load the rest."""
+    """Tie this process to its agent first, then load everything else."""
     if PARENT_PID not in os.environ:
         print("This is started by ftrun itself. Run: ftrun lighthouse --help", file=sys.stderr)
         return 2

@@ -1,9 +1,9 @@
-"""The account of the lighthouse's job on disk, so that a restarted lighthouse goes on from it.
+"""The account of the lighthouse's job on disk, so that a restarted lighthouse resumes it.
 
-One JSON document, replaced as a whole and not flushed to the disk itself: it is written every few
-seconds, and after a power cut the account may begin again. Like the incidents' file nothing depends
-on it. Its age is taken from the monotonic clock, or after a reboot, or on another machine, from the
-date. Not here: its content (core/books/account_record.py).
+It is one JSON document, replaced as a whole and not fsynced: it is written every few seconds, and
+may be lost in a power failure. Like the incidents' file, it is not needed to run a job. Its age is
+measured by the monotonic clock or, after a reboot or on another machine, by the date. Not here: its
+content (core/books/account_record.py).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 
 class AccountFile:
-    """The file of one lighthouse; without a path nothing is kept."""
+    """The file of one lighthouse. Without a path nothing is kept."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._has_failed = False
 
     def load(self) -> AccountRecord | None:
-        """The last record; None: there is none that can be read, and the account begins again."""
+        """The last record; None: there is no readable one, and the account begins again."""
         if self._path is None:
             return None
         try:

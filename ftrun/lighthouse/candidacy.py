@@ -1,6 +1,6 @@
-"""This process as one of several lighthouses: it waits until it leads, and is the shell's journal.
+"""This process as one of several lighthouses: waits until it leads, and is the shell's journal.
 
-Not here: who leads (core/register/), the stores (register/), what a leader does (shell.py).
+Not here: which process leads (core/register/), the stores (register/), a leader's work (shell.py).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _CODEC = RecordCodec(JournalState)
 
 
 class Candidacy(Contender, Leader):
-    """From standing by to the end of one leadership; a further one is another candidacy.
+    """From standing by to the end of one leadership. A further leadership is another candidacy.
 
-    ``ended``: done when another process leads; an exception if this one cannot go on. ``go_on``:
+    ``ended``: done when another process leads; an exception if this one cannot continue. ``go_on``:
     called when ``may_decide`` may have become true.
     """
 
@@ -49,10 +49,10 @@ class Candidacy(Contender, Leader):
         self.failed.add_done_callback(self._has_failed)
 
     async def until_it_leads(self, stopping: asyncio.Event) -> JournalState | None:
-        """Wait until this process leads; returns the job's record, or None: it is to stop.
+        """Wait until this process leads. Returns the job's record, or None if it was asked to stop.
 
         Raises:
-            Exception: it cannot go on.
+            Exception: it cannot continue.
         """
         self.start()
         stopped = asyncio.ensure_future(stopping.wait())
@@ -85,7 +85,7 @@ class Candidacy(Contender, Leader):
     # ------------------------------------------------------------ from the contender
 
     def leads(self, value: Value) -> None:
-        """This process leads, under the value's epoch: the next one after its journal's."""
+        """This process leads, under the value's epoch, which follows its journal's."""
         self._led.set_result(replace(_decoded(value), epoch=value.epoch - 1))
 
     def release(self, output: object) -> None:
@@ -111,7 +111,7 @@ class Candidacy(Contender, Leader):
 
 
 def _decoded(value: Value) -> JournalState:
-    """The journal; an empty one if it is lost: then the state is rebuilt from agents' reports."""
+    """Decode the journal; an empty one if it is lost. Then agents' reports rebuild the state."""
     if not value.journal:
         return JournalState()
     try:
@@ -129,7 +129,7 @@ def _decoded(value: Value) -> JournalState:
 
 
 async def stands_by(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer any request for the status, with or without a token: it is not here."""
+    """Answer any request for the status, with or without a token: this process stands by."""
     with contextlib.suppress(OSError, EOFError, ValueError, asyncio.TimeoutError):
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), REQUEST_S)
         writer.write(STANDS_BY)

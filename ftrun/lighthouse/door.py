@@ -1,8 +1,8 @@
 """The common address of many jobs: agents get the port of their job's lighthouse.
 
 An agent states its job in the metadata of its call. The door answers with a port on its own host,
-and the agent goes there; if that lighthouse is gone, it asks again. No job's messages pass here, so
-a job's lighthouse, its journal and its death are its own.
+to which the agent connects; if that lighthouse is gone, the agent asks again. No job's messages
+pass through the door, so each job's lighthouse, journal and failures are separate.
 
 Not here: the lighthouses' processes (tools/door.py), what an agent does with a port
 (protocol/rpc.py).
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class HouseStatus(TypedDict):
-    """One job's lighthouse. ``ports`` are on the door's host; 0: it is not up."""
+    """One job's lighthouse. ``ports`` are on the door's host; 0: it is not running."""
 
     job_id: str
     agents_port: int
@@ -48,21 +48,21 @@ class Houses(Protocol):
     """The lighthouses behind a door."""
 
     async def port(self, job_id: str) -> int | str:
-        """The port of the job's lighthouse, which is started if there is none; or why not."""
+        """The port of the job's lighthouse, which is started if necessary; or an error text."""
 
     def listed(self) -> list[HouseStatus]:
         """All of them."""
 
     async def stop(self) -> None:
-        """End them all; each serves until the agents that leave have left."""
+        """Stop them all. Each serves until the leaving agents have left."""
 
 
 async def serve_door(
     settings: ServiceSettings, houses: Houses, announce: Callable[[str], None] = print
 ) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code.
+    """Serve until SIGTERM or SIGINT. Returns the exit code.
 
-    ``announce`` gets one line as soon as agents can come.
+    ``announce`` is called with one line as soon as agents can connect.
 
     Raises:
         UserError: a port is taken.
@@ -105,7 +105,7 @@ async def serve_door(
 
 
 async def _unless_insisted(houses: Houses, stopping: StopRequests) -> None:
-    """Let the lighthouses end in order; they die with this process at a second request."""
+    """Let the lighthouses end in order. At a second request they die with this process."""
     tasks = [asyncio.ensure_future(x) for x in (houses.stop(), stopping.insisted.wait())]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

@@ -1,8 +1,8 @@
-"""The node at which the nodes of torchrun's command meet, if an etcd is to say it.
+"""Elects the node at which the nodes of torchrun's command meet, through etcd.
 
-All offer an address of their own in one register. Who gets it serves the meeting, and writes the
-register for as long as its part of the job lasts; the others go to its address once they have seen
-it write. Not here: the meeting (agent/team/), leadership (core/register/).
+Each node proposes its own address in one register. The node that wins serves the meeting, and keeps
+writing to the register as long as its part of the job lasts. The others connect to its address once
+they have seen it write. Not here: the meeting (agent/team/), leadership (core/register/).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ftrun.lighthouse.settings import SILENCE_S
 
 @asynccontextmanager
 async def elected(place: str, own: str, limit_s: float) -> AsyncIterator[str]:
-    """The address where the nodes meet; ``own``, which this process holds then, or another's.
+    """The address where the nodes meet: ``own`` if this process has won, otherwise another node's.
 
-    ``place``: as ``--state`` has it. ``limit_s``: how long etcd may take to answer.
+    ``place``: in the form of ``--state``. ``limit_s``: how long etcd may take to answer.
 
     Raises:
         UserError: ``place`` has another form.
-        PeerError: nobody was elected within ``limit_s``.
+        PeerError: no node was elected within ``limit_s``.
     """
     store, meeting = open_store(place), _Meeting()
     contender = Contender(store, own, SILENCE_S, 0, meeting)
@@ -48,8 +48,8 @@ async def elected(place: str, own: str, limit_s: float) -> AsyncIterator[str]:
 class _Meeting(Leader):
     """``found``: the address of a holder that writes.
 
-    A meeting has no journal. When another node is elected, nodes that come later meet there; those
-    that are here train on. The contender's words are of lighthouses.
+    A meeting has no journal. If another node is elected later, new nodes meet there; the nodes that
+    are here train on.
     """
 
     def __init__(self) -> None:

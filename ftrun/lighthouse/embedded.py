@@ -1,7 +1,7 @@
-"""How an agent's child process becomes its lighthouse: settings, token, and its end.
+"""How an agent's child process becomes its lighthouse: settings, token, and end.
 
-Imports nothing heavy: the child is tied to its parent before anything else is loaded. Not here:
-what the agent passes to it (protocol/embedding.py), its restart (agent/embedded.py).
+Imports nothing heavy, because the child is tied to its parent before anything else is loaded. Not
+here: what the agent passes to it (protocol/embedding.py), its restart (agent/embedded.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ftrun.protocol.embedding import ORDER_BYTES_MAX, ORDER_FD, Embedding
 
 
 def take_embedding(environ: Mapping[str, str]) -> tuple[Embedding, int]:
-    """The order of the parent, and its pipe, whose end means that this process is to stop.
+    """The parent's order, and its pipe. The end of the pipe asks this process to stop.
 
     Raises:
         KeyError, ValueError, TypeError, OSError: this process was not started by an agent.
@@ -29,9 +29,10 @@ def take_embedding(environ: Mapping[str, str]) -> tuple[Embedding, int]:
 
 
 def tie_to_parent(parent_pid: int) -> None:
-    """Die when the parent's thread that started this process ends; end now if it has.
+    """Die when the parent's thread that started this process ends; now if it has ended already.
 
-    SIGKILL: nothing needs tidying (the journal is whole at any moment), and nothing can delay it.
+    By SIGKILL: there is nothing to clean up (the journal is always whole), and nothing can delay
+    it.
     """
     if not linux.die_with_parent(parent_pid):
         sys.exit(0)

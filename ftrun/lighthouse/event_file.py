@@ -1,7 +1,7 @@
-"""``events.jsonl``: what has happened to a job, one JSON object a line, oldest first.
+"""``events.jsonl``: the history of a job, one JSON object per line, oldest first.
 
-Nothing depends on it: a full disk costs lines, which are counted, and one warning. A file that
-reaches its limit becomes ``events.old.jsonl``, so that a job of weeks keeps its last two halves.
+It is not needed to run a job: a full disk loses lines, which are counted, and causes one warning. A
+file that reaches its limit becomes ``events.old.jsonl``, so a long job keeps its last two files.
 docs/EVENTS.md has the fields. Not here: which events there are (occurrences.py).
 """
 
@@ -26,16 +26,16 @@ class EventFile:
     """Appends to ``events.jsonl`` in each of these directories.
 
     A line is in the file when ``write`` returns, so a killed lighthouse leaves whole lines except
-    for the last one; readers skip a line that is no JSON.
+    possibly the last one. Readers skip a line that is no JSON.
     """
 
     def __init__(self, directories: Iterable[Path] = (), limit_bytes: int = FILE_BYTES_MAX) -> None:
         paths = dict.fromkeys(path / EVENTS_FILE for path in directories)
-        self._unwritten = dict.fromkeys(paths, 0)  # events that each file lacks since its last one
+        self._unwritten = dict.fromkeys(paths, 0)  # events that each file lacks
         self._limit_bytes = limit_bytes
 
     def write(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Add one event with the present date."""
+        """Append one event with the current date."""
         time = clock.wall().isoformat(timespec="milliseconds")
         event: dict[str, Any] = {"schema": SCHEMA, "time": time, "event": kind, **facts}
         for path, lacks in self._unwritten.items():

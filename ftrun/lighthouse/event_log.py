@@ -1,4 +1,4 @@
-"""Keeps, for ``/status``, the last notices sent to agents and the last one of each replica.
+"""The last notices sent to agents, and the last notice of each replica, for ``/status``.
 
 Not here: their wording (core/), the changes of membership (core/books/history.py).
 """
@@ -33,14 +33,15 @@ class _Event:
 
 
 class EventLog:
-    """A bounded memory of notices."""
+    """A bounded list of notices."""
 
     def __init__(self) -> None:
         self._events: deque[_Event] = deque(maxlen=EVENTS_MAX)
         self._last: dict[str, _Event] = {}
 
     def note(self, notice: Notice) -> bool:
-        """Remember a notice. False: it is the last one again, sent to one more agent."""
+        """Store a notice. Returns False if it repeats the last one, which was sent to one more
+        agent."""
         if self._events and self._events[-1].notice is notice:
             return False
         event = _Event(clock.now(), clock.wall().isoformat(timespec="milliseconds"), notice)

@@ -1,9 +1,9 @@
 """``GET /events``: the status once a second, as server-sent events, for the web page.
 
-All streams share one snapshot. It is made less often where making it takes long, so that watching
-costs the lighthouse at most a twentieth of a core. Streams are few and end by themselves: the page
-asks again. Not here: the checks before the route (guard.py), the status's fields
-(core/lighthouse/status.py).
+All streams share one snapshot. If making it takes long it is made less often, so that watching
+costs the lighthouse at most a twentieth of a core. The number of streams is limited and they end by
+themselves: the page reconnects. Not here: the checks before the route (guard.py), the status's
+fields (core/lighthouse/status.py).
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ class Snapshots:
             data = json.dumps(page_status(self._status()), separators=(",", ":"))
             self._event = f"id: {self._number}\ndata: {data}\n\n".encode()
             took_s = clock.now() - began
-            # A tenth less than the interval: streams that tick together all find it due.
+            # A tenth less than the interval, so that streams that tick together all find it due.
             self._due = began + max(0.9 * INTERVAL_S, took_s / LOAD_MAX)
         return (self._number, self._event) if self._number != number else (number, b"")
 
 
 def page_status(status: Status) -> dict[str, Any]:
-    """The status without what the page does not show; of many replicas less of each."""
+    """The status without the fields that the page does not show; for many replicas with fewer of
+    each."""
     left_out = _LEFT_OUT if len(status["replicas"]) <= WHOLE_REPLICAS_MAX else _LEFT_OUT_OF_MANY
     shown: dict[str, Any] = {k: v for k, v in status.items() if k not in _NOT_ON_THE_PAGE}
     shown["replicas"] = [_without(replica, left_out) for replica in status["replicas"]]
@@ -80,7 +81,7 @@ def add_events(app: web.Application, status: Callable[[], Status]) -> None:
             await response.prepare(request)
             await _send(response, snapshots)
         except (ConnectionError, asyncio.TimeoutError):
-            response.force_close()  # The browser went, or does not read.
+            response.force_close()  # the browser is gone, or does not read
         finally:
             streams.discard(task)
         return response
@@ -89,7 +90,7 @@ def add_events(app: web.Application, status: Callable[[], Status]) -> None:
 
 
 async def _send(response: web.StreamResponse, snapshots: Snapshots) -> None:
-    """Write events, or heartbeats where none is due, until the stream's time is over."""
+    """Write events, or heartbeats if none is due, until the stream's time is over."""
     ends, number = clock.now() + STREAM_S, 0
     while clock.now() < ends:
         number, event = snapshots.after(number)

@@ -1,13 +1,13 @@
 """Checks before every HTTP route: the Host header, the token; and the answer's headers.
 
-- **Host** (X6): a web page can point a name of its own at 127.0.0.1 and read what is served there
-  (DNS rebinding). Such a request carries that name, so only our own names are answered. A numeric
-  address is always answered: no page can own one. ``/healthz`` answers under any name, because a
-  probe may use a Service's and there is nothing to read.
-- **Origin** (X6): a browser says which page sends a request. One that another page sends is
-  refused, also with the token.
-- **Token** (X1), or a session of the web page, in a header only: cookies, which a browser adds by
-  itself, are ignored, so no other page can act in a user's name.
+- **Host** (X6): a web page can point its own host name at 127.0.0.1 and read what is served there
+  (DNS rebinding). Such a request carries that name, so only the lighthouse's own names are
+  answered. A numeric address is always answered: no page can own one. ``/healthz`` answers under
+  any name, because a probe may use a Service's name and the answer has no content.
+- **Origin** (X6): browsers send the origin of the page that makes a request. A request of another
+  site's page is refused, even with the token.
+- **Token** (X1), or a session of the web page, in a header only. Cookies are ignored, because
+  browsers add them automatically, so no other page can act in a user's name.
 - **Headers** (X6): browsers never run, frame, sniff or cache an answer. The web page's own files
   state what they run (page_routes.py).
 
@@ -33,9 +33,9 @@ from ftrun.protocol.auth import bearer_matches
 OPEN_ROUTES = frozenset({"/healthz", *FILES})
 ANY_NAME = frozenset({"/healthz"})
 TOKEN_ROUTES = frozenset({"/links"})
-"""A session does not open these, so that none can be prolonged."""
+"""A session does not open these, so that a session cannot be extended."""
 CHECKED_THERE = frozenset({"/session"})
-"""The route takes a code instead of the token, and refuses what is neither."""
+"""The route itself checks a code or the token, and refuses anything else."""
 CONTENT_SECURITY_POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'"
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -77,7 +77,7 @@ def guard(
             if answer.status < 400:
                 raise
             return _refusal(answer.status, answer.reason, answer.headers.get("Allow"))
-        except Exception:  # the shell's edge: logged, and the lighthouse goes on
+        except Exception:  # the shell's edge: logged, and the lighthouse keeps running
             log.exception("%s %s cannot be answered", request.method, request.path)
             return _refusal(500, "the lighthouse contradicts itself; its log says more")
 
@@ -85,16 +85,16 @@ def guard(
 
 
 async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """For ``on_response_prepare``: every answer gets the headers, also an error."""
+    """For ``on_response_prepare``: adds the headers to every answer, including errors."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
 
 
 def is_own_page(request: web.Request) -> bool:
-    """False if by its browser the request comes from another site's page.
+    """False if the request's headers show that it comes from another site's page.
 
-    A program that is no browser sends no such header. A proxy in front must pass the Host header
-    on.
+    A program that is no browser sends no such header. A proxy in front must forward the Host
+    header.
     """
     if request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none"):
         return False

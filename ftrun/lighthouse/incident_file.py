@@ -1,8 +1,8 @@
 """The incidents of the lighthouse's job on disk, so that a restarted lighthouse still has them.
 
-One JSON document, replaced as a whole. Unlike the journal nothing depends on it: a full disk costs
-the file, and the records in memory and with the agents stay. Not here: what an incident is
-(core/books/incidents.py).
+It is one JSON document, replaced as a whole. Unlike the journal, it is not needed to run a job. If
+the disk is full the file is lost, but the records in memory and at the agents stay. Not here: what
+an incident is (core/books/incidents.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class IncidentFile:
     """The newest ``INCIDENTS_MAX`` records of one job, by number; without a path in memory only.
 
-    Whose job they are is in each record: the file may outlive the journal, and the job.
+    Each record names its job, because the file may outlive the journal, and the job.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -38,14 +38,14 @@ class IncidentFile:
         return [x for x in self._all() if x["job_id"] == job_id]
 
     def earlier(self, now: datetime) -> list[EarlierIncident]:
-        """All records with their present ages, oldest first, for a lighthouse that begins."""
+        """All records with their current ages, oldest first, for a lighthouse that starts."""
         return [EarlierIncident(x, _age_s(x, now)) for x in self._all()]
 
     def _all(self) -> list[dict[str, Any]]:
         return [self._records[number] for number in sorted(self._records)]
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add a record, or replace the one of its number; another job's records go."""
+        """Add a record, or replace the one with its number. Drops records of another job."""
         job_id = record["job_id"]
         self._records = {n: r for n, r in self._records.items() if r["job_id"] == job_id}
         self._records[record["number"]] = record
@@ -64,7 +64,7 @@ class IncidentFile:
 
 
 def _age_s(record: dict[str, Any], now: datetime) -> float:
-    """The time since its first cause; 0 if the record has no date that can be read."""
+    """The time since its first cause; 0 if the record has no readable date."""
     try:
         return max(0.0, (now - datetime.fromisoformat(record["time"])).total_seconds())
     except (KeyError, ValueError, TypeError):

@@ -1,7 +1,7 @@
 """The journal: the facts that a lighthouse needs after a kill -9, in one small file.
 
 A corrupt file is kept as ``*.corrupt-<n>`` for people, and the state is rebuilt from the agents'
-reports. Not here: the file's form (sealed_file.py), the content of the record and when it must be
+reports. Not here: the file's format (sealed_file.py), the content of the record and when it must be
 on disk (core/lighthouse/machine.py).
 """
 
@@ -28,7 +28,7 @@ _CODEC = RecordCodec(JournalState)
 class JournalFile:
     """The journal file of one lighthouse. One process at a time (main.py holds the lock).
 
-    Without a path nothing is kept: for a lighthouse that lives no longer than its only agent.
+    Without a path nothing is kept, for a lighthouse that lives no longer than its only agent.
     ``outlives``: see sealed_file.py.
     """
 
@@ -61,12 +61,12 @@ class JournalFile:
             return None
 
     may_decide = True
-    """This process is the only one on its file (main.py holds the lock)."""
+    """Always True: this is the only process on its file (main.py holds the lock)."""
 
     def decided(
         self, instructions: Sequence[Instruction], carry_out: Callable[[Instruction], None]
     ) -> None:
-        """Carry out each instruction, and write each record before what follows it.
+        """Carry out each instruction, and write each record before the instructions that follow it.
 
         Raises:
             OSError: a record could not be written.
@@ -78,7 +78,7 @@ class JournalFile:
                 carry_out(instruction)
 
     def write(self, state: JournalState) -> None:
-        """Write ``state``; it is durably on disk when this returns, if it ``outlives`` a crash.
+        """Write ``state``. If it ``outlives`` a crash, it is durably on disk when this returns.
 
         Raises:
             OSError: it could not be written; the old record stays.
@@ -92,7 +92,7 @@ class JournalFile:
 
 
 def _checked(state: JournalState) -> JournalState:
-    """Reject the last possible epoch: no later lighthouse could start."""
+    """Reject the last possible epoch, after which no lighthouse could start."""
     if state.epoch >= EPOCH_MAX:
         raise ProtocolError(f"its epoch {state.epoch} is the last one there is, or beyond")
     return state

@@ -1,7 +1,7 @@
 """One lighthouse service from start to end: checks, ports, journal, core, signals.
 
-``run_lighthouse`` is called by the CLI, ``run_embedded`` by the child process of an agent.
-Not here: the pieces (server.py, web.py, shell.py, journal.py).
+``run_lighthouse`` is called by the CLI, ``run_embedded`` by the child process of an agent. Not
+here: the parts (server.py, web.py, shell.py, journal.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 class TorchftLighthouse(Protocol):
     """torchft's lighthouse beside the job's, in this process (compat/torchft_wire/service.py).
 
-    ``addresses``: its bound ports. ``failed`` gets the error that ends this process.
+    ``addresses``: its bound ports. ``failed`` is set to the error that ends this process.
     """
 
     addresses: list[str]
@@ -86,15 +86,15 @@ def run_lighthouse(
     stop_fd: int = -1,
     torchft: Callable[[TorchftSettings, Path, int], TorchftLighthouse] | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT, with a log on stderr; returns the exit code.
+    """Serve until SIGTERM or SIGINT, with a log on stderr. Returns the exit code.
 
-    ``announce`` gets one line as soon as agents can attach. ``stop_fd``: serve until the end of
-    this pipe. ``torchft`` makes the lighthouse for torchft's clients, whose ids rise from the
-    number that it is given; None: it is off.
+    ``announce`` is called with one line as soon as agents can attach. ``stop_fd``: serve until the
+    end of this pipe. ``torchft`` makes the lighthouse for torchft's clients, whose ids start from
+    the number that it is called with; None: it is off.
 
     Raises:
-        UserError: a setting is wrong, a port is taken, or the state directory is unusable or
-            another lighthouse's; nothing was started.
+        UserError: a setting is wrong, a port is taken, or the state directory is unusable or used
+            by another lighthouse; nothing was started.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s lighthouse: %(message)s")
     for name in ("grpc._cython.cygrpc", "asyncio"):
@@ -108,7 +108,7 @@ def run_lighthouse(
 
 
 def run_embedded(embedding: Embedding, stop_fd: int) -> int:
-    """The lighthouse of its parent, which reads this process's stderr; returns the exit code."""
+    """The lighthouse of its parent, which reads this process's stderr. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="lighthouse: %(message)s")
     settings = ServiceSettings(
         state_dir=Path(embedding.state_dir),
@@ -136,7 +136,7 @@ async def _run(
     stop_fd: int,
     make_torchft: Callable[[int], TorchftLighthouse] | None,
 ) -> int:
-    """Serve. Ports come first, so that a taken one is reported before anything is touched."""
+    """Serve. Ports are bound first, so that a taken one is reported before any other effect."""
     server = MembershipServer(settings)
     grpc_host, grpc_port = server.bind()
     with listen(*settings.http_address(), "--http") as listener:
@@ -159,7 +159,7 @@ async def _run(
 
 @dataclass(frozen=True)
 class _Term:
-    """The facts that stay the same over all terms of leadership of one process."""
+    """What is constant over all terms of leadership of one process."""
 
     settings: ServiceSettings
     server: MembershipServer
@@ -193,7 +193,8 @@ async def _contend(term: _Term) -> int:
 
 
 async def _lead(term: _Term, journal: Journaling, record: JournalState) -> int | None:
-    """Be the lighthouse; returns the exit code, or None: another life or process is it now."""
+    """Serve as the lighthouse. Returns the exit code, or None if another life or process takes
+    over."""
     settings, server = term.settings, term.server
     rules = replace(settings.core, http=term.address.http)
     if isinstance(journal, Candidacy):
@@ -232,7 +233,7 @@ async def _lead(term: _Term, journal: Journaling, record: JournalState) -> int |
 
 
 def _collect_seldom() -> None:
-    """Collect garbage seldom: records have no cycles, and a pass over them takes milliseconds.
+    """Collect garbage rarely: records have no cycles, and a pass over them takes milliseconds.
 
     Objects that exist now, mostly modules, are never scanned again.
     """
@@ -247,7 +248,7 @@ async def _until_stopped(
     journal: Journaling,
     torchft: TorchftLighthouse | None,
 ) -> int | None:
-    """Returns the exit code; None: another process leads, or another life is to begin."""
+    """Returns the exit code; None: another process leads, or another life begins."""
     started = clock.now()
 
     def status() -> Status:
@@ -279,7 +280,7 @@ async def _until_stopped(
 
 
 async def _keep_account(shell: Shell) -> None:
-    """Have the account in ``events.jsonl``, so long as somebody takes part in the job."""
+    """Write the account to ``events.jsonl`` periodically while the job has agents."""
     while True:
         await asyncio.sleep(ACCOUNT_INTERVAL_S)
         if shell.agents:
@@ -289,9 +290,9 @@ async def _keep_account(shell: Shell) -> None:
 async def _start_web(
     settings: ServiceSettings, status: Callable[[], Status], shell: Shell, listener: socket.socket
 ) -> Any:
-    """Start HTTP last, because aiohttp imports slower than all the rest and agents are waiting.
+    """Start HTTP last, because aiohttp is the slowest import and agents are waiting.
 
-    The socket listens already, so an early request only waits a moment.
+    The socket is listening already, so an early request only waits a moment.
     """
     loop = asyncio.get_running_loop()
     web = await loop.run_in_executor(None, importlib.import_module, "ftrun.lighthouse.web")
@@ -312,7 +313,7 @@ def _no_journal() -> JournalState:
 
 
 def _explain(error: BaseException | None) -> int:
-    """Log what stopped the lighthouse; returns the exit code."""
+    """Log what stopped the lighthouse. Returns the exit code."""
     if isinstance(error, OSError):
         log.error(
             "the journal cannot be written (%s), so nothing may be decided any more: the "
@@ -329,7 +330,7 @@ def _explain(error: BaseException | None) -> int:
 
 
 class StopRequests:
-    """SIGTERM, SIGINT and the end of the pipe ``stop_fd``; a second one means at once."""
+    """SIGTERM, SIGINT and the end of the pipe ``stop_fd``. A second one stops at once."""
 
     def __init__(self, stop_fd: int) -> None:
         self.asked, self.insisted = asyncio.Event(), asyncio.Event()
@@ -349,15 +350,15 @@ class StopRequests:
 
 
 async def _stop_in_time(shell: Shell, stopping: StopRequests, once: bool) -> None:
-    """Wait until somebody asks, and then until the agents that leave have left.
+    """Wait until a stop is requested, and then until the leaving agents have left.
 
-    ``once``: or until the job has ended and its agents have left.
+    ``once``: also stop when the job has ended and its agents have left.
     """
     began, is_seen = clock.now(), False
     while once and not stopping.asked.is_set():
         await asyncio.sleep(LOOK_S)
         is_seen |= shell.agents > 0
-        # The state may be that of a former job, before the first agent of another one comes.
+        # The state may be an earlier job's, before the first agent of another one attaches.
         if shell.has_served and (is_seen or clock.now() - began > LEAVING_MAX_S):
             log.info("the job has ended, and all its nodes have left (--once)")
             return
@@ -372,9 +373,9 @@ async def _stop_in_time(shell: Shell, stopping: StopRequests, once: bool) -> Non
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """False for headers that are no UTF-8: gRPC would log a damaged call's token (X4).
+    """False for headers that are no UTF-8, because gRPC would log a damaged call's token (X4).
 
-    Also for a stream that was cut before its last message, about which gRPC logs at length.
+    Also False for a stream that was cut before its last message, which gRPC logs verbosely.
     """
     errors = record.msg, *(record.exc_info or ())
     return not any(type(error).__name__ in NOT_LOGGED for error in errors)
@@ -403,7 +404,7 @@ def _hello_line(settings: ServiceSettings, address: ServiceAddress) -> str:
 
 
 def _torchft_line(torchft: TorchftLighthouse) -> str:
-    """The address for torchft's clients, and what they do without."""
+    """The address for torchft's clients, and a warning that it needs no token."""
     address = torchft.addresses[0]
     return (
         f"for torchft's own clients: TORCHFT_LIGHTHOUSE=http://{address} (their protocol has no "

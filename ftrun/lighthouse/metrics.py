@@ -1,6 +1,6 @@
 """The status as Prometheus metrics; docs/METRICS.md has their meaning.
 
-Counters begin again with each lighthouse, except those of the account, which outlive it. The sets
+Counters start at zero in each lighthouse, except those of the account, which outlive it. The sets
 of label values are bounded: replicas, uses, kinds of failures and of changes. Not here: counting
 (the status, occurrences.py).
 """
@@ -25,7 +25,7 @@ from ftrun.lighthouse.occurrences import SECONDS, Histogram, Totals
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 SCALARS_MAX = 32
-"""The most values of ``manager.log`` that are shown of a replica."""
+"""The most values of ``manager.log`` that are exported per replica."""
 
 
 def render_metrics(status: Status, totals: Totals) -> bytes:

@@ -1,8 +1,8 @@
-"""The events of a job, as ``events.jsonl`` has them, the metrics count them and spans show them.
+"""The events of a job, for ``events.jsonl``, the metrics and the spans.
 
-All of it follows from what the core sends the shell: notices, incidents, changes of membership, the
-account. docs/EVENTS.md has each event's fields. Not here: the file (event_file.py), the names of
-the metrics (metrics.py), spans (traces.py).
+They are derived from the core's instructions to the shell: notices, incidents, changes of
+membership, the account. docs/EVENTS.md has each event's fields. Not here: the file (event_file.py),
+the names of the metrics (metrics.py), spans (traces.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ftrun.lighthouse.event_file import EventFile
 from ftrun.lighthouse.traces import Traces
 
 ACCOUNT_INTERVAL_S = 10.0
-"""How often the account is written, so long as agents are attached."""
+"""How often the account is written while agents are attached."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the histograms' buckets."""
 
@@ -42,9 +42,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class Totals:
-    """The counts since this lighthouse began; the sets of names are bounded by the core's.
+    """The counts since this lighthouse started. The core bounds the sets of names.
 
-    ``recoveries``: from a failure until its replica trained again. ``heals``: how long each took.
+    ``recoveries``: times from a failure until its replica trained again. ``heals``: durations of
+    heals.
     """
 
     failures: Counter[str] = field(default_factory=Counter)
@@ -56,7 +57,7 @@ class Totals:
 
 
 class Occurrences:
-    """Notes what happens; the shell calls it, in the order of events."""
+    """Notes events. The shell calls it, in the order of events."""
 
     def __init__(
         self, core: Lighthouse, file: EventFile | None = None, traces: Traces | None = None
@@ -72,7 +73,7 @@ class Occurrences:
         self._has_ended = False
 
     def looked(self, now: float) -> None:
-        """An event was handled: note a job, changes that are complete, and its end."""
+        """An event was handled: note a new job, completed changes, and the job's end."""
         state = self._core.state
         if state.spec.job_id != self._job_id:
             self._job_id, self._has_ended = state.spec.job_id, False
@@ -88,7 +89,7 @@ class Occurrences:
             self._has_ended = True
             outcome = {"exit_code": state.outcome.exit_code, "reason": state.outcome.reason}
             self._file.write("ended", outcome)
-            self.account(now, with_bands=True)  # nobody may wait for this lighthouse's end
+            self.account(now, with_bands=True)  # write it now: this lighthouse may end at any time
 
     def notice(self, notice: Notice) -> None:
         facts = {"kind": notice.kind, "replicas": list(notice.replica_ids), "text": notice.text}
@@ -121,9 +122,9 @@ class Occurrences:
                 self._traces.healed(self._job_id, key.replica_id, healed)
 
     def account(self, now: float, *, with_bands: bool = False) -> None:
-        """The account, where the job stands and how fast it is.
+        """Write the account, with the job's step and speed.
 
-        ``with_bands``: also over time, at the lighthouse's end.
+        ``with_bands``: also its course over time, at the lighthouse's end.
         """
         if not self._core.books.account.is_open:
             return
@@ -135,7 +136,7 @@ class Occurrences:
         self._file.write("account", {**facts, **self._step_times(), **account})
 
     def _step_times(self) -> dict[str, Any]:
-        """How long the members' last steps took, and whose own part of them was the longest."""
+        """The median of the members' last step times, and the longest own part and whose it was."""
         state = self._core.state
         found = [(name, state.replicas.get(name)) for name in sorted(state.live)]
         told = [(name, r.progress) for name, r in found if r is not None and r.progress is not None]
@@ -156,7 +157,7 @@ class Occurrences:
         }
 
     def _complete(self, changes: Sequence[Change]) -> list[Change]:
-        """The changes that have ended since the last look, oldest first."""
+        """The changes that have completed since the last call, oldest first."""
         found: list[Change] = []
         for change in reversed(changes):
             if change is self._last_change:

@@ -1,8 +1,8 @@
 """The web server's routes as an OpenAPI document, served at ``/openapi.json``.
 
-A test compares it with the route table, so that no route is missing in either, and schemathesis
-uses it to test every route. Not here: the fields of a status
-(core/lighthouse/status.py), from which its schema is derived.
+A test compares it with the route table in both directions, and schemathesis uses it to test every
+route. Not here: the fields of a status (core/lighthouse/status.py), from which its schema is
+derived.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _paths() -> dict[str, Any]:
         ),
         "/metrics": _route("get", "Figures for Prometheus", {"text/plain": {"schema": _TEXT}}),
         "/openapi.json": _route("get", "This document", _json({"type": "object"})),
-        # Each event's data is a status without what the page does not show.
+        # Each event's data is a status without the fields that the page does not show.
         "/events": _route(
             "get",
             "The status once a second, for the web page",
@@ -67,7 +67,7 @@ def _paths() -> dict[str, Any]:
             _json(_object({"code": _TEXT, **expiring})),
             _TOO_LONG,
         ),
-        # The code in the body stands for the token, so the token is not required.
+        # The code in the body replaces the token, so the token is not required.
         "/session": _route(
             "post",
             "A session of the web page, for the token or a link's code",
@@ -106,7 +106,7 @@ def _paths() -> dict[str, Any]:
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The schema of a TypedDict, a list, a dict with text keys, a scalar, or one of these or None.
+    """The schema of a TypedDict, list, dict with text keys, scalar, or an optional of these.
 
     Raises:
         KeyError: JSON has no such type.
@@ -157,7 +157,7 @@ def _route(
     is_open: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
-    """``refusals``: beside those of every route. ``is_open``: it needs no token."""
+    """``refusals``: in addition to the refusals of every route. ``is_open``: it needs no token."""
     found = {"400": "No HTTP", "421": "Not under that name", **(refusals or {})}
     if not is_open:
         found |= {"401": "No token, or another's", "403": "Of another page"}

@@ -1,7 +1,7 @@
-"""The routes by which people act on a job: ``POST /operations``, ``GET /operations/NUMBER``.
+"""The routes that act on a job: ``POST /operations``, ``GET /operations/NUMBER``.
 
-They need the token in its header, as every route does, and a JSON body under its own media type, so
-no web page can send them in a user's name. Not here: what a request does
+They need the token in its header, as every route does, and a JSON body with a media type of their
+own, so no web page can send them in a user's name. Not here: what a request does
 (core/lighthouse/people/operators.py), the commands that send them (operate/).
 """
 
@@ -26,16 +26,16 @@ NUMBER_CHARS_MAX = 18
 
 
 class OperationSource(Protocol):
-    """The lighthouse's shell, as these routes use it."""
+    """The lighthouse's shell as these routes use it."""
 
     async def ask(self, request: Request) -> Operation | None:
-        """Begin what a person asks for; None: too much is under way."""
+        """Begin the requested operation; None: too many are pending."""
 
     def operation(self, number: int) -> Operation | None:
         """The state of a request; None if it is unknown."""
 
     async def operation_changed(self, number: int, timeout_s: float) -> None:
-        """Wait until the operation changes, for at most this long."""
+        """Wait until the operation changes, at most this long."""
 
 
 def add_routes(app: web.Application, source: OperationSource) -> None:
@@ -105,7 +105,7 @@ def _name(found: dict[str, Any], field: str) -> str:
     value = found.get(field, "")
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(f"{field}: give a short name")
-    if len(value.encode()) > ID_BYTES_MAX:  # as in the journal
+    if len(value.encode()) > ID_BYTES_MAX:  # the same limit as in the journal
         raise ValueError(f"{field}: give a short name, of {ID_BYTES_MAX} bytes at most")
     return value
 

@@ -1,8 +1,8 @@
 """The web page's own routes: its files, ``POST /links`` and ``POST /session``.
 
-The files hold no secret and need no token. ``POST /links`` gives one who has the token a code for a
-link; ``POST /session`` takes a code, or the token, for a session (sessions.py). Not here: the
-stream that the page reads (events.py), the page (page/).
+The files hold no secret and need no token. ``POST /links`` returns a code for a link to a client
+with the token. ``POST /session`` exchanges a code, or the token, for a session (sessions.py). Not
+here: the stream that the page reads (events.py), the page (page/).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DOOR_FILES = {
     "/": ("jobs.html", "text/html"),
     "/page/jobs.js": ("jobs.js", "text/javascript"),
 }
-"""Those of a door of many jobs, in their place (door.py)."""
+"""Files that replace these for a door of many jobs (door.py)."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; form-action 'none'; frame-ancestors 'none'; "
@@ -60,7 +60,7 @@ def add_page(app: web.Application, token: str, sessions: Sessions) -> None:
 
 
 def add_files(app: web.Application, others: Mapping[str, tuple[str, str]]) -> None:
-    """Add the page's files, of which ``others`` replace some. They are read once, here."""
+    """Add the page's files, of which ``others`` replaces some. They are read once, here."""
     for path, (name, kind) in {**FILES, **others}.items():
         app.router.add_get(path, _file((HOME / name).read_text(encoding="utf-8"), kind))
 

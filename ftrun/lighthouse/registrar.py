@@ -1,10 +1,10 @@
 """The nodes of a job whose replica groups are larger than a node, and their streams.
 
-Every node comes here first, and is told whether it leads a group, is a hand of another node, or
-waits. The agents that lead come to the lighthouse too, as agents do. Until the job has its outcome
-this goes on; then nodes that are in no group are told of it.
+Every node connects here first, and is assigned to lead a group, to be a hand of another node, or to
+wait. The agents of the leads also connect to the lighthouse, as all agents do. Assignment continues
+until the job has its outcome. Then the nodes that are in no group are informed.
 
-Not here: which nodes make a group (core/teams/placement.py), what its nodes tell each other
+Not here: which nodes make a group (core/teams/placement.py), messages between its nodes
 (agent/team/), the agents' part (shell.py).
 """
 
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class Registrar(Host):
-    """Serves one life of a lighthouse; a run of the job begins with the first node that comes."""
+    """Serves one life of a lighthouse. A run of the job begins with the first node that
+    connects."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -44,7 +45,7 @@ class Registrar(Host):
         shell.idle_nodes = self._idle
 
     def close(self) -> None:
-        """End all streams: nodes come again, to whoever is the lighthouse then."""
+        """End all streams. The nodes reconnect to whichever lighthouse leads then."""
         self._is_closed = True
         self._timer.close()
         for session in self._sessions.values():
@@ -53,7 +54,7 @@ class Registrar(Host):
     # ------------------------------------------------------------ streams
 
     def attached(self, session: Session, hello: m.NodeHello) -> None:
-        """A node has come; by another stream, if it was here already."""
+        """A node has connected, perhaps by a new stream while its old one is still open."""
         if self._is_closed:
             session.close(STOPS)
             return
@@ -83,7 +84,7 @@ class Registrar(Host):
             self._tell_again(hello)
 
     def received(self, session: Session, *messages: Any) -> None:
-        """A lead has lost a node of its group."""
+        """A lead has reported the loss of a node of its group."""
         for message in messages:
             if isinstance(message, m.MemberGone) and self._placement is not None:
                 ids = [node.node_id for node in self._placement.team_with(message.node_id)]
@@ -91,18 +92,19 @@ class Registrar(Host):
                     self._cut(message.node_id, message.reason)
 
     def agent_closed(self, team: int | None, reason: str) -> None:
-        """The lighthouse has lost the agent of a group's lead; perhaps long before its stream."""
+        """The lighthouse has lost the agent of a group's lead, perhaps long before its stream
+        here."""
         if self._placement is not None and team in self._placement.teams:
             self._cut(self._placement.teams[team][0].node_id, reason)
 
     def _cut(self, node_id: str, reason: str) -> None:
-        """Count a node as lost now. If it lives, it comes again."""
+        """Count a node as lost now. If it lives, it reconnects."""
         session = self._sessions.get(node_id)
         if session is not None:
             self.detached(session, reason)
 
     def detached(self, session: Session, reason: str) -> None:
-        """A node's stream has ended: it is lost, unless it has come by another one."""
+        """A node's stream has ended: it is lost, unless it has connected by another one."""
         session.close(reason)
         if self._sessions.get(session.peer_id) is not session:
             return
@@ -163,7 +165,7 @@ class Registrar(Host):
         self._look()
 
     def _tell_again(self, hello: m.NodeHello) -> None:
-        """A node that has come again may not have got what was sent on its former stream."""
+        """Repeat what was sent on a reconnected node's former stream, which may be lost."""
         assert self._placement is not None
         number = self._placement.team_of(hello.node_id)
         if number is not None:
@@ -174,15 +176,15 @@ class Registrar(Host):
 
     @property
     def _outcome(self) -> m.EndJob | None:
-        """How this run has ended; None: it goes on."""
+        """How this run has ended; None: it has not ended."""
         outcome = self._shell.outcome
         return None if outcome is self._earlier else outcome
 
     def _look(self, gone: str | None = None) -> None:
-        """Once the job has ended, nothing is placed. Groups have its end from their leads.
+        """Once the job has ended, stop placing nodes and inform those without a lead.
 
-        Others are informed here: those in no group, and those whose lead has gone before them.
-        ``gone``: a node that has gone after the end.
+        Groups get the job's end from their leads. Nodes in no group, and nodes whose lead has gone
+        first, are informed here. ``gone``: a node that has gone after the end.
         """
         outcome = self._outcome
         if self._placement is None or outcome is None:
@@ -203,14 +205,14 @@ class Registrar(Host):
         session.close("the job has ended")
 
     def _show(self, text: str) -> None:
-        """Tell people, at the nodes that wait; or at those that lead, if none does."""
+        """Show people a line, at the nodes that wait or, if none waits, at the leads."""
         assert self._placement is not None
         leads = [nodes[0] for nodes in self._placement.teams.values()]
         for number, node in enumerate(self._placement.idle or leads):
             self._tell(node.node_id, m.Notice("nodes", (), text, elsewhere=number > 0))
 
     def _idle(self) -> list[str]:
-        """The nodes that are in no group, for people."""
+        """The names of the nodes that are in no group, for people."""
         return [] if self._placement is None else [x.words() for x in self._placement.idle]
 
     def _places(self, number: int, nodes: tuple[Node, ...]) -> dict[str, m.TeamPlace]:

@@ -1,9 +1,9 @@
 """A small file that is whole at any moment: a magic line, a digest and a payload.
 
-A new one is written under another name, fsynced and renamed, so a reader finds the old payload or
-the new one, never half of one. A file that nobody reads after a crash of the machine is not
-fsynced: a kill of its writer leaves it whole all the same, and a busy disk delays an fsync for
-seconds. Not here: what is in it (journal.py, torchft.py).
+A new version is written under another name, fsynced and renamed, so a reader finds the old or the
+new payload, never half of one. A file that is not needed after a crash of the machine is not
+fsynced: it stays whole if its writer is killed, and an fsync takes seconds on a busy disk. Not
+here: its content (journal.py, torchft.py).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ftrun.base.files import write_whole
 
 DIGEST_BYTES = 16
 CORRUPT_MAX = 100
-"""The number of corrupt files kept; beyond it the last one is replaced."""
+"""The number of corrupt files that are kept. Beyond it the last one is replaced."""
 
 
 class SealedFile:
     """One such file. ``what``: its name in errors. One process at a time.
 
-    ``outlives``: it is needed after a crash of the machine.
+    ``outlives``: whether it is needed after a crash of the machine.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SealedFile:
         self._bytes_max = bytes_max
 
     def read(self) -> bytes | None:
-        """The payload that was written last; None: there is no file.
+        """The last payload; None: there is no file.
 
         Raises:
             ProtocolError: the file is corrupt.
@@ -55,7 +55,7 @@ class SealedFile:
         return self._unwrap(data)
 
     def write(self, payload: bytes) -> None:
-        """Replace the payload; it is durably on disk when this returns, if it ``outlives``.
+        """Replace the payload. If it ``outlives`` a crash, it is durably on disk when this returns.
 
         Raises:
             OSError: it could not be written; the old payload stays.
@@ -64,7 +64,7 @@ class SealedFile:
         write_whole(self.path, data, mode=0o600, is_synced=self._outlives)
 
     def keep_aside(self) -> Path:
-        """Rename a corrupt file, for people to look at; returns its new name."""
+        """Rename a corrupt file, for people to look at. Returns its new name."""
         aside = self.path.with_name(f"{self.path.name}.corrupt-{self._next_number()}")
         os.replace(self.path, aside)
         return aside

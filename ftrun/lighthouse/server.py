@@ -1,6 +1,6 @@
 """The gRPC server of a lighthouse, for its agents and nodes.
 
-Not here: streams (protocol/serving.py), what a message does (shell.py hands it to the core).
+Not here: streams (protocol/serving.py), the effect of a message (shell.py passes it to the core).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from ftrun.protocol.serving import Session, StreamServer
 from ftrun.protocol.streams import StreamCodec
 
 # An agent opens its stream at once, to detect a wrong address or token, and sends Hello when its
-# spawner has imported torch: minutes later on a cold disk. Its token is already checked by then.
+# spawner has imported torch, which may take minutes on a cold disk. Its token is checked before
+# that.
 HELLO_TIMEOUT_S = LIMIT_S + 60.0
 BACKLOG = 128
 
@@ -34,7 +35,7 @@ BACKLOG = 128
 class MembershipServer(StreamServer):
     """Serves ``Membership.Attach`` on one port; every call needs the token.
 
-    ``attach``: serves a stream in another way than a lighthouse does (door.py).
+    ``attach``: serves a stream differently from a lighthouse (door.py).
     """
 
     what = "lighthouse"
@@ -52,7 +53,7 @@ class MembershipServer(StreamServer):
         super().__init__(settings.token, attach or self._attach, credentials)
 
     def bind(self) -> tuple[str, int]:
-        """Bind the port; returns host and port.
+        """Bind the port. Returns host and port.
 
         Raises:
             UserError: the port is taken, or the host is not one of this machine.
@@ -61,7 +62,7 @@ class MembershipServer(StreamServer):
         return host, bind_port(self._port, host, port, "--bind")
 
     async def start(self, shell: Shell | None) -> None:
-        """Accept agents; None: they wait, with a token that is checked, until ``lead``."""
+        """Accept agents. With None they wait, after their token is checked, until ``lead``."""
         self.lead(shell)
         await self._port.start()
 
@@ -77,7 +78,7 @@ class MembershipServer(StreamServer):
             self._leads.clear()
 
     async def _attach(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """One agent's stream, from its Hello to its end; or that of a node, at the registrar."""
+        """Serve one agent's stream, from its Hello to its end; or a node's, with the registrar."""
         shell, codec = await self._leader(), StreamCodec()
         opening = await self.opened(requests, context, codec)
         if not opening:
@@ -91,7 +92,7 @@ class MembershipServer(StreamServer):
             rpc.end_call(context, grpc.StatusCode.ABORTED, session.closing or "")
 
     async def _leader(self) -> Shell:
-        """Wait until this lighthouse leads and can prove it, as long as the agent does."""
+        """Wait, as long as the agent does, until this lighthouse leads and can prove it."""
         while True:
             await self._leads.wait()
             shell = self._shell
@@ -102,12 +103,12 @@ class MembershipServer(StreamServer):
 
 
 def bind_port(served: GrpcPort, host: str, port: int, option: str) -> int:
-    """Bind a gRPC port; returns its number. ``option``: that names the address.
+    """Bind a gRPC port. Returns its number. ``option``: the option that names the address.
 
     Raises:
         UserError: the port is taken, or the host is not one of this machine.
     """
-    # gRPC reports a bad port in its own words on stderr, so the port is tried first.
+    # gRPC reports a bad port by its own text on stderr, so the port is tried first.
     listen(host, port, option).close()
     try:
         return served.bind(host, port)
@@ -126,7 +127,7 @@ def listen(host: str, port: int, option: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        # Python appends the address to the text, which names it already.
+        # Python appends the address to the text, which has it already.
         why = (error.strerror or str(error)).partition(" (while ")[0]
         raise UserError(
             f"{option} {host}:{port}: {why.lower()}. The lighthouse was not started. "

@@ -1,11 +1,13 @@
 """Sessions of the web page: what a browser holds instead of the job's token.
 
-A code from ``POST /links`` is for one use within a minute, so a link with it is harmless in a
-history or a log. It buys a session: a date and a MAC over it under a key that is derived from the
-token. So nothing is kept about sessions, they outlive the lighthouse, and another token ends all.
+A code from ``POST /links`` can be used once, within a minute, so a link with it is harmless in a
+history or a log. It is exchanged for a session: a date with a MAC under a key that is derived from
+the token. So the lighthouse stores nothing about sessions, they outlive a lighthouse, and a new
+token ends all of them.
 
-The date is of the wall clock, because a session may meet another lighthouse; a clock that jumps
-ends it, and the page asks again. Not here: the routes (page_routes.py), their guard (guard.py).
+The date is of the wall clock, because a session may be checked by another lighthouse. If a clock
+jumps the session ends, and the page asks again. Not here: the routes (page_routes.py), their guard
+(guard.py).
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ _SESSION = re.compile(r"([0-9]{1,12})\.([0-9a-f]{32})\.([0-9a-f]{64})")
 
 
 class Sessions:
-    """Makes and checks sessions of one token; keeps the codes that nobody has used yet."""
+    """Makes and checks sessions of one token, and stores the unused codes."""
 
     def __init__(self, token: str) -> None:
         self._key = hmac.digest(token.encode(), _PURPOSE, "sha256") if token else b""
         self._codes: dict[bytes, float] = {}
 
     def new_code(self) -> str:
-        """A code for one session. Of too many unused ones the oldest is forgotten."""
+        """A code for one session. If there are too many unused codes the oldest is dropped."""
         self._forget_old()
         while len(self._codes) >= CODES_MAX:
             del self._codes[next(iter(self._codes))]
@@ -42,7 +44,7 @@ class Sessions:
         return code
 
     def use_code(self, code: str) -> bool:
-        """True if the code stands, which is over with this call."""
+        """Whether the code is valid. This call uses it up."""
         self._forget_old()
         return self._codes.pop(_digest(code), None) is not None
 
@@ -51,7 +53,7 @@ class Sessions:
         return self._signed(f"{ends}.{secrets.token_hex(16)}")
 
     def admits(self, header: str | None) -> bool:
-        """True if an ``authorization`` header carries a session that has not ended."""
+        """Whether an ``authorization`` header carries a session that has not expired."""
         if not self._key or header is None or not header.startswith(BEARER):
             return False
         given = header[len(BEARER) :]
@@ -70,5 +72,5 @@ class Sessions:
 
 
 def _digest(code: str) -> bytes:
-    """The key of a code: the duration of a look-up by digest reveals nothing about the codes."""
+    """The key of a code. Look-ups by digest take a time that reveals nothing about the codes."""
     return hashlib.sha256(code.encode("utf-8", "replace")).digest()

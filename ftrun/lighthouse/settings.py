@@ -25,8 +25,8 @@ EMBEDDED = LighthouseSettings(assign_gather_s=0.0)
 """An embedded lighthouse has one agent and waits for no other."""
 
 STANDALONE = LighthouseSettings(assign_gather_s=3.0)
-"""A standalone lighthouse waits longer for further agents before it assigns the slots: nodes of one
-job seldom start within a fraction of a second, and the first agent would get all slots."""
+"""A standalone lighthouse waits longer for further agents before it assigns the slots. Nodes of one
+job rarely start within a fraction of a second, and the first agent would get all slots."""
 
 
 TORCHFT_BIND = "--torchft-bind"
@@ -60,7 +60,7 @@ class TorchftSettings:
         """Check the numbers.
 
         Raises:
-            UserError: the first that is wrong, or they are for nothing.
+            UserError: one is wrong, or they have no effect because the service is off.
         """
         if not self.binds and self.quorum != QuorumSettings():
             raise UserError(
@@ -84,15 +84,19 @@ class TorchftSettings:
 class ServiceSettings:
     """One lighthouse service.
 
-    ``torchft``: the lighthouse for torchft's own clients. ``state``: a register that several
-    lighthouses of the job share (register/); "": this one is alone on ``state_dir``. ``silence_s``:
-    how long the one that leads may write nothing before another takes over.
-    ``bind``: gRPC address; port 0 = any. ``http``: address of the web server; None: the port after
-    ``bind``'s (any, if that is 0). ``tls``: if it has a CA, both ports require a certificate.
-    ``insecure_plaintext``: allows another address than loopback without TLS.
-    ``allowed_hosts``: further host names in requests to the web server. ``once``: it ends with its
-    first job. ``log_dir``: of the job, if an agent runs this lighthouse. ``outlives``: the state is
-    of use after a crash of the machine.
+    Attributes:
+        torchft: the lighthouse for torchft's own clients.
+        state: a register that several lighthouses of the job share (register/); "": this one is
+            alone on ``state_dir``.
+        silence_s: how long the leader may write nothing before another takes over.
+        bind: gRPC address; port 0: any.
+        http: address of the web server; None: the port after ``bind``'s (any, if that is 0).
+        tls: if it has a CA, both ports require a certificate.
+        insecure_plaintext: allows another address than loopback without TLS.
+        allowed_hosts: further host names in requests to the web server.
+        once: it ends with its first job.
+        log_dir: of the job, if an agent runs this lighthouse.
+        outlives: the state is needed after a crash of the machine.
     """
 
     state_dir: Path
@@ -145,7 +149,8 @@ class ServiceSettings:
         check_writable(self.state_dir, "--state" if self.state else "--state-dir")
 
     def _check_ports(self) -> None:
-        """Two of this lighthouse's own addresses on one port would be "already in use"."""
+        """Refuse two of this lighthouse's addresses on one port, which would be "already in
+        use"."""
         http = "--http" if self.http is not None else "the web server's (the port after --bind's)"
         addresses = [("--bind", self.grpc_address()), (http, self.http_address())]
         addresses += [(TORCHFT_BIND, (host, port)) for _, host, port in self.torchft.addresses()]
@@ -172,7 +177,8 @@ class ServiceSettings:
             )
 
     def _check_torchft(self, host: str) -> None:
-        """torchft's protocol has no token and no TLS: other addresses need the user's word."""
+        """Require consent for other addresses than loopback, as torchft's protocol has no token or
+        TLS."""
         if not is_loopback(host) and not self.insecure_plaintext:
             raise UserError(
                 f"{TORCHFT_BIND} {host} can be reached from other machines, and torchft's protocol "
@@ -182,7 +188,8 @@ class ServiceSettings:
 
 
 def _check_name(option: str, host: str) -> None:
-    """Debian's /etc/hosts gives a machine's own name to its loopback interface."""
+    """Refuse a name of the loopback interface. Debian's /etc/hosts gives it the machine's own
+    name."""
     if is_loopback_name(host):
         raise UserError(
             f"{option} {host}: on this machine that name is an address of the loopback interface, "

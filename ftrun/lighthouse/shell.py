@@ -1,9 +1,9 @@
-"""Feeds events to the core and carries out its instructions, in order.
+"""Passes events to the core and carries out its instructions, in order.
 
-It knows sessions, not gRPC. What follows from an event is passed to the journal, which has it
-carried out: a record is durable before anything that follows it is queued for sending. Until all
-of it is carried out, events wait in a queue.
-Not here: any decision (core/), the streams themselves (protocol/serving.py).
+It knows sessions, not gRPC. The core's instructions go through the journal: a record is durable
+before any instruction that follows it is queued for sending. Until all instructions of an event are
+carried out, further events wait in a queue. Not here: any decision (core/), the streams themselves
+(protocol/serving.py).
 """
 
 from __future__ import annotations
@@ -47,17 +47,19 @@ log = logging.getLogger(__name__)
 
 
 Journaling: TypeAlias = JournalFile | Candidacy
-"""A file of the shell's own, or a register: the methods of both are the same."""
+"""The shell's own file, or a register: both have the same methods."""
 
 
 class Shell(Host):
     """The lighthouse's core with its sessions, its journal and its one timer.
 
-    ``failed`` gets the error if the lighthouse cannot go on (the journal cannot be written, a bug):
-    training goes on without it, and a restarted lighthouse takes over. ``again`` is done when this
-    life of the lighthouse is over and another is to begin. ``looked`` is called after events,
-    ``closed`` with the rank of an agent whose stream is closed. ``idle_nodes``: those in no replica
-    group, where groups are larger than a node.
+    Attributes:
+        failed: set to the error if the lighthouse cannot continue (the journal cannot be written, a
+            bug). Training continues without it, and a restarted lighthouse takes over.
+        again: done when this life of the lighthouse is over and another shall begin.
+        looked: called after events.
+        closed: called with the rank of an agent whose stream is closed.
+        idle_nodes: the nodes in no replica group, if groups are larger than a node.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Shell(Host):
 
     @property
     def welcome(self) -> Welcome:
-        """What whoever comes is sent first."""
+        """The first message to each new session."""
         return Welcome(self._core.state.attempts.epoch, self._core.state.settings.http)
 
     @property
@@ -102,12 +104,12 @@ class Shell(Host):
 
     @property
     def outcome(self) -> EndJob | None:
-        """How the job has ended; None: it goes on, or has not begun."""
+        """How the job has ended; None: it has not ended, or not begun."""
         return self._core.state.outcome
 
     @property
     def agents_leaving(self) -> int:
-        """How many of them leave: all, once the job has ended."""
+        """The number of agents that are leaving: all, once the job has ended."""
         return self._core.leaving
 
     @property
@@ -157,7 +159,8 @@ class Shell(Host):
         return dict(sorted(self._received.items()))
 
     async def ask(self, request: e.Request) -> e.Operation | None:
-        """Begin what a person asks for; None: too much is under way, or nothing can be decided."""
+        """Begin the requested operation; None: too many are pending, or no decision is possible
+        now."""
         self._operations += 1
         number = self._operations
         self._feed(e.OperatorAsked(number, request))
@@ -167,11 +170,11 @@ class Shell(Host):
 
     @property
     def is_behind(self) -> bool:
-        """Whether events wait, or what follows from one: the journal is not written yet."""
+        """Whether events are queued, or instructions wait for the journal."""
         return bool(self._events) or not self._journal.may_decide
 
     async def caught_up(self) -> None:
-        """Wait until nothing waits any more, as long as the caller's stream or request lives."""
+        """Wait until the queue is empty. The caller's stream or request bounds the wait."""
         while self.is_behind and not (self._has_stopped or self.failed.done()):
             self._went_on.clear()
             await self._went_on.wait()
@@ -181,7 +184,7 @@ class Shell(Host):
         return self._core.operation(number)
 
     async def operation_changed(self, number: int, timeout_s: float) -> None:
-        """Wait until the operation changes, for at most this long."""
+        """Wait until the operation changes, at most this long."""
         changed = self._changed.setdefault(number, asyncio.Event())
         try:
             await asyncio.wait_for(changed.wait(), timeout_s)
@@ -192,7 +195,7 @@ class Shell(Host):
                 del self._changed[number]
 
     def stop(self, *, is_deposed: bool = False) -> None:
-        """Keep the account, unless another lighthouse does; forget the timer, end all sessions."""
+        """Keep the account, unless another lighthouse does; cancel the timer, end all sessions."""
         self._timer.close()
         self._has_stopped = True
         self._went_on.set()
@@ -210,7 +213,7 @@ class Shell(Host):
             self.go_on()
 
     def go_on(self) -> None:
-        """Handle the events that wait, so long as the journal allows it."""
+        """Handle the queued events while the journal allows it."""
         if self._is_handling or self._has_stopped or self.failed.done():
             return
         self._is_handling = True
@@ -246,7 +249,7 @@ class Shell(Host):
             case SaveAccount(document):
                 self._account.write(document)
             case e.CloseAgent(agent_id, reason):
-                # The core has already removed the agent: the end of this stream is no event.
+                # The core has already removed the agent, so the end of this stream is no event.
                 session = self._sessions.pop(agent_id, None)
                 if session is not None:
                     session.close(reason)
@@ -255,11 +258,12 @@ class Shell(Host):
                 assert_never(instruction)
 
     def incidents(self) -> list[dict[str, Any]]:
-        """All incidents of the job as JSON, oldest first, also those of an earlier life."""
+        """All incidents of the job as JSON, oldest first, including earlier lives of the
+        lighthouse."""
         return self._incidents.of(self._core.state.spec.job_id)
 
     def _save(self, instruction: SaveIncident) -> None:
-        """Put its dates into a record, keep it, and send it to the agents."""
+        """Add the dates to a record, keep it, and send it to the agents."""
         now = clock.wall()
         began = now - timedelta(seconds=instruction.age_s)
         dates = {"time": began.isoformat(timespec="milliseconds")}

@@ -1,4 +1,4 @@
-"""The whole status of a lighthouse: the core's part, and what the shell and the process add.
+"""The whole status of a lighthouse: the core's part, plus the shell's and the process's.
 
 Not here: the fields' types (core/lighthouse/status.py), the core's part
 (core/lighthouse/snapshot.py).

@@ -1,8 +1,8 @@
-"""OpenTelemetry spans of incidents, heals and changes of membership; off unless OTEL_* asks.
+"""OpenTelemetry spans of incidents, heals and changes of membership; off unless OTEL_* is set.
 
-An incident is a span from its failure until it is over, and what happens meanwhile is inside it.
-The SDK's own thread exports; a span that its bounded queue has no room for is dropped, and the SDK
-logs it. docs/METRICS.md has names and attributes. Not here: when something happens
+An incident's span lasts from its failure until it is over. Spans of other events in that time are
+its children. The SDK's own thread exports. A span that does not fit its bounded queue is dropped,
+and the SDK logs it. docs/METRICS.md has names and attributes. Not here: when something happens
 (occurrences.py).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
 OPEN_MAX = 64
-"""Incidents with an open span; further ones get theirs when they are over."""
+"""Incidents with an open span. Further ones get theirs when they are over."""
 CLOSE_S = 3.0
 """How long the end of a lighthouse waits for the last export."""
 REMEDY = "pip install 'ftrun[otel]'"
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class Traces:
-    """Makes spans of what has happened; every call returns at once."""
+    """Makes spans of past events. Every call returns at once."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -68,7 +68,7 @@ class Traces:
         self._whole("heal", job_id, facts, ended_ns - _ns(healed.duration_s), ended_ns)
 
     def incident(self, document: Mapping[str, Any]) -> None:
-        """An incident is open, or over; called again as more of it is known."""
+        """An incident is open, or over. Called again as more of it is known."""
         from opentelemetry.trace import Status, StatusCode
 
         key = (str(document["job_id"]), int(document["number"]))
@@ -96,11 +96,11 @@ class Traces:
             span.end()
 
     def close(self) -> None:
-        """End what is open, and export it within ``CLOSE_S`` or not at all."""
+        """End the open spans, and export them within ``CLOSE_S`` or not at all."""
         for span in self._open.values():
             span.end()
         self._open.clear()
-        # A collector that does not answer must not hold up the lighthouse's end.
+        # A collector that does not answer must not delay the lighthouse's end.
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         ending.join(CLOSE_S)
@@ -110,7 +110,7 @@ class Traces:
     def _whole(
         self, name: str, job_id: str, facts: Mapping[str, Any], began_ns: int, ended_ns: int
     ) -> None:
-        """A span that has ended, inside the latest open incident of the job."""
+        """Add a finished span, as a child of the latest open incident of the job."""
         from opentelemetry.trace import set_span_in_context
 
         around = [span for (job, _), span in self._open.items() if job == job_id]
@@ -121,7 +121,7 @@ class Traces:
 
 
 def start_traces(environ: Mapping[str, str] = os.environ) -> Traces | None:
-    """Traces as the standard OTEL_* variables ask for; None: they do not, or nothing can be sent.
+    """Traces as set by the standard OTEL_* variables; None: off, or the SDK is missing.
 
     OTEL_TRACES_EXPORTER (``otlp``, ``console``, ``none``) or an OTLP endpoint turns them on.
     """
@@ -154,7 +154,7 @@ def start_traces(environ: Mapping[str, str] = os.environ) -> Traces | None:
 
 
 def _exporter(wanted: str, environ: Mapping[str, str]) -> SpanExporter | None:
-    """The exporter of this name; None: there is none of it here, and the log reports it."""
+    """The exporter of this name; None: it is not available here, which is logged."""
     if wanted == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 

@@ -1,9 +1,9 @@
-"""The job's progress in its TrainJob of Kubeflow Trainer (KEP-2779), where the controller takes it.
+"""Reports the job's progress to its TrainJob of Kubeflow Trainer (KEP-2779).
 
-The controller puts three variables into the pods of a TrainJob: a URL, and the paths of its CA and
-of a token that is renewed. The lighthouse that leads posts there what the job has done so far; the
-share of the whole is known only to a script that logs it as the scalar ``progress``, from 0 to 1.
-Training never depends on it. Not here: the status itself (status.py).
+If the controller supports it, it sets three variables in the pods of a TrainJob: a URL, and the
+paths of its CA and of a token that is renewed. The leading lighthouse posts the job's progress
+there. It knows the completed share only if the script logs it as the scalar ``progress``, from 0 to
+1. Training never depends on it. Not here: the status itself (status.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Server:
 
 
 def server_of(environ: Mapping[str, str]) -> Server | None:
-    """The server that the variables name; None: this is no pod of a TrainJob that has one."""
+    """The server that the variables name; None: this is not a pod of such a TrainJob."""
     url, ca, token = (environ.get(name, "") for name in (URL, CA, TOKEN))
     if not url.startswith("https://") or not ca or not token:
         return None
@@ -48,7 +48,7 @@ def server_of(environ: Mapping[str, str]) -> Server | None:
 
 
 async def post_progress(server: Server, status: Callable[[], Status]) -> None:
-    """Post the progress as long as there is a job, whenever it has changed."""
+    """Post the progress whenever it has changed, as long as there is a job."""
     posted: dict[str, Any] = {}
     failure = ""
     while True:
@@ -82,7 +82,7 @@ def progress(status: Status) -> dict[str, Any]:
 
 
 async def _post(server: Server, found: dict[str, Any]) -> str:
-    """Post it; returns why that has failed, or ""."""
+    """Post it. Returns why that has failed, or ""."""
     import aiohttp  # slow, and most lighthouses serve no TrainJob
 
     now = f"{clock.wall():%Y-%m-%dT%H:%M:%SZ}"

@@ -1,10 +1,10 @@
-"""HTTP of a lighthouse: ``/healthz`` for probes, ``/status`` for programs, ``/metrics`` to scrape,
-and a page for people.
+"""A lighthouse's HTTP server: ``/healthz``, ``/status``, ``/metrics``, and a page for people.
 
-Every route but ``/healthz`` and the page's files needs the token or a session (X1); only ``POST
-/operations`` changes anything in the job. Connections are few and short (X3). Not here: the checks
-before the routes (guard.py), the routes of operations (operations.py), the page's (page_routes.py,
-events.py), the status (status.py), the names of the metrics (metrics.py).
+Every route except ``/healthz`` and the page's files needs the token or a session (X1). Only ``POST
+/operations`` changes anything in the job. The number of connections and their lifetime are limited
+(X3). Not here: the checks before the routes (guard.py), the routes of operations (operations.py),
+the page's (page_routes.py, events.py), the status (status.py), the names of the metrics
+(metrics.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ IncidentSource = Callable[[], list[dict[str, Any]]]
 
 
 class WebServer:
-    """Serves routes (``build_app``) on a given socket that listens."""
+    """Serves routes (``build_app``) on a listening socket."""
 
     def __init__(self, app: web.Application, settings: ServiceSettings) -> None:
         self._runner = web.AppRunner(
@@ -71,7 +71,7 @@ class WebServer:
         self._sweep()
 
     async def stop(self) -> None:
-        """Give open requests ``SHUTDOWN_TIMEOUT_S`` to end, and close."""
+        """Wait up to ``SHUTDOWN_TIMEOUT_S`` for open requests to end, and close."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
@@ -90,7 +90,8 @@ class WebServer:
     def _sweep(self) -> None:
         """Close connections that are too old.
 
-        aiohttp waits for a request forever: clients without the token could hold every descriptor.
+        aiohttp waits for a request forever, so clients without the token could hold every
+        descriptor.
         """
         server, now = self._runner.server, clock.now()
         assert server is not None
@@ -102,9 +103,9 @@ class WebServer:
 
 
 def _silent() -> logging.Logger:
-    """A disabled logger: aiohttp logs bytes that it cannot parse, with a damaged token (X4).
+    """A disabled logger: aiohttp would log unparsable bytes, including a damaged token (X4).
 
-    guard.py logs errors of our own handlers.
+    guard.py logs errors of the lighthouse's own handlers.
     """
     logger = logging.getLogger(f"{__name__}.bytes")
     logger.disabled = True
@@ -112,7 +113,7 @@ def _silent() -> logging.Logger:
 
 
 class _Refused(asyncio.Protocol):
-    """Closes a connection at once: there are too many."""
+    """Closes a connection at once, because there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

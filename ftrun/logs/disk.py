@@ -1,12 +1,12 @@
-"""One thread that writes all log files, so that a slow disk delays no duty of the agent.
+"""One thread that writes all log files, so that a slow disk never delays the agent.
 
 The queue is bounded. When it is full, the agent stops reading the workers' pipes until there is
-room: nothing is lost, and a worker that prints more than the disk takes waits in its own write, as
-it would if it wrote to the file itself.
+room. Nothing is lost, and a worker that prints faster than the disk writes waits in its own write,
+as it would if it wrote to the file itself.
 
-A file with a limit keeps its newest bytes: at half of the limit it becomes ``….old.log`` in place
-of the former one, and a line in the new file counts what was removed. Not here: what is written
-(agent/logs.py, agent/copies.py).
+A file with a limit keeps its newest bytes: at half of the limit it is renamed to ``….old.log``,
+replacing the former one, and a line in the new file counts what was removed. Not here: what is
+written (agent/logs.py, agent/copies.py).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ QUEUE_BYTES_MAX = 16 << 20
 BATCH_BYTES_MAX = 1 << 20
 LIMIT_MIN = 1 << 20
 LINE_WAIT_BYTES = 1 << 17
-"""A limited file may grow by this much over its half until a line ends."""
+"""A limited file may exceed its half by this much until a line ends."""
 STILL_S = 30.0
-"""At the end, a disk that takes no byte for this long is given up."""
+"""At the end, a disk that accepts no byte for this long is given up."""
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogFile:
     """One file that grows; all methods run in the thread of its DiskWriter.
 
-    ``has_index``: it has an index file. ``bytes_max``: its limit; 0: none.
-    ``has_failed``: it cannot be written, and what was queued for it since is lost.
+    ``has_index``: it has an index file. ``bytes_max``: its limit; 0: none. ``has_failed``: it
+    cannot be written, and later data for it is lost.
     """
 
     def __init__(self, path: Path, *, has_index: bool = False, bytes_max: int = 0) -> None:
@@ -53,7 +53,7 @@ class LogFile:
         self._removed = self._told = 0
 
     def write(self, data: bytes, stream: str, time_s: float) -> str:
-        """Append; returns a sentence for the user, or nothing.
+        """Append. Returns a sentence for the user, or "".
 
         Raises:
             OSError: the file cannot be written.
@@ -96,7 +96,7 @@ class LogFile:
         self._size += len(data)
 
     def _rotate(self, time_s: float) -> str:
-        """Begin a new file; the one before the last is removed."""
+        """Begin a new file. The last but one is removed."""
         old = old_path(self.path)
         with contextlib.suppress(FileNotFoundError):
             self._removed += old.stat().st_size
@@ -117,7 +117,7 @@ class LogFile:
 
 
 class DiskWriter:
-    """The thread and its queue. ``say``: shows a sentence of ftrun's own, from any thread."""
+    """The thread and its queue. ``say``: shows a sentence of ftrun, from any thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -146,7 +146,7 @@ class DiskWriter:
             self._condition.notify_all()
 
     def end_file(self, file: LogFile) -> None:
-        """Close the file once all that is queued is written."""
+        """Close the file once all its queued data is written."""
         with self._condition:
             self._queue.append((file, b"", "", 0.0))
             self._condition.notify_all()
@@ -160,12 +160,13 @@ class DiskWriter:
         callback()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that is queued now is written; False: not within the time."""
+        """Wait until all currently queued data is written. False: not in time."""
         with self._condition:
             return self._condition.wait_for(self._is_idle, timeout_s)
 
     def close(self) -> int:
-        """Write all that is queued, as long as the disk takes bytes; returns the bytes lost."""
+        """Write all queued data, as long as the disk accepts bytes. Returns the number of lost
+        bytes."""
         with self._condition:
             self._is_closed = True
             self._condition.notify_all()
@@ -187,7 +188,8 @@ class DiskWriter:
             file.close()
 
     def _take(self) -> list[tuple[LogFile, bytes, str, float]]:
-        """The queue's first ``BATCH_BYTES_MAX`` at most; empty if the writer is closed."""
+        """The first items of the queue, up to ``BATCH_BYTES_MAX``; empty if the writer is
+        closed."""
         with self._condition:
             self._condition.wait_for(lambda: bool(self._queue) or self._is_closed)
             batch, size = [], 0
@@ -231,7 +233,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def parse_log_limit(text: str) -> int:
-    """``--log-max-size`` in bytes; empty: 0, no limit.
+    """Parse ``--log-max-size`` to bytes; empty: 0, no limit.
 
     Raises:
         UserError: it is no size, or too small.

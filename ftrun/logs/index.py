@@ -1,9 +1,9 @@
 """The index of a log: at which byte each stream's output begins, and when it was read.
 
-One line of text for each record: ``OFFSET STREAM SECONDS``, with ``o`` for stdout, ``e`` for stderr
-and ``f`` for ftrun's own lines, and seconds since 1970 in UTC. A record is made when the stream
-changes and otherwise at most every ``INTERVAL_S``: so precise are the times that are read from it.
-It is written before the bytes that it describes. Not here: the log itself (disk.py, reading.py).
+Each record is one line of text: ``OFFSET STREAM SECONDS``. The stream is ``o`` for stdout, ``e``
+for stderr and ``f`` for ftrun's own lines; seconds are since 1970 in UTC. A record is made when the
+stream changes, and otherwise at most every ``INTERVAL_S``, which is the precision of the times. It
+is written before the bytes that it describes. Not here: the log itself (disk.py, reading.py).
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ STREAMS = frozenset({OUT, ERR, OWN})
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """From byte ``offset`` on the log has ``stream``, read at ``time_s``."""
+    """From byte ``offset`` on, the log contains ``stream``, read at ``time_s``."""
 
     offset: int
     stream: str
     time_s: float
 
     def line(self) -> bytes:
-        """The record as it stands in the file."""
+        """The record as written to the file."""
         return f"{self.offset} {self.stream} {self.time_s:.3f}\n".encode()
 
 
 class IndexMaker:
-    """Finds which bytes of a log need a record."""
+    """Determines which bytes of a log need a record."""
 
     def __init__(self) -> None:
         self._last: Record | None = None
 
     def note(self, offset: int, stream: str, time_s: float) -> Record | None:
-        """The record for bytes that are written at ``offset``, if they need one."""
+        """The record for bytes written at ``offset``, if they need one."""
         last = self._last
         is_new = last is None or last.stream != stream
         if not is_new and last is not None and abs(time_s - last.time_s) < INTERVAL_S:
@@ -60,9 +60,9 @@ def parse_record(line: bytes) -> Record | None:
 
 
 def offset_since(index: Path, time_s: float) -> int:
-    """At which byte of the log begins what was read since then.
+    """The first byte of the log that was read since then.
 
-    0 if it is not in the end of the index; beyond the log if nothing was read since.
+    0 if that is before the indexed end; beyond the log if nothing was read since.
     """
     data = b""
     with contextlib.suppress(OSError), index.open("rb") as file:

@@ -1,8 +1,8 @@
 """``--log-keep``: removes the logs of finished jobs beyond a number, an age or a size.
 
-A directory is only touched if ftrun has marked it as a job's logs and no agent holds its lock. In
-it only files under the names that ftrun gives are removed; everything else stays and is named. Not
-here: the lock (marker.py), the limit of a running job's files (disk.py).
+A directory is only touched if ftrun has marked it as a job's logs and no agent holds its lock. Only
+files with ftrun's names are removed; everything else stays and is reported. Not here: the lock
+(marker.py), the limit of a running job's files (disk.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ _JOBS = re.compile(r"(\d+)\s*jobs?")
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The rule for which finished jobs' logs stay: the newest ``jobs``, younger than ``age_s``, in
-    ``size_bytes`` together with the running ones; None: any.
-    """
+    """Which finished jobs' logs are kept: the newest ``jobs``, younger than ``age_s``, up to
+    ``size_bytes`` together with those of running jobs. None: no limit."""
 
     jobs: int | None = None
     age_s: float | None = None
@@ -40,7 +39,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class _Logs:
-    """One job's directory. ``changed_at``: when a file in it was written last."""
+    """One job's directory. ``changed_at``: the last change of any file in it."""
 
     path: Path
     size: int
@@ -48,7 +47,7 @@ class _Logs:
 
 
 def parse_keep(text: str) -> Keep:
-    """``20jobs``, ``7d``, ``10GiB``, or several of them with commas; empty: keep all.
+    """Parse ``20jobs``, ``7d``, ``10GiB``, or several of them with commas; empty: keep all.
 
     Raises:
         UserError: the text has another form.
@@ -72,7 +71,7 @@ def parse_keep(text: str) -> Keep:
 
 
 def apply_keep(log_dir: Path, keep: Keep, own: Path, now_s: float) -> list[str]:
-    """Remove what the limits leave out; returns sentences for the user.
+    """Remove logs beyond the limits. Returns sentences for the user.
 
     ``own``: the directory of the job that starts, which is never touched. ``now_s``: seconds since
     1970.
@@ -99,7 +98,7 @@ def apply_keep(log_dir: Path, keep: Keep, own: Path, now_s: float) -> list[str]:
 
 
 def _beyond(log_dir: Path, keep: Keep, own: Path, now_s: float) -> Iterator[_Logs]:
-    """The finished jobs that the limits leave out, newest first."""
+    """The finished jobs beyond the limits, newest first."""
     finished = sorted(_marked(log_dir, own), key=lambda logs: logs.changed_at, reverse=True)
     size = 0
     for count, logs in enumerate(finished, 1):
@@ -123,7 +122,7 @@ def _marked(log_dir: Path, own: Path) -> Iterator[_Logs]:
 
 
 def _facts(directory: Path) -> Iterator[tuple[int, float]]:
-    """Size and time of each file; the directory's own first, so that there is one."""
+    """Size and time of each file. The directory's own come first, so that there is always one."""
     yield 0, 0.0
     for path in _files(directory):
         with contextlib.suppress(OSError):
@@ -132,7 +131,7 @@ def _facts(directory: Path) -> Iterator[tuple[int, float]]:
 
 
 def _remove(directory: Path) -> tuple[int | None, list[Path]]:
-    """Remove ftrun's files; returns their size, and what else is there. None: a job runs again."""
+    """Remove ftrun's files. Returns their size, and the other files. None: the job runs again."""
     with sole_lock(directory) as is_sole:
         if not is_sole:
             return None, []
@@ -153,7 +152,7 @@ def _remove(directory: Path) -> tuple[int | None, list[Path]]:
 
 
 def _files(directory: Path) -> Sequence[Path]:
-    """Every file below, without following links; a link to a directory counts as a file."""
+    """All files below, without following links. A link to a directory counts as a file."""
     found = []
     for parent, names, files in os.walk(directory):
         place = Path(parent)

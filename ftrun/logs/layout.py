@@ -1,6 +1,6 @@
 """Names of the files below a job's log directory.
 
-Not here: what is in them (index.py, disk.py, marker.py).
+Not here: their content (index.py, disk.py, marker.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 MARKER = "ftrun-job.json"
 MERGED = "merged.log"
 OLD = ".old"
-"""A file that reached half of its limit has this before its suffix until the next one has."""
+"""A file that reached half of its limit gets this before its suffix, until the next one does."""
 
 WORKER_DIR = re.compile(r"replica_(?P<replica>[^/]+)/rank_(?P<rank>\d+)")
 ATTEMPT_LOG = re.compile(r"(?P<attempt>\d+)(\.old)?\.log")
@@ -20,7 +20,7 @@ OWN_FILES = re.compile(
     r"|events(\.old)?\.jsonl|errors/[^/]+\.json|incidents/\d+\.json"
     r"|replica_[^/]+/rank_\d+/\d+\.[^/]*(log|index|json|txt)"
 )
-"""Every file that ftrun writes below a job's log directory; nothing else is ever removed."""
+"""Every file that ftrun writes below a job's log directory. No other file is ever removed."""
 
 
 def log_path(directory: Path, replica_id: str, group_rank: int, restarts: int) -> Path:
@@ -34,10 +34,10 @@ def stream_path(log: Path, *, error: bool) -> Path:
 
 
 def index_path(log: Path) -> Path:
-    """The file that relates places in ``log`` to times and streams: ``0.index``."""
+    """The file that maps offsets in ``log`` to times and streams: ``0.index``."""
     return log.with_suffix(".index")
 
 
 def old_path(path: Path) -> Path:
-    """Where the older half of a limited file is: ``0.old.log``."""
+    """The path of the older half of a limited file: ``0.old.log``."""
     return path.with_name(f"{path.stem}{OLD}{path.suffix}")

@@ -1,11 +1,11 @@
 """Turns bytes of a worker's output into lines for people: pure, bounded.
 
-A progress bar redraws its line with carriage returns; here only its newest state is shown, at most
-once a second, and for good when the line ends. Nested bars move the cursor up to the row of another
-one: each row is kept as a terminal would, so that no cursor code and no half of a bar comes out. A
-line longer than ``LINE_BYTES_MAX`` is cut in parts.
+A progress bar redraws its line with carriage returns. Only its newest state is shown, at most once
+a second, and its final state when the line ends. Nested bars move the cursor up to another bar's
+row. Each row is kept as a terminal would, so that no cursor code and no partial bar is printed. A
+line longer than ``LINE_BYTES_MAX`` is split.
 
-The bytes after a return may be half a bar, so they are shown when the next return completes them,
+The bytes after a return may be a partial bar. They are shown when the next return completes them,
 or by ``tick`` at ``due_at``. Not here: files and terminals (agent/logs.py).
 """
 
@@ -17,15 +17,20 @@ from dataclasses import dataclass, field
 LINE_BYTES_MAX = 16 * 1024
 REDRAW_INTERVAL_S = 1.0
 ROWS_MAX = 32
-"""Rows of nested bars; the first is shown for good when there are more."""
+"""Rows of nested bars. If there are more, the first row is shown as final."""
 _CODES = re.compile(rb"(\n|\r|\x1b\[\d*A|\x1b\[[012]?K)")
 _CODE_START = re.compile(rb"\x1b(\[\d*)?$")
 
 
 @dataclass(slots=True)
 class _Row:
-    """One row. ``text``: since the last return, or since the cursor came here without one, if it
-    ``is_line``. ``drawn``: whole; ``shown``: the last one shown."""
+    """One row.
+
+    Attributes:
+        text: since the last return or, if ``is_line``, since the cursor came here without one.
+        drawn: the last complete state.
+        shown: the last state that was shown.
+    """
 
     text: bytearray = field(default_factory=bytearray)
     drawn: bytes = b""
@@ -34,21 +39,21 @@ class _Row:
     is_line: bool = True
 
     def complete(self) -> None:
-        """The cursor leaves the text, so it is whole; blanks erase the bar."""
+        """Complete the text, because the cursor leaves it. Blanks erase the bar."""
         if self.text:
             self.drawn = bytes(self.text).rstrip()
             self.text.clear()
         self.is_bar = True
 
     def news(self) -> list[bytes]:
-        """The bar's state, if it is not the one shown last."""
+        """The bar's state, if it differs from the last one shown."""
         if not self.drawn or self.drawn == self.shown:
             return []
         self.shown = self.drawn
         return [self.drawn]
 
     def final(self) -> list[bytes]:
-        """The whole row, which has ended."""
+        """The complete row, which has ended."""
         if not self.is_bar:
             return _parts(self.text)
         if self.text.strip():
@@ -57,9 +62,9 @@ class _Row:
 
 
 class LineSplitter:
-    """Takes bytes as they arrive; returns the lines to show, without their ends.
+    """Takes bytes as they arrive, and returns the lines to show, without line ends.
 
-    ``due_at``: when ``tick`` has something to show that no further bytes may bring out.
+    ``due_at``: when ``tick`` must be called, because further bytes may not come.
     """
 
     def __init__(self) -> None:
@@ -76,7 +81,7 @@ class LineSplitter:
         return bool(self._rows[-1].text or self._rows[-1].is_bar or len(self._rows) > 1)
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
-        """The lines that ``data`` completes, or whose redrawing is due at ``now``."""
+        """The lines that ``data`` completes, or whose next update is due at ``now``."""
         row = self._rows[0]
         if len(self._rows) > 1 or row.is_bar or self._code or b"\r" in data or b"\x1b" in data:
             return self._feed_bars(data, now)
@@ -91,7 +96,7 @@ class LineSplitter:
         return lines + self._cut(row)
 
     def tick(self, now: float) -> list[bytes]:
-        """The bars' newest states after a silence; rows above the cursor have ended by now."""
+        """The bars' newest states after a silence. Rows above the cursor have ended by now."""
         if self._rows[self._at].is_bar:
             self._rows[self._at].complete()
         self._redraw_at = 0.0
@@ -130,12 +135,12 @@ class LineSplitter:
         return lines + self._redrawn(now)
 
     def _down(self) -> list[bytes]:
-        """A line's end: the row is finished, unless bars have moved up to their rows before."""
+        """Handle a line end: the row is finished, unless the cursor was moved up to it."""
         row = self._rows[self._at]
         if self._has_moved and row.is_bar:
             line = _parts(row.text) if row.is_line and row.text else []
             row.complete()
-            if line:  # next to a progress bar: the next bar that is drawn here takes its place
+            if line:  # beside a progress bar: the next bar that is drawn here replaces it
                 row.drawn = b""
             self._at += 1
             if self._at == len(self._rows):
@@ -159,7 +164,7 @@ class LineSplitter:
         self._rows[self._at].is_bar = self._rows[self._at].is_line = True
 
     def _erase(self, code: bytes) -> None:
-        """Erase the row, unless only what follows the text is to be erased."""
+        """Erase the row, unless only the part after the text is erased."""
         row = self._rows[self._at]
         if code in (b"\x1b[K", b"\x1b[0K") and row.text:
             return
@@ -167,7 +172,7 @@ class LineSplitter:
         row.drawn = b""
 
     def _redrawn(self, now: float) -> list[bytes]:
-        """The bars' newest whole states, if it is time to show them."""
+        """The bars' newest complete states, if an update is due."""
         bars = [row for row in self._rows if row.is_bar]
         self.due_at = max(self._redraw_at, now + REDRAW_INTERVAL_S) if bars else None
         if now < self._redraw_at:
@@ -178,7 +183,7 @@ class LineSplitter:
         return lines
 
     def _cut(self, row: _Row) -> list[bytes]:
-        """Whole parts of a row that is too long."""
+        """Split off the full parts of a row that is too long."""
         lines = []
         while len(row.text) > LINE_BYTES_MAX:
             lines.append(bytes(row.text[:LINE_BYTES_MAX]))

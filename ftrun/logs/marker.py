@@ -1,8 +1,8 @@
-"""The file that marks a directory as the logs of one job, and whether an agent still writes there.
+"""The file that marks a directory as one job's logs, and shows whether an agent still writes there.
 
 Each agent of the job holds a shared lock on the file while it runs. The kernel releases it however
-the agent ends, so a job has ended if nobody holds the lock. Not here: finding jobs by their
-lighthouse (status/jobs.py), removing logs (keep.py).
+the agent ends, so a job has ended if the lock is free. Not here: finding jobs by their lighthouse
+(status/jobs.py), removing logs (keep.py).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class LogDirLock:
         """Take the lock.
 
         Raises:
-            UserError: another ftrun removes these logs at this moment.
+            UserError: another ftrun is removing these logs right now.
             OSError: the file cannot be written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(directory / MARKER, flags, 0o644)
-        # The first agent writes the file; those that come later find the lock taken, or the file.
+        # The first agent writes the file. Later ones find the lock taken, or the file.
         if _lock(self._fd, fcntl.LOCK_EX):
             with naming(directory / MARKER):
                 _write(self._fd, Marked(job_id, socket.gethostname(), os.getpid(), _now()))
@@ -66,7 +66,7 @@ class LogDirLock:
         )
 
     def release(self) -> None:
-        """The agent writes no more."""
+        """The agent has stopped writing."""
         os.close(self._fd)
 
 
@@ -80,7 +80,7 @@ def read_marker(directory: Path) -> Marked | None:
 
 @contextlib.contextmanager
 def sole_lock(directory: Path) -> Iterator[bool]:
-    """Gives True while nobody else holds the lock, and keeps it; False: an agent may run."""
+    """Take the exclusive lock. Yields True while this process holds it; False: an agent may run."""
     try:
         fd = os.open(directory / MARKER, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -93,7 +93,7 @@ def sole_lock(directory: Path) -> Iterator[bool]:
 
 
 def is_held(directory: Path) -> bool:
-    """Whether an agent runs that writes there, as far as its file system has locks."""
+    """Whether an agent that writes there is running, as far as its file system has locks."""
     if not (directory / MARKER).is_file():
         return False
     try:
@@ -110,10 +110,10 @@ def is_held(directory: Path) -> bool:
 
 
 def _lock(fd: int, kind: int) -> bool:
-    """Whether the lock could be taken at once.
+    """Try to take the lock without waiting.
 
-    A file system without locks refuses the exclusive one and grants the shared one: there a job
-    counts as running for ever, and nothing of it is removed.
+    A file system without locks refuses the exclusive lock and grants the shared one. There a job
+    counts as running forever, and its logs are never removed.
     """
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Reads a worker's log with its index: lines with their times and streams, also while it grows.
+"""Reads a worker's log with its index: lines with their times and streams, even while it grows.
 
-The index is read after the bytes, so it covers them all. Without an index a line's time is that of
-the file's last change, and all is standard output. Not here: which logs are shown, and how
-(show.py).
+The index is read after the bytes, so it covers them all. Without an index a line's time is the
+file's last change, and everything counts as standard output. Not here: which logs are shown, and
+how (show.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ftrun.logs.lines import LineSplitter
 
 READ_BYTES = 1 << 20
 RECORDS_BACK = 64
-"""Reading begins this number of records early, so that a line in pieces is whole, with its time."""
+"""Reading begins this number of records early, so that a line written in pieces is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One place in the job."""
+    """One worker of the job."""
 
     replica_id: str
     group_rank: int
@@ -36,7 +36,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line without its end. ``time_s``: when ftrun read its first byte, since 1970."""
+    """One line without its end. ``time_s``: when ftrun read its first byte, in seconds since
+    1970."""
 
     time_s: float
     worker: Worker
@@ -85,7 +86,7 @@ class LogReader:
         return bool(self._records)
 
     def skip_before(self, time_s: float) -> None:
-        """Go on at a record before the time, if the index knows one."""
+        """Continue at a record before this time, if the index has one."""
         self._begin()
         while self._fd >= 0:
             self._read_index()
@@ -97,7 +98,7 @@ class LogReader:
             return
 
     def skip_to_last(self, lines: int) -> None:
-        """Go on at a place that has at least this number of lines after it."""
+        """Continue at a position with at least this number of lines after it."""
         newest = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             start = _start_of_last(newest, lines)
@@ -128,7 +129,7 @@ class LogReader:
             yield from self.lines()
 
     def rest(self) -> Iterator[Line]:
-        """The lines without an end, when no more output follows."""
+        """The remaining text without a line end, when no more output follows."""
         for stream, (splitter, since_s) in self._parts.items():
             for text in splitter.flush():
                 yield Line(max(since_s, self._last_s), self._worker, self._attempt, stream, text)
@@ -141,7 +142,8 @@ class LogReader:
     # ------------------------------------------------------------ files
 
     def _begin(self) -> None:
-        """Open the first file when it is needed: a worker may have had very many starts."""
+        """Open the first file only when it is needed, because a worker may have had very many
+        starts."""
         if not self._has_begun:
             self._has_begun = True
             old = old_path(self.path)
@@ -165,7 +167,7 @@ class LogReader:
         return self._fd >= 0
 
     def _next_file(self) -> bool:
-        """The log was limited, and a newer file has taken the name."""
+        """Open the next file, if the log was rotated."""
         with contextlib.suppress(OSError):
             if not os.path.samestat(os.stat(self.path), os.fstat(self._fd)):
                 self._open(self.path)
@@ -184,7 +186,7 @@ class LogReader:
     # ------------------------------------------------------------ lines
 
     def _segments(self, size: int) -> Iterator[tuple[int, int, Record]]:
-        """The pieces of the next ``size`` bytes that have one record each."""
+        """The pieces of the next ``size`` bytes, one per record."""
         start = self._offset
         end = start + size
         at = bisect_right(self._records, start, key=lambda record: record.offset) - 1
@@ -209,7 +211,7 @@ class LogReader:
 
 
 def _start_of_last(fd: int, lines: int) -> int:
-    """The offset of a place with at least ``lines`` line ends behind it, or 0."""
+    """The offset of a position with at least ``lines`` line ends after it, or 0."""
     at, seen = os.fstat(fd).st_size, 0
     while at > 0 and seen <= lines:
         size = min(READ_BYTES, at)

@@ -1,7 +1,7 @@
-"""``ftrun logs``: shows the logs of a job that runs or has finished, and follows them.
+"""``ftrun logs``: shows the logs of a running or finished job, and follows them.
 
-Lines of several workers are merged by the times at which ftrun read them. Not here: which job is
-meant (commands/), how a log is read (reading.py).
+Lines of several workers are merged by the times at which ftrun read them. Not here: the choice of
+the job (commands/), how a log is read (reading.py).
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95, 92, 94)
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """The choice of lines.
+    """The selected lines.
 
-    ``target``: ``REPLICA`` or ``REPLICA/RANK``; None: all workers. ``attempt``: a number, ``all``,
-    or None: the newest of each worker. ``last``: the number of lines, None: all. ``since_s``:
-    seconds since 1970.
+    Attributes:
+        target: ``REPLICA`` or ``REPLICA/RANK``; None: all workers.
+        attempt: a number, ``all``, or None: the newest of each worker.
+        last: the number of lines; None: all.
+        since_s: seconds since 1970.
     """
 
     target: str | None = None
@@ -50,7 +52,7 @@ class LogQuery:
 
 
 def find_log_dir(log_dir: Path, job_id: str | None) -> Path:
-    """The directory of a job's logs below ``log_dir``: that of ``job_id``, or the newest.
+    """The directory of a job's logs below ``log_dir``: of ``job_id``, or of the newest job.
 
     Raises:
         UserError: there is none.
@@ -74,14 +76,14 @@ def find_log_dir(log_dir: Path, job_id: str | None) -> Path:
 
 
 def show_logs(directory: Path, query: LogQuery) -> int:
-    """Print the lines, and go on until the job has ended if they are followed; the exit code.
+    """Print the lines; if they are followed, until the job has ended. Returns the exit code.
 
     Raises:
-        UserError: the query names what is not there, or is wrong.
+        UserError: the query names logs that do not exist, or is wrong.
     """
     try:
         _Show(directory, query).run()
-    except BrokenPipeError:  # the reader has seen enough: ftrun logs | head
+    except BrokenPipeError:  # the reader has closed the pipe, as in ``ftrun logs | head``
         with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
     return 0
@@ -101,8 +103,8 @@ class _Show:
         self._names_workers = True
 
     def run(self) -> None:
-        """Print what is there; then what comes, if asked for."""
-        lives = is_held(self._directory)  # first: what ends later is found by the next look
+        """Print the existing lines, then new ones if requested."""
+        lives = is_held(self._directory)  # first: a job that ends later is seen next time
         found = self._wanted(find_workers(self._directory))
         if not found and not (self._query.follow and lives):
             raise UserError(self._nothing())
@@ -114,7 +116,7 @@ class _Show:
             self._follow(lives)
 
     def _follow(self, lives: bool) -> None:
-        """Look for more until the job has ended, and then once more."""
+        """Look for new lines until the job has ended, and then once more."""
         pause = threading.Event()
         while lives:
             pause.wait(POLL_S)
@@ -139,7 +141,7 @@ class _Show:
         return wanted
 
     def _add(self, found: dict[Worker, list[int]], *, is_first: bool) -> None:
-        """Open readers of attempts that have none yet."""
+        """Open readers of new attempts."""
         for worker, attempts in found.items():
             newest_only = is_first and self._attempt is None
             for attempt in attempts[-1:] if newest_only else attempts:
@@ -165,7 +167,7 @@ class _Show:
             reader.skip_to_last(query.last)
 
     def _all(self, *, ends: bool) -> Iterator[Iterable[Line]]:
-        """For each worker the lines that are there now, of its starts one after the other."""
+        """For each worker the available lines, one start after another."""
         for worker in dict.fromkeys(worker for worker, _ in self._readers):
             yield self._of_worker(worker, ends=ends)
 
@@ -235,7 +237,7 @@ def _when(line: Line) -> float:
 
 
 def _job_dirs(log_dir: Path) -> Iterator[tuple[float, Path]]:
-    """Directories of jobs below ``log_dir`` with their times of start, as far as known."""
+    """Directories of jobs below ``log_dir`` with their start times, as far as known."""
     if not log_dir.is_dir():
         return
     for entry in log_dir.iterdir():
@@ -271,7 +273,7 @@ def _attempt(text: str | None) -> int | str | None:
 
 
 def _target(target: str | None) -> tuple[str | None, int | None]:
-    """``0``, ``0/1`` or, as lines on the terminal begin, ``0.1``."""
+    """Parse ``0``, ``0/1`` or, as in the prefix on the terminal, ``0.1``."""
     if target is None:
         return None, None
     found = re.fullmatch(r"\[?(?P<replica>[^/.\]]+)(?:[/.](?P<rank>\d+))?\]?", target)

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 
 
 def parse_age(text: str) -> float | None:
-    """``10m`` to seconds; None if the text is no age."""
+    """Parse ``10m`` to seconds; None if the text is no age."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2].lower() not in _SECONDS:
         return None
@@ -29,7 +29,7 @@ def parse_age(text: str) -> float | None:
 
 
 def parse_bytes(text: str) -> int | None:
-    """``10GiB`` or ``10GB`` to bytes; None if the text is no size."""
+    """Parse ``10GiB`` or ``10GB`` to bytes; None if the text is no size."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2].lower() not in _BYTES:
         return None
@@ -37,7 +37,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def parse_since(text: str, now: datetime) -> float:
-    """``10m`` (before now) or a date and time to seconds since 1970.
+    """Parse ``10m`` (before now), or a date and time, to seconds since 1970.
 
     Raises:
         UserError: the text is neither.

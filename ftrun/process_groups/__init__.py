@@ -1,7 +1,7 @@
-"""Process groups of which several can exist at once, and each can be aborted at any moment.
+"""Process groups of which several can exist at once, and which can be aborted at any moment.
 
-``gloo`` and ``nccl`` are those that users construct and hand to the Manager. The docstring of
-``base.ProcessGroup`` is the contract of one; ``built`` is one quorum's connections.
+Users construct the classes of ``gloo`` and ``nccl`` and pass them to the Manager. The docstring of
+``base.ProcessGroup`` is the contract of a process group; ``built`` is one quorum's connections.
 
 Not here: when a group is built, used or aborted (training/groups.py, core/worker/machine.py).
 """

@@ -1,12 +1,13 @@
-"""Groups of other classes, made fit for a Manager: ftrun builds one while another is in use.
+"""Adapts other process group classes: a Manager builds one group while another is in use.
 
-A Manager wants a factory (base.py). A wrapper around such a factory, a wrapper that makes its group
-in ``_create_pg`` and a dummy can be used as one. A class whose ``reconfigure`` replaces its only
-group cannot, because a step that is under way on that group would be lost. In place of a group of
-torch's own that can be reconfigured, ftrun's of the same backend is used.
+A Manager needs a factory (base.py). A wrapper around a factory, a wrapper that makes its group in
+``_create_pg``, and a dummy can be used as a factory. A class whose ``reconfigure`` replaces its
+only group cannot, because a step that runs on that group would be lost. A reconfigurable group of
+torch itself is replaced by ftrun's group of the same backend.
 
-Of a script's subclass of ftrun's groups, ``allreduce``, ``errored`` and ``set_rank_info`` are
-called as torchft's Manager does. What ftrun never calls is refused, or shown in a line.
+If a script subclasses ftrun's groups, its ``allreduce``, ``errored`` and ``set_rank_info`` are
+called as torchft's Manager calls them. Other overridden methods are refused, or listed in a warning
+if ftrun can do without them.
 
 Not here: the wrappers (wrappers.py), when to build (training/groups.py).
 """
@@ -48,11 +49,11 @@ OURS = "ftrun."
 
 
 def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
-    """``pg`` as a factory of groups.
+    """Adapt ``pg`` to a factory of groups.
 
     Raises:
         ValueError: ``pg`` cannot be reconfigured at all.
-        UserError: it can, but not while its present group is in use.
+        UserError: it cannot be reconfigured while its current group is in use.
     """
     if isinstance(pg, ProcessGroup):
         _check_overrides(pg, "configure", "reconfigure", "_create_pg")
@@ -76,9 +77,9 @@ def adapt(pg: dist.ProcessGroup) -> ProcessGroup:
 
 
 def own_error(pg: dist.ProcessGroup) -> Callable[[], Exception | None] | None:
-    """``errored`` of the script's own class, to be asked at the end of a step; None: it has none.
+    """The ``errored`` method of the script's class, for each step's end; None: it has none.
 
-    What ftrun's own groups know of errors is in their Works.
+    ftrun's own groups report errors in their Works.
     """
     if not isinstance(pg, ReconfigurableGroup):
         return None
@@ -89,7 +90,7 @@ def own_error(pg: dist.ProcessGroup) -> Callable[[], Exception | None] | None:
 
 
 def _swallowed(pg: ReconfigurableGroup) -> Exception | None:
-    """The error that a wrapper has swallowed, this one or one within it."""
+    """The error that this wrapper, or one that it wraps, has swallowed."""
     if not isinstance(pg, ProcessGroupWrapper):
         return None
     error = pg.error() if isinstance(pg, ErrorSwallowingProcessGroupWrapper) else None
@@ -100,7 +101,7 @@ def _swallowed(pg: ReconfigurableGroup) -> Exception | None:
 def name_ranks(
     pg: dist.ProcessGroup, replica_id: str, group_rank: int, group_world_size: int
 ) -> None:
-    """Name this process to a group that a Manager gets, as torchft's Manager does."""
+    """Give a Manager's group the names of this process, as torchft's Manager does."""
     if isinstance(pg, ReconfigurableGroup):
         place = trailing_number(replica_id) * group_world_size + group_rank
         pg.set_rank_info(replica_id, group_rank, group_world_size, place)
@@ -113,17 +114,17 @@ def trailing_number(text: str) -> int:
 
 
 def _is_own(pg: object, name: str) -> bool:
-    """Whether a class of the script's own, and none of ftrun's, defines the method."""
+    """Whether a class of the script, and not of ftrun, defines the method."""
     homes = (kind for kind in type(pg).__mro__ if name in vars(kind))
     home = next(homes, None)
     return home is not None and not home.__module__.startswith(OURS)
 
 
 def _check_overrides(pg: ReconfigurableGroup, *refused: str) -> None:
-    """Refuse a script's own methods whose work ftrun would never do; show those it can do without.
+    """Refuse a script's methods that ftrun cannot support. Warn of those that it never calls.
 
     Raises:
-        UserError: there is one of ``refused``.
+        UserError: the script overrides one of ``refused``.
     """
     for name in refused:
         if _is_own(pg, name):
@@ -150,15 +151,15 @@ def _refusal(pg: object, name: str) -> UserError:
 def _can_be_reconfigured(pg: dist.ProcessGroup) -> bool:
     try:
         return bool(getattr(pg, "supports_reconfigure", False))
-    except RuntimeError:  # torch's own class without any backend
+    except RuntimeError:  # torch's own class without a backend
         return False
 
 
 def _in_place_of(pg: Any) -> ProcessGroup:
-    """ftrun's group of the backend and timeout of ``pg``, a group of torch's own (2.14 and newer).
+    """ftrun's group with the backend and timeout of ``pg``, a group of torch (2.14 and newer).
 
     torch's ``reconfigure`` replaces the connections of the only group, and its Gloo group has no
-    abort that wakes a waiter. So ``pg`` stays without connections.
+    abort that wakes a waiter. So ``pg`` itself is never connected.
     """
     for backend, device, kind in NATIVE:
         if pg.name() == backend:
@@ -211,16 +212,16 @@ class _Passing(MessageGroup):
 
 
 class _WrappedFactory(ProcessGroup):
-    """A wrapper around a factory: what is built is the factory's, what is called the wrapper's.
+    """A wrapper around a factory: the factory builds the groups, the wrapper's methods are called.
 
-    A factory with an ``allreduce`` of the script's own is both.
+    A factory whose ``allreduce`` a script overrides is both.
     """
 
     def __init__(self, wrapper: ReconfigurableGroup, factory: ProcessGroup) -> None:
         super().__init__(factory.timeout)
         self._wrapper = wrapper
         self._factory = factory
-        self.caller_waits = False  # a Work of the wrapper may know nothing but its future
+        self.caller_waits = False  # a wrapper's Work may support nothing but its future
 
     def getBackendName(self) -> str:
         return self._factory.getBackendName()
@@ -273,7 +274,7 @@ class _CreatingFactory(ProcessGroup):
 
 
 class _DummyFactory(ProcessGroup):
-    """A dummy for any number of ranks: nothing is sent, and tensors stay as they are."""
+    """A dummy for any number of ranks: nothing is sent, and tensors stay unchanged."""
 
     def __init__(self, dummy: ProcessGroupDummy) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The class that users construct and hand to the Manager, and the contract of a process group.
+"""The class that users construct and pass to the Manager, and the contract of a process group.
 
 Not here: one quorum's connections (built.py), how a backend connects (gloo.py, nccl.py), when to
 build, abort or release (training/groups.py).
@@ -26,7 +26,8 @@ LINGER_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One rank's place in one build; the arguments of ``build``, and its deadline on our clock."""
+    """One rank's place in one build: the arguments of ``build``, and its deadline on ftrun's
+    clock."""
 
     store_addr: str
     prefix: str
@@ -37,7 +38,7 @@ class Place:
     signal: AbortSignal
 
     def remaining(self) -> timedelta:
-        """Time until the deadline, at least a millisecond: backends read 0 as no deadline."""
+        """Time until the deadline, at least one millisecond: backends read 0 as no deadline."""
         return timedelta(seconds=max(self.deadline - clock.now(), 0.001))
 
 
@@ -51,29 +52,29 @@ class ProcessGroup(ReconfigurableGroup):
       (``signal.subscribe``). ``build`` does the rest: a group of one, an abort, errors.
     - **Use.** The Manager issues the same collectives in the same order on all ranks, under a lock:
       a call returns at once with a Work. The error of a broken group is in the Work, or raised as a
-      DistError. If all connections are up (``is_connected``), an error in the Work is the
-      operation's: no replica commits the step (C8). So is any other error that is raised.
+      DistError. If all connections are up (``is_connected``), an error in the Work is caused by the
+      operation: no replica commits the step (C8). Any other error that is raised counts like this.
     - **Abort.** The signal's ``trigger``, from any thread, takes milliseconds: waits end with an
-      error, here and, where the backend can, at the peers. Collectives issued later fail.
+      error, here and, if the backend can, at the peers. Collectives issued later fail.
     - **Who waits** (``caller_waits``). A Work's future completes in a thread of the group, once the
       result is in memory, or with the error. True: for batches (DDP's buckets) the main thread
-      waits instead, by ``is_completed`` and ``wait(timeout)``, and checks for an abort now and
-      then, because an abort may leave a wait unwoken. False: the Manager uses futures only.
+      waits instead, by ``is_completed`` and ``wait(timeout)``. It checks for an abort periodically,
+      because an abort may not wake every wait. False: the Manager uses futures only.
     - **Who waits for writers.** Before tensors of an aborted group are written again, the Manager
       waits until each Work has ended or all threads that write for the group sleep
-      (``threads_sleep``, writers.py). With ``caller_waits = False`` it waits for nothing: nothing
-      may write once a Work's future has its error.
-    - **Pieces** (``BuiltGroup.piece_bytes``). A larger all-reduce of the script's own goes out as
-      several collectives, in order, so that copying for a repair and sending overlap.
-    - **Release.** ``shutdown`` runs in a thread of its own: after an abort, or after the first
-      collective of the next group, because peers may still need this one's last bytes.
+      (``threads_sleep``, writers.py). With ``caller_waits = False`` it does not wait: nothing may
+      write once a Work's future has its error.
+    - **Pieces** (``BuiltGroup.piece_bytes``). A larger all-reduce by the script goes out as several
+      collectives, in order, so that copying for a repair and sending overlap.
+    - **Release.** ``shutdown`` runs in a separate thread: after an abort, or after the first
+      collective of the next group, because peers may still need this group's last bytes.
 
     gloo.py is the example for host memory, nccl.py for a device.
     """
 
     caller_waits = True
     connects_alone = False
-    """Whether also a group of one is connected."""
+    """Whether a group of one is connected too."""
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(0, 1)
@@ -94,15 +95,15 @@ class ProcessGroup(ReconfigurableGroup):
 
         Args:
             store_addr: ``host:port`` of the TCPStore in which the ranks meet.
-            prefix: names this build in the store, unlike every other; its keys are removed again.
-            rank: place among the ranks.
+            prefix: a unique name of this build in the store; its keys are removed again.
+            rank: this process's rank.
             world_size: how many ranks; 1 needs neither store nor network.
-            host: the numeric address of this process that its peers can reach.
+            host: the numeric address at which peers can reach this process.
             timeout_s: deadline of the whole build.
             signal: aborts the build and later the group; also the group's ``abort``.
 
         Raises:
-            GroupAborted: the signal came, here or at a peer.
+            GroupAborted: the signal was triggered, here or at a peer.
             PeerError: the store or a peer cannot be reached within the deadline.
         """
         signal = signal or AbortSignal()
@@ -124,11 +125,11 @@ class ProcessGroup(ReconfigurableGroup):
         return built
 
     def _connect(self, place: Place) -> BuiltGroup:
-        """Connect two or more ranks; the backend's part of ``build``, see the class.
+        """Connect two or more ranks: the backend's part of ``build``, see the class.
 
         Raises:
-            RuntimeError, PeerError: the ranks are not connected; ``build`` makes it a GroupAborted
-                or a PeerError that names the rank.
+            RuntimeError, PeerError: the ranks are not connected. ``build`` converts it to a
+                GroupAborted or to a PeerError that names the rank.
         """
         raise NotImplementedError
 
@@ -141,10 +142,10 @@ class ProcessGroup(ReconfigurableGroup):
         self._connect_alone(address, path or prefix, rank, world_size, self.timeout)
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        """Build and use a group of the ranks whose handles ``opts`` has, without a Manager.
+        """Build and use a group of the ranks with the handles in ``opts``, without a Manager.
 
         Raises:
-            DistNetworkError: they are not connected by the deadline: the group's own, or that of
+            DistNetworkError: they are not connected by the deadline: the group's own, or the one in
                 ``opts`` if it is sooner.
             ValueError: the handles cannot be used.
         """
@@ -168,7 +169,7 @@ class ProcessGroup(ReconfigurableGroup):
         self.use(self.build(address, prefix, rank, world_size, host, timeout_s))
 
     def use(self, built: BuiltGroup | None) -> BuiltGroup | None:
-        """Let collectives go to ``built``; returns the group in use before."""
+        """Send collectives to ``built``. Returns the group that was in use before."""
         before, self._built = self._built, built
         return before
 
@@ -201,9 +202,9 @@ class ProcessGroup(ReconfigurableGroup):
             self._built.abort()
 
     def shutdown(self) -> None:
-        """Release the group in use, if there is one; its connections end ``LINGER_S`` later.
+        """Release the group in use, if there is one. Its connections are closed ``LINGER_S`` later.
 
-        A collective that has ended here may not have ended at the peers, who would lose it. Use
+        A collective that has ended here may not have ended at the peers, and would fail there. Use
         ``abort`` to wake waiters at once.
         """
         built = self.use(None)
@@ -213,7 +214,7 @@ class ProcessGroup(ReconfigurableGroup):
             closing.start()
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the deadline of collectives, in the group in use and in those built from now on."""
+        """Set the deadline of collectives, in the group in use and in groups built later."""
         self.timeout = timeout
         if self._built is not None:
             self._built.set_timeout(timeout)

@@ -25,13 +25,13 @@ DEFAULT_TIMEOUT = timedelta(seconds=60)
 
 
 class GroupAborted(PeerError):
-    """The group was aborted: by an interrupt, or because it is needed no more."""
+    """The group was aborted: by an interrupt, or because it is no longer needed."""
 
 
 class AbortSignal:
-    """Aborts a group from any thread, at any moment: unbuilt, half built or at work.
+    """Aborts a group from any thread, at any moment: before, during or after its build.
 
-    The Manager makes a signal, passes it to ``build`` and keeps it; ``trigger`` ends the build, or
+    The Manager makes a signal, passes it to ``build`` and keeps it. ``trigger`` ends the build, or
     wakes every waiter of the built group.
     """
 
@@ -42,7 +42,7 @@ class AbortSignal:
 
     @property
     def triggered(self) -> bool:
-        """True from the first ``trigger`` on."""
+        """Whether ``trigger`` was called."""
         return self._triggered
 
     def trigger(self) -> None:
@@ -57,7 +57,7 @@ class AbortSignal:
         """Call ``callback`` on ``trigger``, or at once if the signal is triggered already.
 
         Returns:
-            A function that takes the subscription back.
+            A function that cancels the subscription.
         """
         with self._lock:
             if not self._triggered:
@@ -78,14 +78,15 @@ class AbortSignal:
 
 
 class BuiltGroup(Collectives):
-    """One quorum's connections; ``native`` is the torch backend that does the work; None
-    once the group was shut down.
+    """One quorum's connections.
 
     Collectives are asynchronous. The error of an aborted group is in the Work and never raised, so
     that a caller has one path for errors.
 
-    ``piece_bytes``: a larger tensor is reduced faster in pieces of so many bytes, one collective
-    each; None: it is not.
+    Attributes:
+        native: the torch backend that does the work; None after ``shutdown``.
+        piece_bytes: larger tensors are reduced faster in pieces of this size, one collective each;
+            None: pieces are no faster.
     """
 
     piece_bytes: int | None = None
@@ -101,11 +102,11 @@ class BuiltGroup(Collectives):
 
     @property
     def aborted(self) -> bool:
-        """True once the group was aborted or shut down: every further collective fails."""
+        """Whether the group was aborted or shut down: every further collective fails."""
         return self._signal.triggered
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the deadline of later collectives, where the backend can change it."""
+        """Set the deadline of later collectives, if the backend can change it."""
         native = self.native
         if native is not None and hasattr(native, "_set_default_timeout"):
             native._set_default_timeout(timeout)
@@ -114,35 +115,35 @@ class BuiltGroup(Collectives):
         self._signal.trigger()
 
     def threads_sleep(self) -> bool | None:
-        """Whether all threads that write to host memory for this group sleep; None: unclear."""
+        """Whether all threads that write to host memory for this group sleep; None: unknown."""
         return None
 
     def is_connected(self) -> bool | None:
-        """Whether the connections to all peers are up; None: unclear.
+        """Whether the connections to all peers are up; None: unknown.
 
-        If they are when an operation has failed, the operation is at fault, and no peer.
+        If they are up when an operation has failed, the operation is at fault, not a peer.
         """
         return None
 
     def swallowed(self) -> Exception | None:
-        """The error that a wrapper of the script's has kept to itself since it got this group."""
+        """The error that a script's wrapper has swallowed since it got this group."""
         return None
 
     def shutdown(self) -> None:
         """Abort, and release descriptors, threads and memory.
 
-        May take tens of milliseconds (the backend's threads are joined): call it in another thread
-        than the training thread. Peers may lose data of a collective that has ended here only, so
-        shut an old group down after the first collective of the next group.
+        May take tens of milliseconds, because the backend joins its threads: do not call it in the
+        training thread. Peers may lose data of a collective that has ended here only, so shut an
+        old group down after the first collective of the next group.
         """
         self._signal.trigger()
         self.native = None
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
-        """Add up ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or an error in a Work.
+        """Sum ``tensor`` times ``factor`` in 8 bits: a QuantizedWork, or a Work with an error.
 
         Raises:
-            ValueError: this group offers none.
+            ValueError: this group does not support it.
         """
         raise ValueError(
             f"{type(self).__name__} offers no quantised reductions: pass should_quantize=False"
@@ -183,7 +184,7 @@ class FutureWork(Work):
         self.future = future
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the end, or raise the error; the deadline is the group's, not ``timeout``."""
+        """Wait for the end, or raise the error. The deadline is the group's, not ``timeout``."""
         self.future.wait()
         return True
 
@@ -195,7 +196,7 @@ class FutureWork(Work):
 
 
 class FinishedWork(FutureWork):
-    """A Work that has ended already, with ``result`` (as a rule a list of tensors) or an error."""
+    """A Work that has ended already, with ``result`` (usually a list of tensors) or an error."""
 
     def __init__(self, result: object = None, error: Exception | None = None) -> None:
         super().__init__(torch.futures.Future())
@@ -210,9 +211,9 @@ class FinishedWork(FutureWork):
 
 
 class QuantizedWork(FutureWork):
-    """A quantised all-reduce (codec.py).
+    """A quantized all-reduce (codec.py).
 
-    ``sums``: the encoded sums of each piece of ``values`` values, once it has ended.
+    ``sums``: once it has ended, the encoded sums of each piece of ``values`` values.
     """
 
     def __init__(self, sums: list[torch.Tensor], values: int) -> None:
@@ -221,7 +222,7 @@ class QuantizedWork(FutureWork):
         self.values = values
 
     def write(self, codec: Codec, tensor: torch.Tensor) -> None:
-        """Decode the sums to ``tensor``, which is like the one that was reduced."""
+        """Decode the sums into ``tensor``, which has the shape of the reduced tensor."""
         if len(self.sums) == 1:
             codec.write(self.sums[0].to(tensor.device), tensor)
             return

@@ -1,15 +1,15 @@
-"""Values as 8-bit numbers in rows, each row with a scale of its own: a quarter of float32.
+"""Values as 8-bit numbers in rows, with one scale per row: a quarter of float32.
 
-A row is ``ROW_VALUES`` values and becomes as many bytes after four of its scale (float32). The
-scale brings the row's largest magnitude *a* to the largest number of the kind:
+A row is ``ROW_VALUES`` values. It is encoded as its scale (float32, four bytes) and one byte per
+value. The scale maps the row's largest magnitude *a* to the largest number of the kind:
 
 | kind | numbers        | a value is off by at most               |
 |------|----------------|-----------------------------------------|
 | int8 | -127 … 127     | a / 254                                 |
 | fp8  | float8_e4m3fn  | 1/16 of its own magnitude, or a / 2^18  |
 
-A row with an infinity or NaN in it comes out as NaN, so that a guard sees it. Values below 1e-37 in
-a row that has no larger ones become zero, because its scale would have no float32.
+A row that contains an infinity or NaN is decoded as NaN, so that a guard detects it. If all values
+of a row are below 1e-37 they become zero, because float32 has no scale for them.
 
 Only torch's operations are used, so the same code runs on each device. Not here: who sends the
 bytes to whom (quantized.py, quantized_messages.py).
@@ -27,12 +27,12 @@ SCALE_BYTES = 4
 ROW_BYTES = SCALE_BYTES + ROW_VALUES
 SMALLEST = 1e-37
 BLOCK_ROWS = 4096
-"""Rows that are encoded at a time, so that what lies between stays in the processor's cache."""
+"""Rows that are encoded at a time, so that intermediate values stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One kind of 8-bit numbers; ``largest`` is the largest of them."""
+    """One kind of 8-bit numbers; ``largest``: the largest of them."""
 
     name: str
     dtype: torch.dtype
@@ -51,7 +51,7 @@ class Codec:
         magnitude = values.abs().amax(dim=1, keepdim=True)
         scale = magnitude / self.largest
         factor = torch.where(magnitude >= SMALLEST, self.largest / magnitude, 0.0)
-        scaled = (values * factor).nan_to_num_(0.0, 0.0, 0.0)  # their scale makes the row NaN
+        scaled = (values * factor).nan_to_num_(0.0, 0.0, 0.0)  # the scale makes their row NaN
         scaled.clamp_(-self.largest, self.largest)
         if not self.dtype.is_floating_point:
             scaled.round_()
@@ -73,7 +73,7 @@ class Codec:
             total[block] += values
 
     def write(self, encoded: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Write encoded rows that were made of ``tensor``'s values by ``rows_of`` back into it."""
+        """Decode rows that ``rows_of`` made of ``tensor``'s values into ``tensor``."""
         if not tensor.is_contiguous():
             write_rows(self.decode(encoded), tensor)
             return
@@ -100,7 +100,7 @@ DEFAULT = "int8"
 
 
 def rows_of(tensor: torch.Tensor, parts: int) -> torch.Tensor:
-    """The values of ``tensor`` as float32 rows, filled up with zeros to a multiple of ``parts``."""
+    """The values of ``tensor`` as float32 rows, zero-padded to a multiple of ``parts``."""
     flat = tensor.detach().reshape(-1).to(torch.float32)
     rows = -(-flat.numel() // ROW_VALUES)
     rows = -(-max(rows, 1) // parts) * parts
@@ -111,5 +111,5 @@ def rows_of(tensor: torch.Tensor, parts: int) -> torch.Tensor:
 
 
 def write_rows(rows: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Write rows that were made of ``tensor``'s values by ``rows_of`` back into it."""
+    """Write rows that ``rows_of`` made of ``tensor``'s values back into ``tensor``."""
     tensor.copy_(rows.reshape(-1)[: tensor.numel()].view(tensor.shape))

@@ -1,8 +1,8 @@
-"""torch's methods of a process group, all made of one: what a class does with a collective.
+"""torch's methods of a process group, all mapped to a single method of the subclass.
 
-torch's C++ side calls some of these names, its Python side more, and versions differ in them.
+torch's C++ code calls some of these names, its Python code more, and versions differ.
 
-Not here: what is done with a collective (the classes that have these methods).
+Not here: what is done with a collective (the subclasses).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ WITHOUT_OPTIONS = ("send", "recv", "recv_anysource")
 
 
 class Collectives:
-    """torch's methods; a subclass defines ``_collective``.
+    """torch's methods. A subclass defines ``_collective``.
 
-    Options are torch's. In their place may be what torch's overloads take: an operation, or the
-    root's rank.
+    Options are torch's. Instead of options a caller may pass what torch's overloads take: an
+    operation, or the root's rank.
     """
 
     def _collective(self, name: str, *arguments: Any) -> Work:
@@ -59,7 +59,7 @@ class Collectives:
         return self._collective("broadcast", listed(tensor_list), options)
 
     def allgather(self, output_tensors: Any, input_tensor: Any, opts: Any = None) -> Work:
-        """Gather each rank's tensors in every rank's lists."""
+        """Gather the tensors of all ranks on every rank."""
         outputs, inputs = output_tensors, listed(input_tensor)
         if isinstance(input_tensor, torch.Tensor):
             outputs = [outputs]
@@ -75,7 +75,7 @@ class Collectives:
         return self._collective(name, *tensors, _options(opts, options))
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
-        """Gather each rank's tensors in the root's lists."""
+        """Gather the tensors of all ranks on the root."""
         outputs, inputs = output_tensors, listed(input_tensors)
         if isinstance(input_tensors, torch.Tensor):
             outputs = [outputs] if outputs else []
@@ -83,7 +83,7 @@ class Collectives:
         return self._collective("gather", [list(x) for x in outputs], inputs, options)
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
-        """Give each rank its part of the root's lists."""
+        """Send each rank its part of the root's lists."""
         outputs, inputs = listed(output_tensors), input_tensors
         if isinstance(output_tensors, torch.Tensor):
             inputs = [inputs] if inputs else []
@@ -91,7 +91,7 @@ class Collectives:
         return self._collective("scatter", outputs, [list(x) for x in inputs], options)
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
-        """Reduce, each rank keeping its part."""
+        """Reduce; each rank keeps its part."""
         outputs, inputs = listed(output_tensors), input_tensors
         if isinstance(output_tensors, torch.Tensor):
             inputs = [inputs]
@@ -101,7 +101,7 @@ class Collectives:
     def reduce_scatter_tensor_coalesced(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None
     ) -> Work:
-        """Reduce several tensors, each rank keeping its part of each."""
+        """Reduce several tensors; each rank keeps its part of each."""
         tensors, options = (list(output_tensors), list(input_tensors)), dist.ReduceScatterOptions
         name = "reduce_scatter_tensor_coalesced"
         return self._collective(name, *tensors, _options(opts, options, "reduceOp"))
@@ -137,7 +137,7 @@ class Collectives:
         return self._collective("recv", listed(tensors), src_rank, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        """Receive tensors from whoever sends some."""
+        """Receive tensors from any rank."""
         return self._collective("recv_anysource", listed(tensors), tag)
 
     # ------------------------------------------------------------ other names for these
@@ -150,7 +150,7 @@ class Collectives:
         return self._allgather_base(output, input, opts)
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """The same of several tensors."""
+        """``all_gather_single`` of several tensors."""
         return self.allgather_into_tensor_coalesced(outputs, inputs, opts)
 
     def _reduce_scatter_base(self, output: Any, input: Any, opts: Any = None) -> Work:
@@ -161,7 +161,7 @@ class Collectives:
         return self._reduce_scatter_base(output, input, opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        """The same of several tensors."""
+        """``reduce_scatter_single`` of several tensors."""
         return self.reduce_scatter_tensor_coalesced(outputs, inputs, opts)
 
     def all_to_all_single(
@@ -177,7 +177,7 @@ class Collectives:
 
 
 def listed(tensors: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """``tensors`` as a list of its own, also where it is one tensor."""
+    """``tensors`` as a new list, also for a single tensor."""
     is_one = type(tensors) is not list and isinstance(tensors, torch.Tensor)
     return [tensors] if is_one else list(tensors)  # type: ignore[list-item]
 
@@ -192,7 +192,8 @@ def tensors_in(argument: Any) -> list[torch.Tensor]:
 
 
 def _options(opts: Any, kind: Any, field: str = "") -> Any:
-    """``opts`` as options; ``field`` is theirs for what torch's overloads take in their place."""
+    """``opts`` as options. If torch's overload takes a plain value instead, it is set as
+    ``field``."""
     if opts is None:
         return kind()
     if not field or isinstance(opts, kind):

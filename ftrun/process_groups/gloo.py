@@ -1,12 +1,12 @@
 """Gloo groups that can be aborted: torch's own cannot wake a waiter.
 
-An abort shuts down the group's connections, and all that waits on them fails, here and at the
-peers. There is one exception: a message that Gloo had begun to send or to receive (``tx_`` and
-``rx_`` of its pair.cc) gets no error, and its collective ends only at its timeout. That is rare,
-but it happens, so a thread that waits for a collective must also check for an abort.
+An abort shuts down the group's connections, so that all waits on them fail, here and at the peers.
+There is one exception: a message that Gloo had begun to send or to receive (``tx_`` and ``rx_`` of
+its pair.cc) gets no error, and its collective ends only at its timeout. That is rare, but it
+happens, so a thread that waits for a collective must also check for an abort.
 
 An abort finds the connections by their addresses: every Gloo pair connects to the listening port of
-one member's device, and the members' records (rendezvous.py) name these ports.
+one member's device, and the members' records (rendezvous.py) contain these ports.
 
 Not here: the records (rendezvous.py), sockets (sockets.py), when to abort (training/groups.py).
 """
@@ -39,22 +39,22 @@ from ftrun.process_groups.spinning import LOOP, Loop
 from ftrun.process_groups.writers import BUILDS, Build, all_sleep, foreign_threads, wait_for_sleep
 
 PIECE_BYTES = 4 << 20
-"""So many take a path of 1 Gbit/s 34 ms, and the copy of as many less than two."""
+"""Sending this much takes 34 ms at 1 Gbit/s; copying it takes less than 2 ms."""
 _WORKER_THREADS = 2
 _THREADS = frozenset({LOOP, "pt_gloo_runloop"})
-_Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it.
+_Native: Any = dist.ProcessGroupGloo  # torch's stub lacks most of it
 _GREETING = struct.Struct("=q")
 _GREETING_TIMEOUT_S = 1.0
 _LATE_S = 0.1
-"""After the deadline. Gloo gives up a peer that connects and is silent in five times the limit."""
+"""After the deadline. Gloo gives up on a silent peer only after five times the limit."""
 PROBE_TIMEOUT_S, PROBES_MAX = 1.0, 64
-"""After a build that has failed."""
+"""Limits for probing peers after a failed build."""
 
 
 class ProcessGroupGloo(ProcessGroup):
     """Collectives on CPU tensors over TCP. ``timeout`` bounds each collective.
 
-    ``pg`` is torchft's argument, for a group to wrap.
+    ``pg`` is torchft's argument for a group to wrap.
 
     Raises:
         UserError: ``pg`` is given: this class wraps no group.
@@ -86,7 +86,7 @@ class ProcessGroupGloo(ProcessGroup):
             with BUILDS.build() as build:
                 before = foreign_threads()
                 native = _connect_pairs(rendezvous, place)
-                timer.cancel()  # what is left of the limit bounds the all-reduce
+                timer.cancel()  # the rest of the limit bounds the all-reduce
                 tids = frozenset(foreign_threads() - before)
                 build.is_built = True
             _try_out(native, place)
@@ -124,7 +124,8 @@ class GlooGroup(MessageGroup):
         self._tids, self._build = tids, build
         peers = frozenset(record.address for peer, record in records.items() if peer != rank)
         self._connections = find_connections(records[rank].address, peers)
-        # In a process of several ranks there may be more than its own; fewer: one is lost already.
+        # A process with several ranks may have more connections; fewer mean that one is already
+        # lost.
         self._count = max(count_established(self._connections), world_size - 1)
         keep_little_unread(self._connections)
         self._loop = Loop(tids, self._connections)
@@ -135,7 +136,7 @@ class GlooGroup(MessageGroup):
 
     def shutdown(self) -> None:
         self.abort()
-        wait_for_sleep(self.threads_sleep)  # before the wait for collectives that only time out
+        wait_for_sleep(self.threads_sleep)  # first: some collectives only time out
         super().shutdown()
 
     def threads_sleep(self) -> bool | None:
@@ -146,7 +147,7 @@ class GlooGroup(MessageGroup):
 
 
 def _connect_pairs(rendezvous: Rendezvous, place: Place) -> Any:
-    """Let Gloo connect all pairs; blocks until every peer has come, or the deadline."""
+    """Let Gloo connect all pairs. Blocks until every peer has come, or the deadline."""
     options = _Native._Options()
     options._timeout = place.remaining()
     options._threads = _WORKER_THREADS
@@ -159,14 +160,15 @@ def _connect_pairs(rendezvous: Rendezvous, place: Place) -> Any:
 
 
 def _try_out(native: Any, place: Place) -> None:
-    """All-reduce once: when that ends, all ranks have read all records, and pairs are warm."""
+    """All-reduce once. When that ends, all ranks have read all records, and connections are
+    warm."""
     native.allreduce([torch.ones(1)]).wait(place.remaining())
 
 
 def _naming(error: Exception, records: dict[int, RankRecord], rank: int) -> PeerError:
-    """The error of a build with the host of a peer that cannot be reached, if there is one.
+    """A PeerError for a failed build, with the host of an unreachable peer if there is one.
 
-    A peer that refuses a connection has given the build up too: it is no proof.
+    A peer that refuses a connection does not count: it may have given up the build too.
     """
     failure = PeerError(str(error))
     failure.unreached = error.unreached if isinstance(error, PeerError) else ""
@@ -183,7 +185,7 @@ def _naming(error: Exception, records: dict[int, RankRecord], rank: int) -> Peer
 
 
 def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
-    """End a build under way, whether it awaits a record, a connection or a peer's call."""
+    """End a build, whether it waits for a record, a connection or a peer's call."""
     rendezvous.interrupt()
     records = dict(rendezvous.records)
     own = records.pop(rank, None)
@@ -194,9 +196,9 @@ def _abort_build(rendezvous: Rendezvous, rank: int) -> None:
 
 
 def _greet_in_place_of_peers(own: RankRecord) -> None:
-    """Connect to the own device as each peer would, and close.
+    """Connect to this rank's device as each peer would, and close.
 
-    A pair that awaits its peer's connection has none yet that could be shut down.
+    A pair that waits for its peer's connection has no connection yet that could be shut down.
     """
     for greeting in own.greetings:
         with (

@@ -1,8 +1,8 @@
 """Reconfigure handles: how the ranks of a group find each other without ftrun's launcher.
 
-A handle names one process's group and a store that this process serves. A group that is given the
-handles of all ranks, in their order, meets the others at the first one's store. The form is
-torchft's: JSON with ``id``, ``store`` (``host:port``) and ``global_rank``.
+A handle names one process's group and a store that this process serves. A group that gets the
+handles of all ranks, in order, meets the others at the first one's store. The form is torchft's:
+JSON with ``id``, ``store`` (``host:port``) and ``global_rank``.
 
 Not here: the groups (reconfigurable.py, base.py).
 """
@@ -24,7 +24,7 @@ from ftrun.base.addresses import LOOPBACK, join_address, own_host, split_address
 if TYPE_CHECKING:
 
     class ReconfigureOptions:
-        """The arguments of ``ProcessGroup.reconfigure``; torch has this class from 2.14 on."""
+        """The arguments of ``ProcessGroup.reconfigure``. torch has this class from 2.14 on."""
 
         uuid: int
         handles: list[str] | set[str]
@@ -37,7 +37,7 @@ else:
 
         @dataclass
         class ReconfigureOptions:
-            """The arguments of ``ProcessGroup.reconfigure``; torch has this class from 2.14 on."""
+            """The arguments of ``ProcessGroup.reconfigure``. torch has this class from 2.14 on."""
 
             uuid: int = 0
             handles: list[str] | set[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """Where the ranks of one group meet, and this process's place among them.
+    """Where the ranks of one group meet, and this process's rank.
 
     ``store_addr``: ``host:port/prefix``. ``global_ranks``: of all ranks; None if one has none.
     """
@@ -102,7 +102,7 @@ def meet(options: ReconfigureOptions, handle_id: str) -> Meeting:
 
 
 def split_store_address(text: str) -> tuple[str, int, str]:
-    """``host:port/prefix`` in three; an IPv6 host may stand in brackets or without them.
+    """Split ``host:port/prefix`` in three. An IPv6 host may be in brackets or not.
 
     Raises:
         ValueError: it has another form.
@@ -112,7 +112,7 @@ def split_store_address(text: str) -> tuple[str, int, str]:
 
 
 def store_client(text: str, timeout: timedelta) -> Store:
-    """A client of the TCPStore at ``host:port/prefix``, whose keys all have that prefix."""
+    """A client of the TCPStore at ``host:port/prefix``. All its keys get that prefix."""
     host, port, prefix = split_store_address(text)
     store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
     return PrefixStore(prefix, store)

@@ -1,8 +1,8 @@
 """NCCL groups: torch's own can be aborted, but must be built while another group is in use.
 
-CUDA is needed when a group of two or more is built, not before.
+CUDA is needed only when a group of two or more is built.
 
-Not here: what the Manager does with a group (base.py).
+Not here: how the Manager uses a group (base.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from ftrun.process_groups.store import StoreClient, split_address
 
 Ended = Callable[["Exception | None"], None]
 ID_TIMEOUT = timedelta(seconds=30)
-"""Of a request to the store: rank 0 is there, so the communicator's id comes soon, or never."""
+"""Timeout of a request to the store. Rank 0 is there, so the communicator's id comes soon, or
+never."""
 
 
 class ProcessGroupNCCL(ProcessGroup):
@@ -39,7 +40,7 @@ class ProcessGroupNCCL(ProcessGroup):
 
     def __init__(self, timeout: timedelta = built.DEFAULT_TIMEOUT) -> None:
         super().__init__(timeout)
-        # Blocking initialisation cannot be aborted, and the watchdog would kill the process when a
+        # Blocking initialisation cannot be aborted. The watchdog would kill the process when a
         # collective fails, which the Manager can repair.
         os.environ.setdefault("TORCH_NCCL_USE_COMM_NONBLOCKING", "1")
         os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(int(timeout.total_seconds())))
@@ -58,7 +59,7 @@ class ProcessGroupNCCL(ProcessGroup):
         device = torch.device("cuda", torch.cuda.current_device())
         named = PrefixStore(f"ftrun/{place.prefix}", store)
         native = native_class(named, place.rank, place.world_size, options)
-        late = built.AbortSignal()  # torch's own deadline is another one, and ends no all-reduce
+        late = built.AbortSignal()  # torch's own deadline differs, and does not end an all-reduce
         late.subscribe(native.abort)
         unsubscribe = place.signal.subscribe(late.trigger)
         timer = threading.Timer(timeout.total_seconds(), late.trigger)
@@ -81,8 +82,8 @@ class ProcessGroupNCCL(ProcessGroup):
 class NCCLGroup(built.BuiltGroup):
     """One quorum's NCCL communicator.
 
-    The future of an all-reduce completes when the GPU has done it. (NCCL's own future completes
-    when the kernel is enqueued, but a step is committed or repaired only by what has happened.) A
+    The future of an all-reduce completes when the GPU has finished it. (NCCL's own future completes
+    when the kernel is enqueued, but a step must be committed or repaired by its real outcome.) A
     thread of the group waits for the kernels, so the caller does not (``caller_waits``).
     """
 
@@ -96,7 +97,7 @@ class NCCLGroup(built.BuiltGroup):
         return self._watcher.watch(super().allreduce(tensors, opts), tensors)
 
     def allreduce_quantized(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
-        """In the order of the stream, so that each collective meets its counterpart."""
+        """Reduce in stream order, so that each collective meets its counterpart."""
         if self.aborted:
             return super().allreduce([tensor])  # which has the error
         rows = rows_of(tensor, self.world_size).view(self.world_size, -1, ROW_VALUES)
@@ -107,13 +108,13 @@ class NCCLGroup(built.BuiltGroup):
         return result
 
     def follow(self, work: Work, tensors: built.Tensors, ended: Ended) -> None:
-        """Call ``ended`` in the group's thread when the GPU has done ``work``, or with its error:
-        nothing writes then. The tensors are kept until then."""
+        """Call ``ended`` in the group's thread when the GPU has finished ``work``, or with its
+        error. By then nothing writes any more. The tensors are kept until then."""
         self._watcher.follow(work, tensors, ended)
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that is followed has ended."""
+        """Whether all followed Works have ended."""
         return self._watcher.under_way == 0
 
     def shutdown(self) -> None:
@@ -122,7 +123,7 @@ class NCCLGroup(built.BuiltGroup):
 
 
 class _Watcher:
-    """A thread that waits for kernels in the order of issue and tells it on the host."""
+    """A thread that waits for kernels in the order of issue, and then calls back on the host."""
 
     def __init__(self, device: torch.device, signal: built.AbortSignal) -> None:
         self._device = device
@@ -135,11 +136,11 @@ class _Watcher:
 
     @property
     def under_way(self) -> int:
-        """So many have not ended."""
+        """How many Works have not ended."""
         return self._begun - self._ended
 
     def watch(self, work: Work, tensors: built.Tensors) -> Work:
-        """A Work that completes when the GPU has done ``work``, or with its error."""
+        """A Work that completes when the GPU has finished ``work``, or with its error."""
         future: Future[Any] = Future(devices=[self._device])
 
         def ended(error: Exception | None) -> None:
@@ -153,12 +154,12 @@ class _Watcher:
         return built.FutureWork(future)
 
     def follow(self, work: Work, tensors: built.Tensors, ended: Ended) -> None:
-        """See NCCLGroup."""
+        """See ``NCCLGroup.follow``."""
         self._begun += 1
         self._queue.put((work, tensors, ended))
 
     def close(self) -> None:
-        """End the thread once all that was issued has ended."""
+        """End the thread once all Works that were issued have ended."""
         self._queue.put(None)
 
     def _run(self) -> None:
@@ -176,7 +177,7 @@ class _Watcher:
                 failure = error
             self._ended += 1
             ended(failure)
-            del item, work, _, ended  # so that nothing is kept until the next one comes
+            del item, work, _, ended  # so that nothing is kept until the next item comes
 
 
 def _pass_on(ended: Future[Any], future: Future[Any]) -> None:
@@ -199,9 +200,9 @@ def _native_class() -> Any:
 
 
 def _await_first(place: Place) -> None:
-    """Wait until rank 0 is there, which then gives the others the communicator's id.
+    """Wait until rank 0 is there, which then sends the others the communicator's id.
 
-    torch waits for that id in its store: an abort of the communicator does not wake it there.
+    torch waits for that id in its store, where an abort of the communicator would not wake it.
     """
     client, key = StoreClient(place.store_addr, place.deadline), f"ftrun/{place.prefix}/first"
     unsubscribe = place.signal.subscribe(client.interrupt)

@@ -1,17 +1,17 @@
-"""Quantised collectives on any group that has all-to-all and all-gather: 8 bits for each value.
+"""Quantized collectives on any group that has all-to-all and all-gather: 8 bits for each value.
 
 An all-reduce of W ranks in three parts (rank r owns the r-th part of all rows):
 
 1. Each rank encodes its rows and sends each owner its part.
-2. Each owner adds up what it has received, and encodes the sum.
+2. Each owner adds up the parts that it has received, and encodes the sum.
 3. All gather the encoded sums and decode them: the same bytes, so the same values on all ranks.
 
-So a value is quantised twice. With *a_r* the largest magnitude of its row on rank r, the sum is off
-by at most Σ a_r / 126 with int8, and Σ a_r / 7 with fp8; a mean by the same with the mean of a_r. A
-reduce-scatter ends after part 2 without encoding the sum: half of that.
+So a value is quantized twice. With *a_r* the largest magnitude of its row on rank r, the sum is off
+by at most Σ a_r / 126 with int8, and Σ a_r / 7 with fp8. For a mean, replace the sum of a_r by the
+mean of a_r. A reduce-scatter ends after part 2 without encoding the sum: half of that error.
 
 These calls return when the result is there (on a device: in its stream). Not here: the Manager's
-all-reduce, which goes on in the background (quantized_messages.py), the encoding (codec.py).
+all-reduce, which runs in the background (quantized_messages.py), the encoding (codec.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_operation(op: Any) -> bool:
     Raises:
         NotImplementedError: it is neither.
     """
-    is_mean = bool(op == ReduceOp.AVG)  # the other way round, torch finds no ReduceOp equal
+    is_mean = bool(op == ReduceOp.AVG)  # in the other order, torch finds no ReduceOp equal
     if not is_mean and not op == ReduceOp.SUM:  # torch defines no "!="
         raise NotImplementedError(f"a quantised reduction by {op}: only AVG and SUM are offered")
     return is_mean
@@ -49,11 +49,11 @@ def check_operation(op: Any) -> bool:
 def allreduce_quantized(
     tensors: Sequence[torch.Tensor], op: Any, group: Any, codec: Codec = CODECS[DEFAULT]
 ) -> Work:
-    """Reduce all of ``tensors`` in place, each in rows of its own.
+    """Reduce all of ``tensors`` in place, each in its own rows.
 
     Raises:
         NotImplementedError: ``op`` is neither AVG nor SUM.
-        ValueError: the tensors are on several devices, of several dtypes, or of whole numbers.
+        ValueError: the tensors are on several devices, of several dtypes, or of integers.
     """
     is_mean, size = check_operation(op), group.size()
     _check_alike(tensors)
@@ -79,9 +79,9 @@ def reduce_scatter_quantized(
     group: Any,
     codec: Codec = CODECS[DEFAULT],
 ) -> Work:
-    """Reduce ``inputs``; this rank's part of each, one after another, is written to ``output``.
+    """Reduce ``inputs``, and write this rank's part of each, one after another, to ``output``.
 
-    Each input is filled up with zeros along its first dimension to a multiple of the ranks, and
+    Each input is zero-padded along its first dimension to a multiple of the number of ranks, and
     rank r has the r-th part (``padded_sizes``).
 
     Raises:
@@ -106,7 +106,7 @@ def reduce_scatter_quantized(
 def padded_sizes(tensors: Sequence[torch.Tensor], size: int) -> list[torch.Size]:
     """The shapes of ``tensors`` with the first dimension rounded up to a multiple of ``size``.
 
-    One dimension counts as two, of which the second is 1.
+    A one-dimensional shape gets a second dimension of 1.
     """
     shapes = [(*t.shape, 1) if t.dim() == 1 else tuple(t.shape) for t in tensors]
     return [torch.Size((-(-shape[0] // size) * size, *shape[1:])) for shape in shapes]
@@ -120,7 +120,7 @@ def _padded(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def gather_sums(rows: torch.Tensor, group: Any, codec: Codec) -> tuple[torch.Tensor, Work]:
-    """(ranks, n, values) → (ranks, n, bytes), the encoded sums, and the gathering under way."""
+    """(ranks, n, values) → (ranks, n, bytes), the encoded sums, and the Work of the all-gather."""
     own = codec.encode(_sum_of_part(rows, group, codec))
     gathered = own.new_empty((rows.shape[0], *own.shape))
     return gathered, group.allgather_into_tensor_coalesced([gathered], [own])
@@ -129,7 +129,7 @@ def gather_sums(rows: torch.Tensor, group: Any, codec: Codec) -> tuple[torch.Ten
 def _sum_of_part(rows: torch.Tensor, group: Any, codec: Codec) -> torch.Tensor:
     """(ranks, n, values) of all ranks → (n, values): the sum of this rank's part.
 
-    This rank's own input is added as it is.
+    This rank's own input is added without quantization.
     """
     size, rank = group.size(), group.rank() if callable(group.rank) else group.rank
     sent = codec.encode(rows.view(-1, rows.shape[-1])).view(size, -1, ROW_BYTES)
@@ -141,7 +141,7 @@ def _sum_of_part(rows: torch.Tensor, group: Any, codec: Codec) -> torch.Tensor:
 def add_up(
     own: torch.Tensor, received: Sequence[torch.Tensor], rank: int, codec: Codec
 ) -> torch.Tensor:
-    """The sum of this rank's rows and those of its peers, in the order of the ranks."""
+    """The sum of this rank's rows and its peers', in the order of the ranks."""
     total = own.clone()
     for peer, encoded in enumerate(received):
         if peer != rank:

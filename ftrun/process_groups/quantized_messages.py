@@ -1,11 +1,11 @@
-"""A quantised all-reduce in the background, by messages between the ranks of one group.
+"""A quantized all-reduce in the background, by messages between the ranks of one group.
 
-The parts are those of quantized.py. An owner's part follows when its peers' messages have come, at
-another moment on each rank, so a collective there would meet another one of its peer's. Messages
-with tags of their own meet only their counterparts. A thread of the group waits for them: it adds
-up, and sends the sums. It never touches the script's tensors, so an abort need not wait for it.
+The parts are those of quantized.py. An owner sends its part when its peers' messages have come, at
+a different time on each rank. A collective there could pair with another collective of a peer.
+Messages with unique tags cannot. A thread of the group waits for the messages, adds them up, and
+sends the sums. It never touches the script's tensors, so an abort need not wait for it.
 
-Not here: what is done with the result (training/quantized_reductions.py).
+Not here: the use of the result (training/quantized_reductions.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class MessageGroup(built.BuiltGroup):
 
 
 class QuantizedMessages:
-    """The quantised all-reduces of one group. All ranks must start the same in the same order."""
+    """The quantized all-reduces of one group. All ranks must start the same ones in the same
+    order."""
 
     def __init__(self, group: built.BuiltGroup, signal: built.AbortSignal) -> None:
         self._group = group
@@ -59,7 +60,8 @@ class QuantizedMessages:
         self._thread: threading.Thread | None = None
 
     def allreduce(self, tensor: torch.Tensor, factor: float, codec: Codec) -> Work:
-        """Begin to add up ``tensor`` times ``factor``; a QuantizedWork, or an error in a Work."""
+        """Begin to sum ``tensor`` times ``factor``. Returns a QuantizedWork, or a Work with an
+        error."""
         if self._signal.triggered:
             return built.FinishedWork(error=built.GroupAborted("the process group was aborted"))
         if self._thread is None:
@@ -80,7 +82,7 @@ class QuantizedMessages:
         return whole
 
     def join(self) -> None:
-        """After the abort: wait for the thread, because it must not outlive the interpreter."""
+        """After the abort, wait for the thread, which must not outlive the interpreter."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(JOIN_TIMEOUT_S)
@@ -111,7 +113,7 @@ class QuantizedMessages:
 
 
 class _Whole(built.QuantizedWork):
-    """One all-reduce, of so many pieces. The group's thread ends them in order."""
+    """One all-reduce of several pieces. The group's thread completes them in order."""
 
     def __init__(self, pieces: int) -> None:
         super().__init__([], PIECE_VALUES)
@@ -119,13 +121,13 @@ class _Whole(built.QuantizedWork):
         self._ending = threading.Lock()  # a piece may fail in either thread
 
     def piece_ended(self) -> None:
-        """One more piece has its sums."""
+        """Note that one more piece has its sums."""
         self._left -= 1
         if self._left == 0:
             self.future.set_result([])
 
     def fail(self, error: Exception) -> None:
-        """End it with ``error``, unless it has ended."""
+        """End with ``error``, unless it has ended."""
         with self._ending:
             if not self.future.done():
                 failure: Any = RuntimeError(f"a quantised all-reduce: {error}")
@@ -133,7 +135,7 @@ class _Whole(built.QuantizedWork):
 
 
 class _Piece:
-    """A part of an all-reduce, so that some are encoded and added up while others are sent."""
+    """A part of an all-reduce, so that some parts are encoded and added while others are sent."""
 
     def __init__(
         self,
@@ -156,12 +158,12 @@ class _Piece:
         self._whole = whole
         self._failed = False
         peers = [peer for peer in range(size) if peer != group.rank]
-        self._peers = [*peers[group.rank :], *peers[: group.rank]]  # not all to one at once
+        self._peers = [*peers[group.rank :], *peers[: group.rank]]  # spread the first sends
         self._sending: list[Work] = []
         self._receiving: list[Work] = []
 
     def send_rows(self) -> None:
-        """Send each owner its part. Messages raise at once where a connection is broken."""
+        """Send each owner its part. Messages raise at once if a connection is broken."""
         group, tag = self._group, self._tag
         try:
             self._sending = [group.send([self._sent[p]], p, tag) for p in self._peers]
@@ -170,7 +172,8 @@ class _Piece:
             self.fail(error)
 
     def send_sums(self) -> bool:
-        """Wait for the peers' rows of this rank's part, and send their sum; False: it failed."""
+        """Wait for the peers' rows of this rank's part, and send their sum. Returns False if it
+        failed."""
         if self._failed:
             return False
         group, tag = self._group, self._tag + 1
@@ -188,7 +191,7 @@ class _Piece:
         return True
 
     def finish(self) -> None:
-        """Wait for the peers' sums; it has ended then."""
+        """Wait for the peers' sums, which completes the piece."""
         try:
             _wait(self._receiving)
             _wait(self._sending)

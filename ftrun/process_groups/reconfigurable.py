@@ -1,7 +1,7 @@
-"""A torch process group whose ranks can be changed: torchft's class of that name.
+"""A torch process group whose ranks can change: torchft's class of that name.
 
 It adds to torch's class: handles by which ranks find each other (handles.py), ``reconfigure``, and
-``register``, by which functional collectives and DeviceMesh find the group by its name.
+``register``, so that functional collectives and DeviceMesh find the group by its name.
 
 Not here: how a group connects (base.py and its backends), torch's names of collectives
 (collectives.py), the wrappers (wrappers.py).
@@ -23,7 +23,7 @@ REGISTER_TIMEOUT = timedelta(seconds=60)
 
 
 class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer overloads
-    """The base of all groups that a Manager takes; collectives are the subclass's."""
+    """The base of all groups that a Manager takes. Subclasses define the collectives."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,7 +38,7 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def supports_reconfigure(self) -> bool:
-        """True: ``reconfigure`` may be called again and again."""
+        """True: ``reconfigure`` may be called repeatedly."""
         return True
 
     def set_rank_info(
@@ -48,7 +48,7 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         group_world_size: int,
         global_rank: int | None = None,
     ) -> None:
-        """Name this process: by its replica group, its place in there, its place in the job."""
+        """Name this process: its replica group, its rank in the group, its rank in the job."""
         self._replica_id = replica_id
         self._group_rank = group_rank
         self._group_world_size = group_world_size
@@ -58,14 +58,14 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         return self._handles.handle_id
 
     def get_reconfigure_handle(self) -> str:
-        """This process's handle; the first call begins to serve a store."""
+        """This process's handle. The first call starts to serve a store."""
         return self._handles.handle(self._global_rank)
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        """Connect with the ranks whose ordered handles ``opts`` has; returns when connected.
+        """Connect with the ranks whose ordered handles are in ``opts``. Returns when connected.
 
         Raises:
-            RuntimeError: not all ranks have come by the deadline.
+            RuntimeError: not all ranks have connected by the deadline.
             ValueError: ``opts`` cannot be used.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot be reconfigured")
@@ -75,7 +75,7 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         return None
 
     def abort(self, errored: bool = True) -> None:
-        """Make all collectives under way fail."""
+        """Make all pending collectives fail."""
 
     def shutdown(self) -> None:
         """Close all connections."""
@@ -92,10 +92,10 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         raise NotImplementedError(f"{type(self).__name__} has no size")
 
     def register(self, name: str) -> ReconfigurableGroup:
-        """Let functional collectives and DeviceMesh find this group by a name; call it once.
+        """Let functional collectives and DeviceMesh find this group by a name. Call it once.
 
-        torch sees a group of one rank there, because a world that changes its size has no place in
-        a mesh. The default process group must be initialized.
+        torch sees a group of one rank there, because a mesh cannot contain a group that changes its
+        size. The default process group must be initialized.
         """
         backend = self._register(name)
         registered = dist.new_group(
@@ -118,7 +118,7 @@ class ReconfigurableGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
         return backend
 
     def unregister(self) -> None:
-        """Take the name back."""
+        """Remove the name."""
         dist.destroy_process_group(self)
 
     @property

@@ -1,10 +1,10 @@
-"""The search of a Gloo build's ranks for each other, through a TCPStore; it can be interrupted.
+"""How the ranks of a Gloo build find each other through a TCPStore. It can be interrupted.
 
 Gloo publishes one record per rank in a store and waits for the others' records. ``Rendezvous`` is
-that store: it passes the records on under the build's prefix, remembers the addresses in them (by
+that store. It forwards the records under the build's prefix, remembers the addresses in them (by
 which an abort finds the group's connections), and can be interrupted from another thread.
 
-Not here: connecting (gloo.py), and the use of the addresses (sockets.py).
+Not here: connecting (gloo.py), the use of the addresses (sockets.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLEAN_UP_S = 2.0
 class RankRecord:
     """The record of one rank: the address of its Gloo device, and each peer's greeting.
 
-    ``greetings[i]`` is what rank i sends first on its connection to this rank.
+    ``greetings[i]``: what rank i sends first on its connection to this rank.
     """
 
     address: Address
@@ -45,10 +45,10 @@ class Rendezvous(Store):
 
     Args:
         store_addr: ``host:port`` of the TCPStore.
-        prefix: differs from that of every other build.
+        prefix: unique to this build.
         world_size: how many ranks publish.
         deadline: of the whole build, on ftrun's clock.
-        signal: makes later calls raise GroupAborted; ``interrupt`` wakes one that waits.
+        signal: makes later calls raise GroupAborted; ``interrupt`` wakes a waiting one.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Rendezvous(Store):
         self._signal = signal
         self._client = StoreClient(store_addr, deadline)
 
-    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]  # The stub says str.
+    def set(self, key: str, value: bytes) -> None:  # the stub has str
         """Publish a record. Called by Gloo."""
         self._signal.check()
         self._remember(key, value)
@@ -85,7 +85,7 @@ class Rendezvous(Store):
         return value
 
     def interrupt(self) -> None:
-        """Wake the waiter of this build. From any thread."""
+        """Wake the waiting call of this build. From any thread."""
         self._client.interrupt()
 
     def succeed(self, rank: int) -> None:
@@ -100,7 +100,8 @@ class Rendezvous(Store):
             self._remove(range(self._world_size), client)
 
     def _remove(self, ranks: Iterable[int], client: StoreClient) -> None:
-        # A record that stays is a few hundred bytes in a store that is probably gone.
+        # Failing to remove a record is harmless: a few hundred bytes in a store that is probably
+        # gone.
         with contextlib.closing(client), contextlib.suppress(PeerError):
             for rank in ranks:
                 client.delete(self._name(rank))
@@ -113,7 +114,7 @@ class Rendezvous(Store):
 
 
 def parse_record(value: bytes) -> RankRecord:
-    """Read the record that Gloo publishes for a rank: host name, socket address, greetings.
+    """Parse the record that Gloo publishes for a rank: host name, socket address, greetings.
 
     Layout of gloo's tcp transport: a 64-bit length and the host name, a 64-bit length and the
     address (``sockaddr_storage`` and a sequence number), then a 64-bit number for each rank.

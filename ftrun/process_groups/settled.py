@@ -1,12 +1,12 @@
-"""A group on GPUs whose Works end on the host, as those of a group in host memory do.
+"""A group on GPUs whose Works end on the host, as the Works of a group in host memory do.
 
-Theory of operation. Whoever follows calls (inject/zero_edit/world/) wants of a Work what Gloo's
-has: it ends when the result is there, or with an error after an abort, and then nothing writes.
-NCCL's own has neither. So each call waits for its event in a thread of the group (nccl.py), and its
-Work ends there. No stream of the script's ever waits for a kernel of NCCL's: the host does. So
-whatever the script has enqueued comes to an end, also if a peer has died.
+Theory of operation. Code that follows calls (inject/zero_edit/world/) needs Works like Gloo's: a
+Work ends when the result is there, or with an error after an abort, and then nothing writes any
+more. NCCL's Works guarantee neither. So a thread of the group (nccl.py) waits for each call's event
+and then ends its Work. No stream of the script ever waits for a kernel of NCCL: the host waits
+instead. So everything that the script has enqueued finishes, even if a peer has died.
 
-All before the call in the stream of whoever issues it has ended too when the Work has.
+When a Work has ended, all earlier work in the issuing stream has ended too.
 
 Not here: how the ranks connect (nccl.py, gloo.py).
 """
@@ -30,10 +30,11 @@ from ftrun.process_groups.nccl import NCCLGroup
 
 
 class SettledGroup(BuiltGroup):
-    """The connections of a group for tensors on a GPU, and perhaps for those in host memory.
+    """The connections of a group for tensors on a GPU, and optionally for tensors in host memory.
 
     Args:
-        device: connects for the former; ``host``: for the latter, None: nothing does.
+        device: the connections for GPU tensors.
+        host: the connections for host tensors; None: there are none.
     """
 
     def __init__(self, device: NCCLGroup, host: BuiltGroup | None, signal: AbortSignal) -> None:
@@ -47,7 +48,7 @@ class SettledGroup(BuiltGroup):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no kernel may write any more."""
+        """Whether no kernel can write any more."""
         return self._device.is_idle
 
     def threads_sleep(self) -> bool | None:
@@ -63,15 +64,18 @@ class SettledGroup(BuiltGroup):
 
 
 class SettledWork(FutureWork):
-    """It ends when the GPU is done, or with an error. Its future has no value, so that nobody's
-    stream waits where it is read."""
+    """A Work that ends when the GPU has finished, or with an error.
+
+    Its future has no value, so that no stream waits where it is read.
+    """
 
     def __init__(self, outputs: list[torch.Tensor]) -> None:
         super().__init__(torch.futures.Future())
         self._outputs, self._is_over, self._error = outputs, threading.Event(), ""
 
     def ends(self, error: Exception | None) -> None:
-        """In the group's thread. As torch's own backends do, it fails with a RuntimeError."""
+        """End this Work, in the group's thread. Like torch's backends, it fails with a
+        RuntimeError."""
         if error is not None:
             self._error = f"{type(error).__name__}: {error}"
         self._is_over.set()
@@ -102,7 +106,7 @@ class SettledWork(FutureWork):
 
 
 class _Backend(Collectives):
-    """In the place of torch's backend: calls go by where their tensors are."""
+    """Replaces torch's backend. Routes each call by the device of its tensors."""
 
     def __init__(self, device: NCCLGroup, host: BuiltGroup | None) -> None:
         self._device, self._host = device, host
@@ -115,7 +119,7 @@ class _Backend(Collectives):
         return self._collective("_reduce_scatter_base", output, input, options)
 
     def monitored_barrier(self, *arguments: Any) -> None:
-        """For groups in host memory alone, as torch's own."""
+        """Supported for groups in host memory only, like torch's."""
         if self._host is None:
             raise RuntimeError("monitored_barrier is for groups in host memory")
         self._host.native.monitored_barrier(*arguments)
@@ -149,7 +153,7 @@ class _Backend(Collectives):
         try:
             with _asynchronous(arguments[-1]):
                 issued = getattr(native, name)(*arguments)
-        except dist.DistBackendError as error:  # as of a peer that is gone, and no wrong argument
+        except dist.DistBackendError as error:  # as for a dead peer, not a wrong argument
             work.ends(error)
             return work
         self._device.follow(issued, tensors, work.ends)
@@ -163,8 +167,11 @@ def is_on_host(tensor: torch.Tensor) -> bool:
 
 @contextmanager
 def _asynchronous(options: Any) -> Iterator[None]:
-    """torch's class gives no Work of a call that is not asynchronous (2.8 and newer), and has it in
-    the stream of whoever issues it, which would then wait for ever for a peer that is gone."""
+    """Make a call asynchronous.
+
+    For a synchronous call torch returns no Work (2.8 and newer) and runs it in the caller's stream,
+    which would then wait forever for a dead peer.
+    """
     is_sync = getattr(options, "asyncOp", True) is False
     if is_sync:
         options.asyncOp = True

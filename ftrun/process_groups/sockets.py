@@ -1,7 +1,7 @@
-"""Finds this process's connections by the addresses at their ends and shuts them down.
+"""Finds this process's connections by the addresses at their ends, and shuts them down.
 
 Gloo has no call that wakes a waiter, but a closed connection wakes it. The listening socket of a
-Gloo device must never be touched: Gloo terminates the process when accepting fails.
+Gloo device must never be touched, because Gloo terminates the process when accepting fails.
 
 Not here: which addresses belong to a group (rendezvous.py).
 """
@@ -25,18 +25,19 @@ _INT = struct.Struct("i")
 _ESTABLISHED = 1
 """TCP_ESTABLISHED of Linux."""
 UNREAD_BYTES_MAX = 208 << 10
-"""Linux doubles it. Measured: with half as much, or with a megabyte, a reduction takes longer."""
+"""Linux doubles it. Measured: reductions are slower with half of it, and with a megabyte."""
 
 
 class Descriptor(NamedTuple):
-    """A descriptor with the inode of its socket: with another inode it names something else now."""
+    """A descriptor with the inode of its socket. If the inode differs, the descriptor was
+    reused."""
 
     fd: int
     inode: int
 
 
 def find_connections(listening: Address | None, peers: Collection[Address]) -> list[Descriptor]:
-    """Each TCP connection of this process that was accepted at ``listening`` or made to a peer."""
+    """All TCP connections of this process that were accepted at ``listening`` or made to a peer."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         connection = _duplicate(int(name))
@@ -49,27 +50,27 @@ def find_connections(listening: Address | None, peers: Collection[Address]) -> l
 
 
 def shut_down(connections: Iterable[Descriptor]) -> None:
-    """Shut them down.
+    """Shut connections down.
 
-    A descriptor is duplicated before its socket is checked, so that it cannot name another socket
-    between the check and the shutdown. It does not matter whether forked children share the
+    A descriptor is duplicated before its socket is checked, so that it cannot refer to another
+    socket between the check and the shutdown. It does not matter whether forked children share the
     descriptor, because a shutdown ends the connection.
     """
     for connection in _open(connections):
-        with contextlib.suppress(OSError):  # The other end may be gone already.
+        with contextlib.suppress(OSError):  # the other end may be gone already
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def count_established(connections: Iterable[Descriptor]) -> int:
-    """The number of those connections that neither end has closed."""
+    """The number of these connections that neither end has closed."""
     return sum(_state(connection) == _ESTABLISHED for connection in _open(connections))
 
 
 def keep_little_unread(connections: Iterable[Descriptor]) -> None:
-    """Let each that leads to a process of this machine hold less that its peer has not read.
+    """Limit how many unread bytes a connection to a process of this machine buffers.
 
-    Linux would let it hold megabytes. These have left the processor's cache when the peer reads
-    them, and then a reduction takes a quarter more of the processor.
+    Linux would buffer megabytes. Those have left the processor's cache when the peer reads them,
+    and then a reduction takes a quarter more CPU time.
     """
     for connection in _open(connections):
         own, peer = _end(connection.getsockname), _end(connection.getpeername)
@@ -78,7 +79,7 @@ def keep_little_unread(connections: Iterable[Descriptor]) -> None:
 
 
 def unread(connections: Iterable[Descriptor]) -> list[int]:
-    """The bytes that can be received of each that is open; waits while some are received."""
+    """The receivable bytes of each open connection. Waits while more are arriving."""
     counts = []
     for connection in _open(connections):
         answer = fcntl.ioctl(connection, termios.FIONREAD, bytes(_INT.size))
@@ -104,7 +105,7 @@ def local_address(remote: str) -> str:
         *split_address(remote), type=socket.SOCK_DGRAM
     )[0]
     with socket.socket(family, kind, protocol) as probe:
-        probe.connect(address)  # A datagram socket: nothing is sent.
+        probe.connect(address)  # a datagram socket: nothing is sent
         return str(probe.getsockname()[0])
 
 
@@ -114,7 +115,7 @@ def _duplicate(fd: int) -> socket.socket | None:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return None
         copy = os.dup(fd)
-    except OSError:  # Closed meanwhile.
+    except OSError:  # closed meanwhile
         return None
     try:
         candidate = socket.socket(fileno=copy)
@@ -130,7 +131,7 @@ def _duplicate(fd: int) -> socket.socket | None:
 
 
 def _open(connections: Iterable[Descriptor]) -> Iterator[socket.socket]:
-    """The connections that are open, each by a duplicate."""
+    """The open connections, each as a duplicate."""
     for fd, inode in connections:
         connection = _duplicate(fd)
         if connection is None:
@@ -169,6 +170,6 @@ def _end(name_of: object) -> Address | None:
         return None
     try:
         host, port, *_ = name_of()
-    except OSError:  # Not connected.
+    except OSError:  # not connected
         return None
     return str(host), int(port)

@@ -32,7 +32,7 @@ class SoloGroup(BuiltGroup):
 
 
 def alone(name: str, arguments: tuple[Any, ...]) -> Any:
-    """The result of a collective of one rank: copied, or what was given."""
+    """The result of a collective with one rank: copied, or the arguments themselves."""
     result: Any = arguments[0] if len(arguments) > 1 else []
     if name == "alltoall_base":
         result = [arguments[0].copy_(arguments[1])]

@@ -1,13 +1,14 @@
-"""Tells a thread of Gloo's that spins after an abort from one that works, and lets it sleep.
+"""Detects a Gloo thread that spins after an abort, and lets it sleep.
 
-A collective may fail while a message of a live peer for it is half received. Gloo then knows no
-place for the rest and reads that connection no more (``prepareRead`` of its pair.cc), not even its
-end. Its loop asks for readable connections and gets this one, without a pause, until the
-collectives behind the failed one time out: one processor is busy, and nothing is written.
+A collective may fail while a message for it from a live peer is half received. Gloo then has no
+place for the rest and stops reading that connection (``prepareRead`` of its pair.cc), even its end.
+Its loop polls for readable connections and gets this one, without a pause, until the collectives
+behind the failed one time out. One processor is busy, and nothing is written.
 
-Proof that nothing is: all connections are shut down, so no bytes arrive; what is unread has not
-changed while the loop used ``PROOF_NS`` of a processor, in which it tried each connection many
-times. Then the connections report themselves once more and never again (edge-triggered epoll).
+Two facts prove that nothing is written. All connections are shut down, so no bytes arrive. And the
+unread bytes have not changed while the loop used ``PROOF_NS`` of CPU time, in which it tried each
+connection many times. Then the connections are made to report once more and never again
+(edge-triggered epoll), so that the thread sleeps.
 
 Not here: the threads that reduce (writers.py).
 """
@@ -37,7 +38,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Event(ctypes.Structure):
-    """``struct epoll_event``, see epoll_ctl(2); x86-64 alone packs it."""
+    """``struct epoll_event``, see epoll_ctl(2). Only x86-64 packs it."""
 
     _pack_ = 1 if platform.machine() == "x86_64" else 8
     _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
@@ -47,7 +48,7 @@ class Loop:
     """The loop of a group, among the threads ``tids``, and all its connections.
 
     Attributes:
-        tid: its thread; None: none has its name.
+        tid: the loop's thread; None: no thread has its name.
     """
 
     def __init__(self, tids: Iterable[int], connections: Sequence[Descriptor]) -> None:
@@ -57,10 +58,10 @@ class Loop:
         self._since_ns = 0
 
     def spins(self) -> bool:
-        """Whether it only spins, after the connections were shut down.
+        """Whether the loop only spins, after the connections were shut down.
 
-        Call it again and again, since it compares with what it saw before. True: it is proved, and
-        the thread goes to sleep.
+        Call it repeatedly: it compares with the previous call. True: proved, and the thread goes to
+        sleep.
         """
         seen, used_ns = unread(self._connections), self._used_ns()
         if used_ns is None:
@@ -75,7 +76,7 @@ class Loop:
         return True
 
     def _used_ns(self) -> int | None:
-        """The processor time of the thread; None: unknown, or it has ended."""
+        """The thread's CPU time; None: unknown, or it has ended."""
         with contextlib.suppress(OSError):
             return int(Path(f"/proc/self/task/{self.tid}/schedstat").read_text().split()[0])
         return None
@@ -88,7 +89,7 @@ def _report_once(connection: Descriptor) -> None:
 
 
 def _registrations(connection: Descriptor) -> Iterator[tuple[int, int]]:
-    """The epoll descriptors that watch it, each with the data that goes with it: see proc(5)."""
+    """The epoll descriptors that watch a connection, each with its associated data: see proc(5)."""
     for name in os.listdir("/proc/self/fdinfo"):
         with contextlib.suppress(OSError):
             text = Path(f"/proc/self/fdinfo/{name}").read_text()

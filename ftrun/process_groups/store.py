@@ -1,9 +1,9 @@
-"""A client of torch's TCPStore on a socket of our own.
+"""A client of torch's TCPStore on a plain socket.
 
-torch's client asks the DNS for the name of every address that it connects to (5 s where no name
-server answers), prints stack traces if a connection is refused, and cannot be woken. This client
-does none of that. It implements the part of TCPStore's protocol that a build needs: one byte for
-the request's kind, then strings and lists, each after a 64-bit length, in the host's byte order.
+torch's client resolves the name of every address that it connects to (5 s if no name server
+answers), prints stack traces if a connection is refused, and cannot be woken. This client does none
+of that. It implements the part of TCPStore's protocol that a build needs: one byte for the
+request's kind, then strings and lists, each after a 64-bit length, in the host's byte order.
 
 Not here: the server (torch's, in the launcher's store process), what is stored (rendezvous.py).
 """
@@ -24,11 +24,11 @@ _SIZE = struct.Struct("=Q")
 _WORD = struct.Struct("=I")
 _VALUE_BYTES_MAX = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
-"""A node that is cut off answers no more later: other stores are to be tried in the time."""
+"""A node that is cut off will not answer later either. Use the time to try other stores."""
 
 
 WORLD_KEYS = ("default_pg/0//cpu//0/0", "default_pg/0//cuda//0")
-"""What rank 0 of a world writes to its store, first with Gloo, then with NCCL."""
+"""Keys that rank 0 of a world writes to its store, first with Gloo, then with NCCL."""
 
 
 class StoreClient:
@@ -85,8 +85,8 @@ class StoreClient:
         return self._receive(_SIZE.size) != _SIZE.pack(0)
 
     def interrupt(self) -> None:
-        """Make the call under way, and every later one, raise PeerError at once."""
-        with contextlib.suppress(OSError):  # Closed already.
+        """Make the current call, and every later one, raise PeerError at once."""
+        with contextlib.suppress(OSError):  # closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class StoreClient:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` in two; the host of an IPv6 address may stand in brackets.
+    """Split ``host:port``. The host of an IPv6 address may be in brackets.
 
     Raises:
         PeerError: ``address`` has another form.

@@ -1,7 +1,7 @@
 """Groups around another group: torchft's names, for scripts and for tests of scripts.
 
-``ProcessGroupWrapper`` passes everything on to ``parent``: another group, or one that a subclass
-makes in ``_create_pg``. The others swallow errors, inject them, or do nothing at all.
+``ProcessGroupWrapper`` forwards all calls to ``parent``: another group, or one that a subclass
+makes in ``_create_pg``. The other classes swallow errors, inject them, or do nothing.
 
 Not here: which of them a Manager can use (adapted.py).
 """
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class ProcessGroupWrapper(ReconfigurableGroup):
-    """Passes collectives on to ``parent``.
+    """Forwards collectives to ``parent``.
 
-    A subclass that has no group to wrap makes one in ``_create_pg``, at each ``reconfigure``.
+    A subclass without a group to wrap makes one in ``_create_pg``, at each ``reconfigure``.
 
     Args:
         timeout: deadline for the store in which the ranks meet.
@@ -53,24 +53,24 @@ class ProcessGroupWrapper(ReconfigurableGroup):
     # ------------------------------------------------------------ for subclasses
 
     def _create_pg(self, store: Store, rank: int, world_size: int) -> dist.ProcessGroup:
-        """Connect with the other ranks; blocks until all have come."""
+        """Connect with the other ranks. Blocks until all have connected."""
         raise NotImplementedError(f"{type(self).__name__} wraps no group and makes none")
 
     def _wrap_work(self, work: Work, opts: object) -> Work:
-        """The Work that a caller gets."""
+        """The Work that the caller gets. A subclass may replace it."""
         return work
 
     def _opts_hook(self, opts: T) -> T:
-        """The options that the wrapped group gets."""
+        """The options that the wrapped group gets. A subclass may change them."""
         return opts
 
     @contextmanager
     def _run_context(self) -> Iterator[None]:
-        """Around each call of the wrapped group."""
+        """A context around each call of the wrapped group."""
         yield
 
     def _renewed(self) -> None:
-        """The wrapped group is connected again."""
+        """Called when the wrapped group was connected again."""
 
     # ------------------------------------------------------------ the group inside
 
@@ -172,7 +172,7 @@ class ProcessGroupWrapper(ReconfigurableGroup):
 class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
     """An all-reduce that fails yields its input; later ones do nothing until ``reconfigure``.
 
-    For model code that has no place to handle an error. ``error`` returns it.
+    For model code that cannot handle errors. ``error`` returns the error.
     """
 
     def __init__(self, pg: dist.ProcessGroup) -> None:
@@ -188,7 +188,7 @@ class ErrorSwallowingProcessGroupWrapper(ProcessGroupWrapper):
         self._error = e
 
     def error(self) -> Exception | None:
-        """The error for which all-reduces are skipped."""
+        """The error because of which all-reduces are skipped."""
         return self._error
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
@@ -251,7 +251,7 @@ class FakeProcessGroupWrapper(ProcessGroupWrapper):
 
 
 class _FailsAfter(Work):
-    """``work``, but it ends with ``error``."""
+    """``work``, but ending with ``error``."""
 
     def __init__(self, work: Work, error: Exception) -> None:
         super().__init__()
@@ -273,9 +273,9 @@ class _FailsAfter(Work):
 
 
 class ProcessGroupDummy(ReconfigurableGroup):
-    """A group of one that leaves all tensors as they are.
+    """A group of one rank that leaves all tensors unchanged.
 
-    For DistributedDataParallel's own collectives where a comm hook does the work, and for tests.
+    For DistributedDataParallel's own collectives when a comm hook does the work, and for tests.
 
     Attributes:
         reconfigure_count: how often ``reconfigure`` was called.

@@ -1,11 +1,12 @@
 """Waits until no thread writes any more for collectives of an aborted group.
 
-A collective in host memory whose connections were shut down may still reduce what it had received,
-and its thread may have to wait for a processor. Its tensors must not be written again before. Other
-collectives end only at their timeout (a lost message, see gloo.py), and write no more. The group's
-threads tell the two apart: if all of them sleep, they wait for connections that are shut down.
+A collective in host memory whose connections were shut down may still reduce what it has received,
+and its thread may have to wait for a processor. Its tensors must not be written again before that
+ends. Other collectives end only at their timeout (a lost message, see gloo.py), but write no more.
+The states of the group's threads distinguish the two: if all of them sleep, they wait for
+connections that are shut down.
 
-Not here: the collectives under way (training/in_flight.py), how a group is aborted (gloo.py).
+Not here: the pending collectives (training/in_flight.py), how a group is aborted (gloo.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from ftrun.base.errors import PeerError
 
 A_MOMENT_S = 0.001
 CHECKS = 2
-"""Checks in a row, ``A_MOMENT_S`` apart, at which all threads must sleep: one may wake another."""
+"""Consecutive checks, ``A_MOMENT_S`` apart, in which all threads must sleep: one may wake
+another."""
 LIMIT_S = 4.0
 """Enough for threads that only wait for a processor on a busy machine. Less than the 5 s in which a
 survivor must answer the lighthouse (core/lighthouse/events.py: rejoin_timeout_s)."""
@@ -36,16 +38,16 @@ def wait_for_writers(works: Iterable[Work], sleep: Callable[[], bool | None]) ->
     """Wait until none of ``works``, all of one aborted group, can write any more.
 
     Args:
-        works: collectives that have ended, are about to end, or will end at their timeout only.
+        works: collectives that have ended, are about to end, or will end only at their timeout.
         sleep: whether all the group's threads sleep now; None: unknown, and then a collective that
-            has not ended after ``BLIND_LIMIT_S`` counts as one that writes no more.
+            has not ended after ``BLIND_LIMIT_S`` is assumed to write no more.
 
     Returns:
-        False if threads were still at work after ``LIMIT_S``.
+        False if threads were still working after ``LIMIT_S``.
     """
     began = clock.now()
     for work in works:
-        future = work.get_future()  # done before its callbacks, which may wait for us, run
+        future = work.get_future()  # done before its callbacks run, which may wait for this thread
         checks = 0
         while not future.done():
             asleep = sleep()
@@ -59,7 +61,7 @@ def wait_for_writers(works: Iterable[Work], sleep: Callable[[], bool | None]) ->
 
 
 def wait_for_sleep(sleep: Callable[[], bool | None]) -> None:
-    """Wait, ``LIMIT_S`` at most, until all threads of an aborted group sleep, if they are known."""
+    """Wait up to ``LIMIT_S`` until all known threads of an aborted group sleep."""
     checks, until = 0, clock.now() + LIMIT_S
     while checks < CHECKS and clock.now() < until:
         asleep = sleep()
@@ -82,7 +84,7 @@ class Build:
 
     Attributes:
         is_built: it has succeeded.
-        beside: those that were under way at the same time.
+        beside: other builds that ran at the same time.
     """
 
     def __init__(self) -> None:
@@ -91,12 +93,13 @@ class Build:
 
     @property
     def has_own_threads(self) -> bool:
-        """Whether the threads that appeared meanwhile are its own: replicas may be threads."""
+        """Whether the threads that appeared during the build are its own: replicas may be
+        threads."""
         return not any(other.is_built for other in self.beside)
 
 
 class Builds:
-    """The builds under way in this process."""
+    """The builds that are running in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,7 +107,7 @@ class Builds:
 
     @contextlib.contextmanager
     def build(self) -> Iterator[Build]:
-        """One more, until it has succeeded or failed."""
+        """Register a build until it has succeeded or failed."""
         mine = Build()
         with self._lock:
             for other in self._open:
@@ -124,17 +127,18 @@ BUILDS = Builds()
 def foreign_threads() -> set[int]:
     """The ids of this process's threads that Python has not started.
 
-    Threads that appear between two calls are a backend's, or started by something else meanwhile.
+    Threads that appear between two calls belong to a backend, or were started by other code
+    meanwhile.
     """
     tids = {int(name) for name in os.listdir("/proc/self/task")}
     return tids - {thread.native_id for thread in threading.enumerate()}
 
 
 def all_sleep(tids: Iterable[int], names: frozenset[str]) -> bool | None:
-    """Whether all of these threads sleep that have one of ``names`` (15 bytes at most each).
+    """Whether all of these threads with one of ``names`` (15 bytes at most each) sleep.
 
-    Older torch names some threads otherwise. If a name is missing: True if all of ``tids`` sleep,
-    else None.
+    Older torch names some threads differently. If a name is missing: True if all of ``tids`` sleep,
+    otherwise None.
     """
     found = [(name, state) for name, state in map(thread_stat, tids) if state]
     ours = [(name, state) for name, state in found if name in names]

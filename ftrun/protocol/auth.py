@@ -1,7 +1,7 @@
 """The job's token: 256 random bits that every RPC, route and Unix socket requires (Q7, X1).
 
-It is in a file of mode 0600, in FTRUN_TOKEN, or comes over an inherited descriptor; it is never in
-argv, a log, a status or a report (X4). Not here: the places that check it (rpc.py,
+It is read from a file of mode 0600, from FTRUN_TOKEN, or from an inherited descriptor. It is never
+in argv, a log, a status or a report (X4). Not here: the checks of the token (rpc.py,
 lighthouse/web.py, the agent).
 """
 
@@ -21,7 +21,7 @@ from ftrun.base.errors import UserError, naming
 TOKEN_BYTES = 32
 TOKEN_PATTERN = re.compile(r"[0-9a-f]{64}")
 OF_GROUP = 0o440
-"""The mode of a Kubernetes secret with fsGroup: root's, readable for a group of this process."""
+"""The mode of a Kubernetes secret with fsGroup: root's, readable by a group of this process."""
 VARIABLE = "FTRUN_TOKEN"
 BEARER = "Bearer "
 
@@ -104,9 +104,9 @@ def one_token(given: str, file: Path | None) -> str:
 
 
 def load_or_create_token(path: Path) -> str:
-    """The token in ``path``; a new one is written there if there is no file yet.
+    """The token in ``path``. If there is no file yet, a new token is written to it.
 
-    Two processes that create it at the same time end with the same token.
+    Two processes that create it at the same time end up with the same token.
 
     Raises:
         UserError: see ``load_token``; or the file cannot be written.
@@ -132,21 +132,21 @@ def bearer(token: str) -> str:
 
 
 def bearer_matches(header: str | None, expected: str) -> bool:
-    """True if an ``authorization`` header carries the expected token."""
+    """Whether an ``authorization`` header carries the expected token."""
     if header is None or not header.startswith(BEARER):
         return False
     return token_matches(header[len(BEARER) :], expected)
 
 
 def _create(path: Path, token: str) -> None:
-    """Write the file at once under its name, unless another process was faster."""
+    """Create the file atomically, unless another process was faster."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with naming(draft), os.fdopen(fd, "w", encoding="ascii") as file:
             file.write(token + "\n")
-        with contextlib.suppress(FileExistsError):  # Then the other process's token is the job's.
+        with contextlib.suppress(FileExistsError):  # then the other process's token is the job's
             os.link(draft, path)
     finally:
         os.unlink(draft)

@@ -1,8 +1,8 @@
 """One message for the workers of many agents, encoded once.
 
 At a death every agent of a large job gets the same message, and a quorum of a thousand members
-takes milliseconds to encode. Protobuf allows a message to be joined from encoded fields, so only
-the targets, which differ, are encoded for each agent. Not here: which agents get it (core/).
+takes milliseconds to encode. Protobuf messages may be concatenated from encoded fields, so only the
+targets, which differ, are encoded for each agent. Not here: which agents get it (core/).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENVELOPE_BYTES_MAX = 16
 
 
 class Broadcast:
-    """Encodes messages and keeps the last encoding: of the message, or of its part for workers."""
+    """Encodes messages and caches the last encoding, of the message or of its part for workers."""
 
     def __init__(self) -> None:
         self._to_workers = record_codec(ToWorkers)
@@ -33,7 +33,7 @@ class Broadcast:
         self._part: tuple[object, Quorum | None, bytes] = (None, None, b"")
 
     def encode(self, message: object, memory: QuorumMemory) -> bytes:
-        """As ``StreamCodec.encode`` for the stream that has this memory.
+        """As ``StreamCodec.encode``, for the stream with this memory.
 
         Raises:
             ProtocolError: it is not a message, or over a limit.
@@ -58,7 +58,7 @@ class Broadcast:
         return self._whole[1]
 
     def _encode_part(self, message: ToWorker, base: Quorum | None) -> bytes:
-        """Encode the part that is the same for all agents that know the same quorum."""
+        """Encode the part that is the same for all agents that have the same quorum."""
         if self._part[0] is not message or self._part[1] is not base:
             short = with_quorums(ToWorkers((), message), lambda quorum: shorten(quorum, base))
             self._part = (message, base, self._to_workers.encode(short))

@@ -1,7 +1,7 @@
-"""Messages of core/messages/ ↔ the bytes that travel: an Envelope each, or a Batch of them.
+"""Messages of core/messages/ ↔ the bytes on the wire: an Envelope each, or a Batch of them.
 
 The codec is on the recovery path: a small message takes some 3 to 15 µs. Not here: framing
-(frames.py, rpc.py), whether a message makes sense now (core/), how a record is encoded, decoded and
+(frames.py, rpc.py), whether a message is valid now (core/), how a record is encoded, decoded and
 validated (records.py).
 """
 
@@ -75,7 +75,7 @@ def _decode_batch(data: bytes) -> list[Any]:
 
 
 def _message_classes() -> list[type]:
-    """The dataclasses that travel by themselves: those with a field in the Envelope."""
+    """The dataclasses that are messages by themselves: those with a field in the Envelope."""
     known = ftrun_pb2.Envelope.DESCRIPTOR.fields_by_name
     found = inspect.getmembers(messages, inspect.isclass)
     return [cls for name, cls in found if is_dataclass(cls) and snake(name) in known]

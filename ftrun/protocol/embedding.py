@@ -1,9 +1,9 @@
-"""How a lighthouse and its parent find each other: an order through a pipe, ``address.json``.
+"""How a parent passes an order to its lighthouse, and reads its address from ``address.json``.
 
 An agent, or the keeper of a node, starts ``ftrun/lighthouse/__main__.py`` and passes it the read
-end of a pipe. A line of it is the order with the token (never argv, never the environment: X4), and
-its end is the order to stop. The child publishes its ports in ``STATE_DIR/address.json`` and dies
-with its parent (P1).
+end of a pipe. The first line in the pipe is the order with the token (never argv, never the
+environment: X4). The pipe's end asks the child to stop. The child publishes its ports in
+``STATE_DIR/address.json`` and dies with its parent (P1).
 
 Imports nothing heavy, because the child is tied to its parent before it loads anything else. Not
 here: starting and restarting the child (agent/embedded.py), its start (lighthouse/embedded.py).
@@ -23,7 +23,7 @@ PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 ORDER_BYTES_MAX = 64 * 1024
 
 GOES_ON_WORDS = "training goes on without it"
-"""What the child says last, if it was asked to stop and nodes train on."""
+"""The child's last words, if it was asked to stop while nodes train on."""
 ADDRESS_FILE = "address.json"
 ANY_PORT = "127.0.0.1:0"
 
@@ -41,11 +41,14 @@ class ServiceAddress:
 class Embedding:
     """What a parent passes to its lighthouse.
 
-    ``log_dir``: of the job, where ``events.jsonl`` is written too; "": nowhere. ``outlives``:
-    ``state_dir`` is of use after a crash of the machine: it is not of the agent's life alone.
-    ``tls``: paths of a certificate, its key and a CA; none: no TLS. ``for_nodes``: agents of other
-    nodes come too, and ``state_dir`` is a register that several lighthouses share. ``once``: it
-    ends with its first job, and shares with nobody.
+    Attributes:
+        log_dir: of the job, where ``events.jsonl`` is written too; "": nowhere.
+        outlives: ``state_dir`` is needed after a crash of the machine, because it outlives the
+            agent.
+        tls: paths of a certificate, its key and a CA; empty: no TLS.
+        for_nodes: agents of other nodes connect too, and ``state_dir`` is a register that several
+            lighthouses share.
+        once: it ends with its first job, and shares its state with no other lighthouse.
     """
 
     state_dir: str
@@ -69,7 +72,7 @@ class Embedding:
 
 
 def publish_address(state_dir: Path, address: ServiceAddress) -> None:
-    """Write ``address.json``; no reader ever sees a part of it."""
+    """Write ``address.json`` atomically."""
     write_whole(state_dir / ADDRESS_FILE, json.dumps(asdict(address)) + "\n", mode=0o600)
 
 

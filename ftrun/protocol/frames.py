@@ -35,7 +35,7 @@ def encode_frame(message: object) -> bytes:
 
 
 class FrameDecoder:
-    """Turns bytes as they come into whole messages. After an error the stream must be closed."""
+    """Turns incoming bytes into whole messages. After an error the stream must be closed."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -115,13 +115,13 @@ class FrameSocket:
         return self._received.popleft()
 
     def close(self) -> None:
-        """Close the socket; a thread that waits in ``receive`` sees the end of the stream."""
+        """Close the socket. A thread that waits in ``receive`` sees the end of the stream."""
         self.shut_down()
         self._sock.close()
 
     def shut_down(self) -> None:
         """End the stream in both directions, here and for the peer; the descriptor stays open."""
-        with contextlib.suppress(OSError):  # The peer may have been faster.
+        with contextlib.suppress(OSError):  # the peer may have been faster
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _send_some(self, frame: memoryview, deadline: float) -> int:

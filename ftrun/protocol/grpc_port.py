@@ -1,8 +1,8 @@
-"""A gRPC server on one port, which goes on when grpc.aio stops accepting calls.
+"""A gRPC server on one port that survives a failure of grpc.aio to accept calls.
 
-A call whose path is no UTF-8 ends the loop in which grpc.aio accepts calls, before anything is
-checked (found by fuzzing; grpcio 1.85). The server's streams live on, so another server takes the
-port, and no client with a stream notices. Not here: what is served.
+A call whose path is not UTF-8 ends the loop in which grpc.aio accepts calls, before anything is
+checked (found by fuzzing; grpcio 1.85). The server's streams stay open. So another server takes the
+port, and clients with a stream do not notice. Not here: what is served.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One TLS handshake with the lighthouse before anything starts, to explain what is wrong.
 
-gRPC tries for ever and reports every error as «unavailable». This handshake tells apart a wrong
-authority, a name that is not in the certificate, a lighthouse that requires a certificate and the
-lighthouse's other port. A lighthouse that does not answer yet is no error: it may start later. Not
-here: the files (tls.py).
+gRPC retries forever and reports every error as «unavailable». This handshake distinguishes a wrong
+CA, a name that is not in the certificate, a lighthouse that requires a certificate, and the
+lighthouse's other port. A lighthouse that does not answer yet is no error, because it may start
+later. Not here: the files (tls.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOTHING = "Nothing was started."
 
 
 def check_first_answer(addresses: Sequence[tuple[str, int]], tls: TlsFiles) -> None:
-    """Shake hands with the first of several lighthouses that answers; they share ``TIMEOUT_S``.
+    """Do a handshake with the first of several lighthouses that answers; all share ``TIMEOUT_S``.
 
     Raises:
         UserError: as ``check_handshake``.
@@ -32,10 +32,10 @@ def check_first_answer(addresses: Sequence[tuple[str, int]], tls: TlsFiles) -> N
 
 
 def check_handshake(host: str, port: int, tls: TlsFiles, timeout_s: float = TIMEOUT_S) -> bool:
-    """Shake hands with the lighthouse at ``host:port``, if it answers, and send nothing.
+    """Do a handshake with the lighthouse at ``host:port``, if it answers, and send nothing.
 
     Returns:
-        Whether it needs no other try: it has answered, or there is no TLS.
+        Whether no retry is needed: it has answered, or there is no TLS.
 
     Raises:
         UserError: a handshake can never succeed; why, and what to do.
@@ -74,7 +74,8 @@ def _answers_with_bytes(secured: ssl.SSLSocket) -> bool:
 
 
 def not_for_agents(address: str, why: str) -> str:
-    """The error text for an agent at another port than a lighthouse's port for agents."""
+    """The error text for an agent that has connected to another port than a lighthouse's for
+    agents."""
     return (
         f"{address} is not a lighthouse's port for agents: {why}. {_NOTHING} Give the address of "
         "its --bind, by default the port below its HTTP address: --lighthouse HOST:PORT"
@@ -82,7 +83,7 @@ def not_for_agents(address: str, why: str) -> str:
 
 
 def not_for_people(address: str) -> str:
-    """The error text for a command at a lighthouse's port for agents."""
+    """The error text for a command that has connected to a lighthouse's port for agents."""
     return (
         f"{address} is a lighthouse's port for agents. Nothing was changed. Give its HTTP "
         "address, by default the port above that of --bind: --lighthouse HOST:PORT"
@@ -90,7 +91,7 @@ def not_for_people(address: str) -> str:
 
 
 def connection_closed(address: str, tls: TlsFiles) -> str:
-    """The error text for a lighthouse whose certificate is right, and that ends the connection."""
+    """The error text for a lighthouse with a valid certificate that closes the connection."""
     if tls.cert is None:
         return (
             f"The lighthouse at {address} ends the connection: it wants to see a certificate (it "

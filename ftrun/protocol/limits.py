@@ -1,7 +1,7 @@
-"""The limits of the protocol on one value: sizes, counts, ids, durations (X3).
+"""The limits of the protocol on single values: sizes, counts, ids, durations (X3).
 
-Both sides validate, so that an error appears where the mistake is. Not here: how a message is put
-together (codec.py).
+Both sides validate, so that an error appears where the mistake is. Not here: how a message is
+encoded (codec.py).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ftrun.base.errors import ProtocolError
 
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 BATCH_BYTES_MAX = 1024 * 1024
-"""The size of a batch; a longer message goes alone."""
+"""The maximum size of a batch. A longer message is sent alone."""
 BATCH_OVERHEAD_BYTES = 1024
-"""An upper bound of what a batch adds to a message that goes alone."""
+"""An upper bound of what a batch adds to a message that is sent alone."""
 TEXT_BYTES_MAX = 64 * 1024
 ID_BYTES_MAX = 128
 COUNT_MAX = 65_536
@@ -31,17 +31,17 @@ ID_FIELDS = frozenset(
 """Fields that name something: at most ``ID_BYTES_MAX`` bytes, printable (they go into logs)."""
 
 COUNT_FIELDS = frozenset({"replicas", "workers_per_replica", "min_replicas", "nodes", "capacity"})
-"""Fields whose reader makes that number of objects: at most ``COUNT_MAX``."""
+"""Fields for which the receiver makes that number of objects: at most ``COUNT_MAX``."""
 
 PROSE_FIELDS = frozenset(
     {"reason", "cause", "text", "message", "traceback", "error_type", "words"}
     | {"memory", "output", "stacks", "refused", "why"}
 )
-"""Texts for people, of any length at the sender: cut at encoding rather than refused."""
+"""Texts for people, of any length at the sender: cut at encoding instead of refused."""
 
 
 def validator(where: str, kind: Any) -> Callable[[Any], Any] | None:
-    """The validation of this field's values, or None if its wire type is validation enough."""
+    """The validation of this field's values; None if the wire type is sufficient."""
     name = where.rpartition(".")[2]
     if kind is str:
         return id_validator(where) if name in ID_FIELDS else _text_validator(where)
@@ -104,7 +104,7 @@ def validate_count(where: str, count: int) -> None:
 def clip(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
     """``text``, or its beginning and end if it is longer than ``bytes_max`` bytes of UTF-8.
 
-    Characters that UTF-8 cannot carry (lone surrogates of odd file names) become "?".
+    Characters that UTF-8 cannot encode (lone surrogates of odd file names) become "?".
     """
     raw = text.encode("utf-8", "replace")
     if len(raw) <= bytes_max:

@@ -1,11 +1,11 @@
-"""Sends a quorum as its changes against one that the other end of the stream knows.
+"""Sends a quorum as its changes against one that the other end of the stream has.
 
 A quorum of a thousand members is a hundred kilobytes. At a death every agent gets the next one and
 every worker reports the last one: in full that would be O(groups²) bytes. A stream keeps its order,
-so each end knows exactly which quorums the other end has. A quorum that the other end has is only
-named, because an attempt names one member list (Q1). Any other quorum is sent short: as a base, the
-replicas that have left and the members that are new. After a reconnection neither end knows
-anything, and the first quorum goes in full.
+so each end knows exactly which quorums the other end has. A quorum that the other end has is sent
+as its attempt only, because an attempt identifies one member list (Q1). Any other quorum is sent
+short: as a base, the replicas that have left and the members that are new. After a reconnection
+both ends start empty, and the first quorum is sent in full.
 
 Not here: bytes (codec.py), streams (rpc.py).
 """
@@ -24,9 +24,10 @@ from ftrun.core.messages import NewQuorum, PendingQuorum, Prepare, Report, ToWor
 from ftrun.core.quorum import Member, Quorum
 
 KEPT = 16
-"""The number of quorums kept in each direction; both ends forget the same ones."""
+"""The number of quorums kept in each direction. Both ends drop the same ones."""
 RECENT = 4
-"""The number of received quorums that may be named; the sender may have forgotten older ones."""
+"""The number of received quorums that may be referred to. The sender may have dropped older
+ones."""
 
 
 class QuorumMemory:
@@ -40,7 +41,7 @@ class QuorumMemory:
         self._short: tuple[Quorum | None, Quorum | None, Quorum | None] = (None, None, None)
 
     def shorten(self, quorum: Quorum) -> Quorum:
-        """``quorum`` as it is sent now; cached, because all workers of a node report the same."""
+        """``quorum`` as sent now; cached, because all workers of a node report the same one."""
         base = self.base_for(quorum)
         whole, by, short = self._short
         if short is None or whole is not quorum or by is not base:
@@ -49,7 +50,7 @@ class QuorumMemory:
         return short
 
     def base_for(self, quorum: Quorum) -> Quorum | None:
-        """A quorum that the other end knows, to shorten ``quorum`` by; None: send it in full."""
+        """A quorum that the other end has, as the base of ``quorum``; None: send it in full."""
         recent = list(self._received.values())[-RECENT:]
         known = self._sent.get(quorum.attempt)
         if known is None:
@@ -58,7 +59,7 @@ class QuorumMemory:
         return known or max(newest, key=lambda q: q.attempt, default=None)
 
     def note_sent(self, quorum: Quorum) -> None:
-        """Note that ``quorum`` is on its way: the other end will know it."""
+        """Note that ``quorum`` is on its way, so the other end will have it."""
         if quorum is not self._last_sent:
             _keep(self._sent, quorum)
             self._last_sent = quorum
@@ -67,7 +68,7 @@ class QuorumMemory:
         """The full quorum that the other end has sent, short or in full.
 
         Raises:
-            ProtocolError: its base was never sent, or is forgotten.
+            ProtocolError: its base was never sent, or was dropped.
         """
         if self._last_received is not None and sent is self._last_received[0]:
             return self._last_received[1]
@@ -85,7 +86,7 @@ class QuorumMemory:
 _REPORT = tuple(field.name for field in fields(Report))
 _IN_FORCE, _PENDING = _REPORT.index("in_force"), _REPORT.index("pending")
 _report_values = attrgetter(*_REPORT)
-"""Instead of ``dataclasses.replace``, which takes longer than all the rest of a report."""
+"""Used instead of ``dataclasses.replace``, which takes longer than the rest of a report."""
 
 
 def _keep(quorums: dict[Attempt, Quorum], quorum: Quorum) -> None:
@@ -160,7 +161,7 @@ def restore(short: Quorum, base: Quorum) -> Quorum:
 def _merged(
     before: tuple[Member, ...], new: tuple[Member, ...], left: tuple[str, ...]
 ) -> tuple[Member, ...]:
-    """Merge by bisection, because few members change: sorting or scanning all takes longer."""
+    """Merge by bisection, because few members change: sorting or scanning all would take longer."""
     members = list(before)
     for name in {*left, *(member.replica_id for member in new)}:
         at = bisect.bisect_left(members, replica_order(name), key=_place)

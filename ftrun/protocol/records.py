@@ -1,17 +1,17 @@
 """Records (dataclasses) ↔ the protobuf messages of the same name and fields.
 
-Classes and fields have the same names on both sides (ftrun.proto), so there is no table to keep:
-the plan of a class is made once, from its type hints. A plan has small functions for each field:
+Classes and fields have the same names on both sides (ftrun.proto), so no table is needed: the plan
+of a class is made once, from its type hints. A plan has small functions for each field:
 
     encode(wire, value)   writes the field into a protobuf message
     decode(wire)          reads the field from one
     validate(value)       returns a value that the protocol allows, raises ProtocolError for others
 
-Each value is validated before its receiver sees it (X3): sizes, counts, ids, durations; whatever is
-required must be there. Bytes of any other kind raise ``ProtocolError`` and never another error.
+Each value is validated before its receiver sees it (X3): sizes, counts, ids, durations; required
+fields must be there. Malformed bytes raise ``ProtocolError`` and never another error.
 
-Not here: the Envelope and the Batch that travel (codec.py), what is allowed (limits.py), the caches
-for records that many messages have in common (shared_records.py).
+Not here: the Envelope and the Batch (codec.py), the limits (limits.py), the caches for records that
+many messages share (shared_records.py).
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ class RecordCodec(Generic[T]):
         self._encoders = [(name, plan.blank, plan.encode, plan.validate) for name, plan in plans]
         self._decoders = [(plan.decode, plan.validate) for _, plan in plans]
         self.encode_part: Callable[[T], bytes] = self._encode
-        """As ``encode``, for a part of a message: of any length, to be called by ``guarded``."""
+        """As ``encode``, for a part of a message: without a length limit, to be called by
+        ``guarded``."""
         self.decode_part: Callable[[bytes], T] = self._decode
-        """As ``decode``, for a part of a message: of any length, to be called by ``guarded``."""
+        """As ``decode``, for a part of a message: without a length limit, to be called by
+        ``guarded``."""
 
     def encode(self, record: T) -> bytes:
         """Serialise one record by itself.
@@ -107,7 +109,7 @@ class RecordCodec(Generic[T]):
 
 
 def guarded(function: Callable[..., T], *args: Any) -> T:
-    """Call ``function``; what protobuf raises on bad values becomes a ProtocolError."""
+    """Call ``function``, and convert protobuf's errors on bad values to a ProtocolError."""
     try:
         return function(*args)
     except ProtocolError:
@@ -123,7 +125,7 @@ _SHARED_RECORDS = SharedRecords()
 
 @functools.cache
 def record_codec(cls: Any) -> RecordCodec[Any]:
-    """The codec of one message class, made on first use; it refers to those of its fields."""
+    """The codec of one message class, made on first use. It refers to those of its fields."""
     codec = RecordCodec(cls)
     if cls in SHARED:
         codec.encode_part, codec.decode_part = _SHARED_RECORDS.cached(
@@ -142,7 +144,7 @@ def _check_names(cls: type, wire: type[Wire], names: list[str]) -> None:
 
 
 def _is_optional(field: Any) -> bool:
-    """True for a proto3 ``optional``, which protobuf keeps in a oneof of its own."""
+    """Whether a field is proto3 ``optional``, which protobuf stores as a synthetic oneof."""
     oneof = field.containing_oneof
     return oneof is not None and bool(oneof.name.startswith("_"))
 
@@ -157,8 +159,8 @@ class _Plan(NamedTuple):
     """How one field is encoded, decoded and validated.
 
     ``encode`` None: the value is set after ``validate``. What ``decode`` returns passes
-    ``validate``, unless that is None. Most of the codec's time is Python's calls: so a scalar needs
-    none, and a value that is ``blank``, as most fields of most messages are, is not encoded at all.
+    ``validate``, unless that is None. Python calls dominate the codec's time. So a scalar needs
+    none, and a ``blank`` value, as in most fields of most messages, is not encoded at all.
     """
 
     encode: EncodeField | None
@@ -203,7 +205,7 @@ def _scalar(where: str, kind: Any) -> _Plan:
 
 
 def _enum(where: str, kind: type[Enum]) -> _Plan:
-    """An enum travels as its value, a string."""
+    """An enum is sent as its value, a string."""
     name = where.rpartition(".")[2]
     known: dict[str, Enum] = {member.value: member for member in kind}
 
@@ -329,7 +331,7 @@ def _pairs(where: str) -> tuple[EncodeField, Callable[[Any], Iterable[Any]]]:
 
 
 def union(where: str, kinds: list[type]) -> _Plan:
-    """One of several messages: each has a field of its own, named as its class."""
+    """One of several messages. Each has its own field, named after its class."""
     name = where.rpartition(".")[2]
     names = {kind: snake(kind.__name__) for kind in kinds}
     inner = {kind: _inner(field, kind) for kind, field in names.items()}

@@ -1,10 +1,10 @@
 """The gRPC stream between agents and the lighthouse: ``Membership.Attach``, batches both ways.
 
-``LighthouseConnection`` is the agent's end: it keeps a stream open, with backoff, until closed.
-For a server there are the pieces that serving.py uses: the handler's registration, the interceptor
-that checks the token, and the options of both ends.
+``LighthouseConnection`` is the agent's end: it keeps a stream open, with backoff, until closed. The
+other parts are for servers (serving.py): the handler's registration, the interceptor that checks
+the token, and the options of both ends.
 
-Not here: what the messages do (core/), sessions of the lighthouse (lighthouse/).
+Not here: the effects of messages (core/), sessions of the lighthouse (lighthouse/).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ TORCHFT_EXPLANATION = (
     "Either start the script with ftrun in place of torchrun, or give torchft a port of its own: "
     "ftrun lighthouse --torchft-bind HOST:PORT, and TORCHFT_LIGHTHOUSE=http://HOST:PORT"
 )
-"""The answer to a client of torchft, because its lighthouse has the same default port as ours."""
+"""The answer to a client of torchft, whose lighthouse has the same default port as ftrun's."""
 
 _OF_HTTP_1 = "http1.x server"
-"""In gRPC's own words for a port that answers by HTTP/1.1, as a lighthouse's for people does."""
+"""gRPC's text for a port that answers by HTTP/1.1, such as a lighthouse's port for people."""
 
 ACCEPTED = (("ftrun-accepts", "1"),)
 """The metadata by which a lighthouse accepts a stream: the token is right, send Hello."""
 
 JOB = "ftrun-job"
-"""The metadata by which an agent states its job, for a door that many jobs have in common."""
+"""The metadata by which an agent states its job, for a door shared by many jobs."""
 MOVED = "ftrun-moved"
 """The trailing metadata by which a door states the port of that job's lighthouse."""
 
@@ -67,13 +67,14 @@ _LIMITS = [
     ("grpc.max_metadata_size", 16 * 1024),
 ]
 _SPARSE = [
-    # gRPC would ping at every message, to measure the bandwidth. Our streams never need more than
-    # the window at once, and without the pings a lighthouse does half the work.
+    # gRPC would ping at every message, to measure the bandwidth. ftrun's streams never need more
+    # than the window at once, and without the pings a lighthouse does half the work.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
 ]
 PING_S = 5.0
-"""On a silent stream; a peer whose machine is gone is found by one after so long, and 5 s more."""
+"""Ping interval on a silent stream. A peer whose machine is gone is detected after this time plus 5
+s."""
 _KEEPALIVE = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -84,16 +85,17 @@ CHANNEL_OPTIONS: Sequence[tuple[str, Any]] = [
     *_SPARSE,
     *_KEEPALIVE,
     ("grpc.keepalive_time_ms", int(PING_S * 1e3)),
-    # Each try is a fresh channel, and the backoff is ours: gRPC's own is shared between channels.
+    # Each retry is a fresh channel, with ftrun's backoff: gRPC's own is shared between channels.
     ("grpc.use_local_subchannel_pool", 1),
-    # A proxy for the web must not swallow the cluster's own traffic.
+    # A proxy for the web must not intercept the cluster's own traffic.
     ("grpc.enable_http_proxy", 0),
 ]
 _SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     *_LIMITS,
     *_SPARSE,
     *_KEEPALIVE,
-    # A peer that has not shown the token holds little, and not for long (X3). An agent has one.
+    # A peer that has not shown the token can hold little, and not for long (X3). An agent has one
+    # stream.
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 30_000),
@@ -104,7 +106,7 @@ _SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
 
 
 def server_options(ping_s: float = PING_S) -> Sequence[tuple[str, Any]]:
-    """Of a server that pings on each silent stream after so long."""
+    """The options of a server that pings each silent stream at this interval."""
     return [*_SERVER_OPTIONS, ("grpc.keepalive_time_ms", int(ping_s * 1e3))]
 
 
@@ -124,12 +126,15 @@ class Connected:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The stream, or a try to open one, has failed; the next try follows unless closed.
+    """The stream, or an attempt to open one, has failed. A retry follows unless closed.
 
-    ``words``: why, without the address. ``refused``: what answers does not accept the token, or
-    takes no agents; another try helps only if another lighthouse answers then. ``failures``: tries
-    in a row without a stream. ``is_moved``: another lighthouse leads, and its stream follows.
-    ``moved``: a door has answered, and the lighthouse is here.
+    Attributes:
+        words: why, without the address.
+        refused: the server does not accept the token, or takes no agents. A retry helps only if
+            another lighthouse answers then.
+        failures: consecutive attempts without a stream.
+        is_moved: another lighthouse leads, and its stream follows.
+        moved: the lighthouse's address, as answered by a door.
     """
 
     address: str
@@ -164,18 +169,18 @@ ConnectionEvent: TypeAlias = Any
 class LighthouseConnection:
     """An agent's stream to the lighthouse, opened again whenever it breaks.
 
-    Of several lighthouses one leads. The others hold a call open and accept it when they lead: then
-    the stream moves there at once, also from one that still seems to live.
+    Of several lighthouses one leads. The others hold a call open and accept it when they lead. Then
+    the stream moves there at once, even if the old one still seems alive.
 
-    ``on_event`` is called in the event loop with ``Connected``, each message that comes, and
-    ``Disconnected``, in order. After ``Connected`` the caller sends everything again: messages that
-    were sent without a stream, or were on their way when it broke, are lost.
+    ``on_event`` is called in the event loop with ``Connected``, each incoming message, and
+    ``Disconnected``, in order. After ``Connected`` the caller sends everything again, because
+    messages that were sent without a stream, or were on their way when it broke, are lost.
 
     Args:
         addresses: ``host:port`` of the lighthouse, or of each that may become it.
         on_event: must not block or raise.
         tls: the certificates of both sides; without files: plaintext.
-        job_id: for a door, which knows the lighthouses of many jobs.
+        job_id: for a door, which has the lighthouses of many jobs.
     """
 
     def __init__(
@@ -203,7 +208,7 @@ class LighthouseConnection:
     def send(self, message: object) -> bool:
         """Queue a message; never waits. False: there is no stream, and it was dropped.
 
-        If ``OUTBOX_MAX`` messages pile up, the stream is cut and opened again.
+        If more than ``OUTBOX_MAX`` messages are queued, the stream is cut and opened again.
 
         Raises:
             ProtocolError: the message cannot be encoded.
@@ -214,11 +219,11 @@ class LighthouseConnection:
         return self._stream.send(message)
 
     def move(self, addresses: Sequence[str]) -> None:
-        """Use these addresses from the next try on (a restarted lighthouse has new ports)."""
+        """Use these addresses from the next attempt on (a restarted lighthouse has new ports)."""
         self._addresses = list(addresses)
 
     def drop(self, reason: str) -> None:
-        """End the stream that is open, and look for another."""
+        """End the open stream, and open another one."""
         if self._stream is not None:
             self._stream.leave(reason)
 
@@ -231,7 +236,7 @@ class LighthouseConnection:
         await asyncio.gather(*(self._keep(number) for number in range(len(self._addresses))))
 
     async def _keep(self, number: int) -> None:
-        """Ask one of the addresses for a stream, again and again."""
+        """Request a stream from one of the addresses, repeatedly."""
         failures, moved = 0, ""
         while not self._closed.is_set():
             started = clock.now()
@@ -239,7 +244,7 @@ class LighthouseConnection:
             moved = "" if moved else ending.moved
             if moved:
                 continue
-            # Back off also from a lighthouse that accepts and cuts at once.
+            # Also back off from a lighthouse that accepts and disconnects at once.
             failures = 1 if clock.now() - started >= BACKOFF_LAST_S else failures + 1
             if not self._closed.is_set() and self._current in (None, number):
                 self._on_event(replace(ending, failures=failures))
@@ -250,7 +255,7 @@ class LighthouseConnection:
                 await self._back_off(failures)
 
     async def _attach(self, number: int, address: str) -> Disconnected:
-        """Open one stream and serve it until it ends; returns the reason."""
+        """Open one stream and serve it until it ends. Returns the reason."""
         try:
             async with self._channel(address) as channel:
                 call = channel.stream_stream(ATTACH)(metadata=self._metadata)
@@ -273,13 +278,13 @@ class LighthouseConnection:
         except ProtocolError as error:
             return Disconnected(address, f"it does not keep the protocol: {error}")
         except UserError as error:
-            return Disconnected(address, str(error))  # a TLS file that was there is not any more
+            return Disconnected(address, str(error))  # a TLS file has disappeared
         finally:
             if self._current == number:
                 self._stream = None
 
     async def _take_over(self, number: int, address: str) -> None:
-        """End the stream to another lighthouse, if there is one: this one leads now."""
+        """End the stream to another lighthouse, if there is one, because this one leads now."""
         while self._current not in (None, number):
             self._is_moving = True
             self.drop(f"the lighthouse at {address} leads now")
@@ -290,7 +295,7 @@ class LighthouseConnection:
     async def _opened(self, call: _Call) -> None:
         """Wait until the lighthouse has accepted the stream, or ``close`` was called.
 
-        One of several may stand by for as long as it likes: gRPC finds out if it is gone.
+        A standby may take any time: gRPC detects if it is gone.
         """
         opening = asyncio.ensure_future(_accepted(call))
         closing = asyncio.ensure_future(self._closed.wait())
@@ -321,7 +326,7 @@ class LighthouseConnection:
 
 
 def _moved(address: str, error: grpc.aio.AioRpcError) -> str:
-    """The port that a door has answered, on the door's host; "": this was no door's answer."""
+    """The lighthouse's address, if a door has answered; "": this was no door's answer."""
     trailing: Any = error.trailing_metadata() or ()
     for key, value in trailing:
         if key == MOVED and isinstance(value, str) and value.isdecimal():
@@ -330,14 +335,14 @@ def _moved(address: str, error: grpc.aio.AioRpcError) -> str:
 
 
 _Call: TypeAlias = Any
-"""A grpc.aio.StreamStreamCall of bytes; its type stubs know only the form with an iterator."""
+"""A grpc.aio.StreamStreamCall of bytes. Its type stubs know only the form with an iterator."""
 
 
 async def _accepted(call: _Call) -> None:
     """Wait until the lighthouse accepts the stream: a connection alone does not prove the token.
 
     A refusal has a status and no metadata. Do not write to a refused call: grpc.aio would then
-    report an internal error in place of the status.
+    report an internal error instead of the status.
     """
     await call.wait_for_connection()
     name, value = ACCEPTED[0]
@@ -368,7 +373,7 @@ class _Stream:
         return self._queue.put(self._codec.encode(message))
 
     async def run(self, on_message: Callable[[Any], None], closed: asyncio.Event) -> str:
-        """Serve until the stream ends, overflows or ``closed`` is set; returns which."""
+        """Serve until the stream ends, overflows or ``closed`` is set. Returns the reason."""
         reader = asyncio.ensure_future(self._read(on_message))
         writer = asyncio.ensure_future(self._write())
         events = (self._queue.overflown, self._left, closed)
@@ -380,7 +385,7 @@ class _Stream:
                 return self._why_left
             if closed.is_set():
                 await self._flush(writer, reader)
-            # The reader raises an error of the stream, because it knows the status.
+            # The reader raises an error of the stream, because it has the status.
             if reader.done() or (writer.done() and not closed.is_set()):
                 await asyncio.wait_for(reader, CLOSE_TIMEOUT_S)
                 return "the lighthouse ended the stream"
@@ -412,8 +417,8 @@ class _Stream:
 # ---------------------------------------------------------------- the lighthouse's pieces
 
 AttachHandler: TypeAlias = Callable[[AsyncIterator[bytes], Any], Awaitable[None]]
-"""``attach(requests, context)``: serves one stream; bytes come from ``requests`` and go by
-``context.write``."""
+"""``attach(requests, context)``: serves one stream. It reads bytes from ``requests`` and writes
+bytes by ``context.write``."""
 
 
 def membership_service(attach: AttachHandler) -> grpc.GenericRpcHandler[Any, Any]:
@@ -423,7 +428,7 @@ def membership_service(attach: AttachHandler) -> grpc.GenericRpcHandler[Any, Any
 
 
 class TokenInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not at run time
-    """Refuses every call without the job's token, known method or not (X1)."""
+    """Refuses every call without the job's token, for known and unknown methods (X1)."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -460,8 +465,8 @@ async def _explain_to_torchft(_requests: AsyncIterator[bytes], context: Any) -> 
 def end_call(context: Any, code: grpc.StatusCode, details: str) -> None:
     """Set the status with which a call ends when its handler returns.
 
-    ``context.abort`` raises an exception that grpc.aio keeps together with its traceback: a cycle
-    that keeps some 8 KiB of the handler until the garbage collector runs.
+    ``context.abort`` raises an exception that grpc.aio keeps together with its traceback. That
+    cycle keeps some 8 KiB of the handler until the garbage collector runs.
     """
     context.set_code(code)
     context.set_details(details)

@@ -1,8 +1,8 @@
 """The bounded queue of one end of a stream: encoded messages that wait for the next batch.
 
-Never blocks its producer: a peer that does not drain its messages makes the queue overflow, and
-the owner then cuts the stream. Not here: what an Envelope or a batch is (streams.py), the call that
-sends it (rpc.py, serving.py).
+It never blocks its producer. If a peer does not drain its messages the queue overflows, and the
+owner then cuts the stream. Not here: Envelopes and batches (streams.py), the call that sends them
+(rpc.py, serving.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class SendQueue:
     """Envelopes in order. Used in one event loop.
 
     Attributes:
-        overflown: set once the queue had to hold more than its limits; it is empty from then on.
+        overflown: set once the queue exceeded its limits; it is empty from then on.
     """
 
     def __init__(self, messages_max: int, bytes_max: float = math.inf) -> None:
@@ -31,7 +31,8 @@ class SendQueue:
         self.overflown = asyncio.Event()
 
     def put(self, envelope: bytes) -> bool:
-        """Queue for sending. False: it was dropped, because the queue is closed or overflown."""
+        """Queue for sending. False: it was dropped, because the queue is closed or has
+        overflowed."""
         if self._is_closed or self.overflown.is_set():
             return False
         self._envelopes.append(envelope)
@@ -44,7 +45,7 @@ class SendQueue:
         return True
 
     def close(self) -> None:
-        """Take no more; what is queued can still be sent."""
+        """Accept no more. What is queued can still be sent."""
         self._is_closed = True
         self._changed.set()
 

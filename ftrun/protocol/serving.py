@@ -1,7 +1,8 @@
-"""The server's end of ``Membership.Attach``: one task per stream, one bounded queue each.
+"""The server's end of ``Membership.Attach``: one task and one bounded queue per stream.
 
-A lighthouse serves its agents and nodes so (lighthouse/server.py), and a node that leads a group
-its hands (agent/team/door.py). Not here: what a message does, the other end (rpc.py).
+A lighthouse serves its agents and nodes with it (lighthouse/server.py), and a node that leads a
+group serves its hands (agent/team/door.py). Not here: the effects of messages, the other end
+(rpc.py).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Session:
     """One peer's stream, as its host sees it: its queue, and whether it is closed.
 
     ``codec``: the stream's own; data for ``put`` is encoded for it, in this order. ``heard_at``:
-    when something came last.
+    when the last message arrived.
     """
 
     def __init__(self, peer_id: str, codec: StreamCodec | None = None) -> None:
@@ -51,7 +52,7 @@ class Session:
         self.put(self.codec.encode(message))
 
     def put(self, data: bytes) -> None:
-        """Queue for sending. A peer that does not drain its queue is cut."""
+        """Queue for sending. A peer that does not drain its queue is disconnected."""
         if not self._queue.put(data):
             self.close("it does not drain its messages")
 
@@ -68,7 +69,7 @@ class Session:
 
 
 class Host:
-    """Whose streams these are. Nothing waits in it, unless it says so."""
+    """The owner of streams. Its methods do not wait, unless documented."""
 
     def attached(self, session: Any, hello: Any) -> None:
         """A peer's stream is open."""
@@ -79,12 +80,12 @@ class Host:
         raise NotImplementedError
 
     def detached(self, session: Any, reason: str) -> None:
-        """It is over."""
+        """The stream is over."""
         raise NotImplementedError
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages wait to be handled: then no more are read."""
+        """Whether messages are queued for handling: then no more are read."""
         return False
 
     async def caught_up(self) -> None:
@@ -95,10 +96,12 @@ class StreamServer:
     """Serves streams on one port; every call needs the token. ``attach`` serves one call.
 
     Attributes:
-        what: the server, for people. ``first``: the kinds of message that a stream may begin with;
-            ``taken``: the others. (A check against a union would take longer than all else that is
-            done with a message here.) ``elsewhere``: for a peer that begins with another one.
-        ping_s: it pings on each silent stream after so long.
+        what: the server, for people.
+        first: the kinds of message with which a stream may begin.
+        taken: the other kinds that are accepted. (A check against a union would take longer than
+            the rest of a message's handling here.)
+        elsewhere: the error text for a peer that begins with another message.
+        ping_s: ping interval on silent streams.
     """
 
     what = ""
@@ -134,7 +137,8 @@ class StreamServer:
     async def opened(
         self, requests: AsyncIterator[bytes], context: Any, codec: StreamCodec
     ) -> list[Any]:
-        """Accept a call; its first batch, a hello and what follows it. Empty: the call is over."""
+        """Accept a call. Returns its first batch, a hello and what follows; empty: the call is
+        over."""
         await context.send_initial_metadata(rpc.ACCEPTED)
         try:
             found = await asyncio.wait_for(self._opening(requests, codec), self.hello_timeout_s)
@@ -149,7 +153,8 @@ class StreamServer:
     async def _opening(self, requests: AsyncIterator[bytes], codec: StreamCodec) -> list[Any] | str:
         """The first batch; or a text that names the error.
 
-        It is returned, not raised: ``wait_for`` would keep it, and all data read, in a cycle.
+        The error is returned, not raised: ``wait_for`` would keep it, and all data read, in a
+        cycle.
         """
         try:
             async for data in requests:
@@ -186,7 +191,8 @@ class StreamServer:
         requests: AsyncIterator[bytes],
         context: Any,
     ) -> str:
-        """Read and write until the peer ends the stream or the host closes it; why it ended."""
+        """Read and write until the peer ends the stream or the host closes it. Returns the
+        reason."""
         reader = asyncio.ensure_future(self._read(host, session, first, requests))
         writer = asyncio.ensure_future(_write(session, context))
         closed = asyncio.ensure_future(session.closed.wait())
@@ -209,7 +215,7 @@ class StreamServer:
             self._received(host, session, first)
             async for data in requests:
                 self._received(host, session, session.codec.decode(data))
-                if host.is_behind:  # the peer is read on when its messages are handled
+                if host.is_behind:  # read no more until its messages are handled
                     await host.caught_up()
         except ProtocolError as error:
             why = f"it does not keep the protocol: {error}"  # logs would keep the error's frames

@@ -1,8 +1,8 @@
 """The messages of ftrun.proto, with fields of shared message types as plain bytes.
 
-On the wire a message inside another one is a length and its bytes, so both forms are the same to a
-peer. A record that very many messages have in common (an attempt, a member, an endpoint) is then
-recognised by its bytes: it is validated and decoded once, not a thousand times.
+On the wire a nested message is a length and its bytes, so both forms are the same to a peer. A
+record that very many messages share (an attempt, a member, an endpoint) is then recognised by its
+bytes: it is validated and decoded once, not a thousand times.
 
 Not here: records (records.py), the caches (shared_records.py). The classes are derived from
 ftrun_pb2, so there is one schema.
@@ -59,7 +59,8 @@ def _shallow_file(shared: frozenset[str]) -> FileDescriptorProto:
 
 
 def _leave_as_bytes(message: DescriptorProto, field: FieldDescriptorProto) -> None:
-    """Make a field plain bytes. A single one is ``optional``: an empty message is not none."""
+    """Make a field plain bytes. A single one is ``optional``, because an empty message differs from
+    none."""
     field.type = FieldDescriptorProto.TYPE_BYTES
     field.ClearField("type_name")
     is_single = field.label == FieldDescriptorProto.LABEL_OPTIONAL

@@ -1,12 +1,12 @@
-"""Caches for the records that thousands of messages have in common (``SHARED``).
+"""Caches for the records that thousands of messages share (``SHARED``).
 
 At a death all workers report the same attempt, state and quorum. Their bytes are left undecoded
 inside the message (shallow.py), so equal bytes are decoded and validated once, and decode to the
-same object. Nothing else depends on that: without these caches the protocol is the same, but too
+same object. This is only an optimisation: without these caches the protocol is the same, but too
 slow for more than some 100 replica groups.
 
-A cache is an LRU cache of fixed size. When a quorum comes by, the records of workers that are gone
-are forgotten (Q8). Not here: how a record is encoded (records.py).
+A cache is an LRU cache of fixed size. When a quorum passes, the records of workers that are gone
+are dropped (Q8). Not here: how a record is encoded (records.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ftrun.protocol.shallow import ShallowMessages
 
 QUORUMS_KEPT = 8
 WORKERS_KEPT = 16_384
-"""Records kept of a class of which each worker has its own: enough for a job of that size."""
+"""Records kept of a class with one record per worker: enough for a job of that size."""
 GONE_KEPT = 512
 GONE_PER_WORKER = 3
-"""Records of workers that are gone may stay: ``GONE_KEPT`` + ``GONE_PER_WORKER`` × workers (Q8)."""
+"""Records of dead workers may stay: ``GONE_KEPT`` + ``GONE_PER_WORKER`` × workers (Q8)."""
 ATTEMPTS_KEPT = 256
 """Records kept of a class that all workers send alike, with a new value per attempt or step."""
 
@@ -41,7 +41,7 @@ SHARED: dict[type, int] = {
     Member: WORKERS_KEPT,
     messages.RunningReplica: WORKERS_KEPT,
 }
-"""The classes whose records come again and again, and how many records of each are kept."""
+"""The classes whose records recur, and how many records of each are kept."""
 
 _SHALLOW = ShallowMessages({cls.__name__ for cls in SHARED})
 
@@ -55,7 +55,7 @@ def shallow_class(name: str) -> Any:
 
 
 class SharedRecords:
-    """The caches of a process: for each class, what was encoded and what was decoded lately."""
+    """The caches of a process: for each class, recently encoded and decoded records."""
 
     def __init__(self) -> None:
         self._of_workers: list[Any] = []
@@ -71,10 +71,10 @@ class SharedRecords:
         return caches
 
     def _cached_quorums(self, encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
-        """A quorum is by far the largest record, and every agent sends and receives the same one.
+        """Cache quorums, by far the largest record: every agent sends and receives the same one.
 
-        To compare or hash two of them takes as long as to encode one. So encoding remembers only
-        the last quorum, by its identity; decoding remembers the last few, by their bytes.
+        Comparing or hashing two of them takes as long as encoding one. So encoding caches only the
+        last quorum, by identity; decoding caches the last few, by their bytes.
         """
         last: tuple[Quorum | None, bytes] = (None, b"")
 
@@ -96,10 +96,10 @@ class SharedRecords:
         return encode_cached, decode_cached
 
     def _forget_the_gone(self, quorum: Quorum) -> None:
-        """Empty the caches of workers' records that hold more than this quorum accounts for.
+        """Clear the caches of workers' records that hold more than this quorum accounts for.
 
-        Each incarnation leaves records that nobody uses any more, and brings a new quorum. Records
-        that are still in use are soon back in the cache.
+        Each incarnation leaves records that are no longer used, and brings a new quorum. Records
+        that are still in use return to the cache soon.
         """
         workers = sum(max(1, len(member.endpoints)) for member in quorum.members)
         count = GONE_KEPT + (1 + GONE_PER_WORKER) * workers

@@ -1,8 +1,8 @@
 """One end of a stream between agent and lighthouse: messages ↔ batches of Envelopes.
 
-Envelopes that pile up while a gRPC message is sent go together in the next one: at a death all
-workers of a node answer at once, and a gRPC message costs more than the Envelopes in it. Not here:
-queues (send_queue.py), calls (rpc.py, lighthouse/), messages to many agents (broadcast.py).
+Envelopes that accumulate while a gRPC message is being sent go together in the next one: at a death
+all workers of a node answer at once, and a gRPC message costs more than the Envelopes in it. Not
+here: queues (send_queue.py), calls (rpc.py, lighthouse/), messages to many agents (broadcast.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _WIRE_BYTES = 2
 
 
 class StreamCodec:
-    """Encodes and decodes each message once, in the stream's order: it remembers the quorums."""
+    """Encodes and decodes each message once, in the stream's order, because it tracks the
+    quorums."""
 
     def __init__(self) -> None:
         self.memory = QuorumMemory()
 
     def encode(self, message: object) -> bytes:
-        """An Envelope, for ``take_batch``. It must be sent, before all that are encoded later.
+        """An Envelope, for ``take_batch``. Send Envelopes in the order of encoding.
 
         Raises:
             ProtocolError: it is not a message, or over a limit; the codec is unchanged.
@@ -57,7 +58,7 @@ class StreamCodec:
 
 
 def take_batch(envelopes: deque[bytes]) -> bytes:
-    """Take Envelopes from the left, up to ``BATCH_BYTES_MAX``; there must be one."""
+    """Take Envelopes from the left, up to ``BATCH_BYTES_MAX``. There must be at least one."""
     parts: list[bytes] = []
     size = 0
     while envelopes and (not parts or size + len(envelopes[0]) <= BATCH_BYTES_MAX):

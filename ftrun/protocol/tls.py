@@ -1,8 +1,8 @@
 """TLS between agents, people and a lighthouse: three PEM files, checked before anything starts.
 
-``--tls-cert`` and ``--tls-key`` are a process's own certificate, ``--tls-ca`` the authority that it
-trusts. A lighthouse with a CA accepts only peers with a certificate from it (mTLS); an agent with a
-CA uses TLS.
+``--tls-cert`` and ``--tls-key`` are a process's own certificate and key, ``--tls-ca`` the CA that
+it trusts. A lighthouse with a CA accepts only peers with a certificate from it (mTLS). An agent
+with a CA uses TLS.
 
 Files are read at each use, so a certificate can be renewed during a long job. Not here: writing
 them (certs.py), the lighthouse's certificate (handshake.py), the token, which is required as well.
@@ -34,7 +34,7 @@ class TlsFiles:
     ca: Path | None = None
 
     def __bool__(self) -> bool:
-        """True if TLS is used at all."""
+        """Whether TLS is used at all."""
         return self.cert is not None or self.ca is not None
 
     def absolute(self) -> TlsFiles:
@@ -74,7 +74,7 @@ class TlsFiles:
             _check_pair(self.cert, self.key)
 
     def names(self) -> tuple[str, ...]:
-        """The host names in the certificate that is shown; none without TLS."""
+        """The host names in the certificate that is presented; empty without TLS."""
         if self.cert is None:
             return ()
         from cryptography import x509
@@ -183,7 +183,7 @@ def _may_sign(certificate: Certificate) -> bool:
     try:
         basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
     except (x509.ExtensionNotFound, ValueError):
-        return True  # Old authorities lack the extension; OpenSSL decides.
+        return True  # old CAs lack the extension; OpenSSL decides
     return basic.value.ca
 
 

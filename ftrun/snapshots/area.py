@@ -1,23 +1,24 @@
-"""A worker's area of the agent's memory: what its replacement goes on from.
+"""A worker's area of the agent's memory: the state from which its replacement resumes.
 
-Theory of operation. An area holds generations (the worker's state at a step boundary) and three
-logs (what each collective has given the worker since). Log n has the words n % 3. All share their
-memory: a log begins where no other lies, and if it comes to one it goes on at a second place. A
-generation is written to a slot that has none of the two newest, and that nobody holds. Its bytes
-begin with three words for each process group: its name, the calls before the state, and those
-before the place that it is of.
+Theory of operation. An area holds generations (copies of the worker's state at a step boundary) and
+three logs (the result of each collective since then). Log n uses the header words n % 3. All logs
+share one memory. A log begins in a free part of it; if it grows into another log, it continues in a
+second part. A generation is written to a slot that holds neither of the two newest generations and
+that no process holds. Its bytes begin with three words for each process group: the group's name,
+the number of calls before the state was copied, and the number of calls before the generation's
+place (the begin of its step).
 
-| order of the words     | so that                                                              |
+| order of the writes    | so that                                                              |
 |------------------------|----------------------------------------------------------------------|
-| slot = -1, bytes, slot | a worker that dies in a copy leaves the generation before            |
-| bytes, entry, count    | what is counted in a log is whole                                    |
+| slot = -1, bytes, slot | a worker that dies during a copy leaves the previous generation      |
+| bytes, entry, count    | each entry that the count covers is complete                         |
 
-A process that reads a generation while the worker goes on *holds* its slot, by a lock of the file
-that ends with that process. The worker locks the slot that it writes.
+A process that reads a generation while the worker keeps training *holds* its slot. The hold is a
+file lock, which ends with the process. The worker locks the slot that it writes.
 
-Not here: the memory of a group (group_memory.py), who is to issue which call again (core/replay/),
-what a generation holds and what is logged (inject/zero_edit/world/), when the agent decrees
-(core/agent/). torch is imported late.
+Not here: the memory of a group (group_memory.py), which calls are issued again (core/replay/), the
+content of generations and logs (inject/zero_edit/world/), decrees (core/agent/). torch is imported
+late.
 """
 
 from __future__ import annotations
@@ -47,19 +48,20 @@ if TYPE_CHECKING:
 
 LOGS = 3
 KEPT = 2
-"""Generations that stay, so that all ranks have one of the same step."""
+"""Whole generations that are kept, so that all ranks have one of the same step."""
 HOLDERS = 2
-"""Processes that may hold a generation: what writes to a disk, and what sends to another node."""
+"""Processes that may hold a generation: one that writes to a disk, one that sends to another
+node."""
 CALLS_MAX = 16384
-"""In one log."""
+"""The most calls in one log."""
 LARGE_BYTES = 64 << 10
-"""So large a result is looked for in the log, before it is copied there."""
+"""The log is searched for a copy of a result of this size or larger before it is copied there."""
 _WORD = 8
 _ENTRY_WORDS = 6
 _HEADER_BYTES = 4096
 _INDEX_BYTES = CALLS_MAX * _ENTRY_WORDS * _WORD
 _DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
-# Of an area's header: words of the area, then 8 of each slot, then 8 of each log.
+# The area's header: 8 words of the area, then 8 for each slot, then 8 for each log.
 _SLOT_BYTES, _LOG_BYTES = range(2)
 _SLOTS = range(KEPT + 1 + HOLDERS)
 _SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
@@ -67,10 +69,10 @@ _NUMBER, _HEAD, _STATE, _STEP = range(4)
 _COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
 _FIRST, _COUNT = range(1, 3)
 _PARTS = 4
-"""Of a log: the begin and end of its first part, then of its second one."""
+"""Index, among a log's words, of the begin and end of its first part, then of its second part."""
 TRIES = 100
 NONE = -1
-"""In place of a generation's number: there is none, or it is being written."""
+"""Replaces a generation's number while there is none or it is being written."""
 
 _Word = ctypes.c_int64
 _memcmp = ctypes.CDLL(None).memcmp
@@ -85,9 +87,12 @@ class AreaFull(UserError):
 class State:
     """A worker's state at a step boundary.
 
-    ``head``: what its writer needs to read ``state``, which is a view of the agent's memory.
-    ``step``: begins there. ``before``: the calls that the worker had made before its place, by
-    process group. Others may lie between the place and the state.
+    Attributes:
+        head: what the writer needs to read ``state`` back.
+        state: a view of the agent's memory.
+        step: the step that begins at this boundary.
+        before: by process group, the calls that the worker had made before this boundary. It may
+            have made more calls between the boundary and the copy of its state.
     """
 
     number: int
@@ -99,8 +104,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call in a log. ``data`` is a view, in which tensors lie as ``offsets_of`` says. ``mark``:
-    of what the worker has given; 0: there is none."""
+    """One call in a log.
+
+    Attributes:
+        data: a view, in which tensors lie as ``offsets_of`` says.
+        mark: a checksum of the worker's inputs to the call; 0: there is none.
+    """
 
     kind: int
     data: torch.Tensor
@@ -108,15 +117,16 @@ class Entry:
 
 
 class Torn(PeerError):
-    """The bytes of a generation are not those that were sent."""
+    """The bytes of a generation differ from those that were sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What a generation is told by, to whom its bytes go.
+    """The description of a generation that is sent with its bytes.
 
-    ``nbytes``: of all that is in its slot. ``digest``: the hash of these bytes; "": whoever has
-    them has checked them.
+    Attributes:
+        nbytes: the size of the slot's content.
+        digest: the hash of these bytes; "": the receiver need not check them.
     """
 
     number: int
@@ -127,7 +137,7 @@ class Copy:
 
 
 class Held:
-    """A whole generation that its worker goes around, until ``release`` or the process ends.
+    """A whole generation that its worker does not overwrite until ``release`` or the process's end.
 
     Attributes:
         data: calls, head and state, as they lie in the slot. Do not use it, or a view of it, after
@@ -143,26 +153,26 @@ class Held:
 
     @property
     def head(self) -> bytes:
-        """As ``State.head``."""
+        """See ``State.head``."""
         return bytes(self.data[_COUNTS.size : _COUNTS.size + self._head])
 
     @property
     def front(self) -> memoryview:
-        """All of ``data`` that is before the state."""
+        """The part of ``data`` before the state."""
         return self.data[: self._state_at]
 
     @property
     def state(self) -> memoryview:
-        """As ``State.state``."""
+        """See ``State.state``."""
         return self.data[self._state_at :]
 
     def copy(self, *, is_hashed: bool = True) -> Copy:
-        """What its receiver needs beside ``data``. Reads all of it, for the hash."""
+        """The description for a receiver. Hashing reads all of ``data``."""
         digest = xxhash.xxh3_128_hexdigest(self.data) if is_hashed else ""
         return Copy(self.number, self.step, self._head, len(self.data), digest)
 
     def release(self) -> None:
-        """Let the worker have the slot. Any number of times."""
+        """Let the worker reuse the slot. Idempotent."""
         self.data = self.data[:0]
         if self._fd >= 0:
             os.close(self._fd)
@@ -172,8 +182,9 @@ class Held:
 class Area:
     """One worker's generations and logs. Only this worker, or its replacement, writes.
 
-    ``kept``: so many generations stay while a further one is written. ``touched_s``: what the
-    newest copy has taken of the processor to have new memory.
+    Attributes:
+        kept: the number of whole generations that stay while a further one is written.
+        touched_s: CPU time that the newest copy spent on making new memory resident.
     """
 
     def __init__(self, memory: SharedMemory, nbytes: int, kept: int = KEPT) -> None:
@@ -182,7 +193,7 @@ class Area:
         self._header, self._address = memory.words(0, _HEADER_BYTES // _WORD), memory.address
         self._places: list[tuple[list[int], dict[tuple[int, int], int]]] = [([], {})] * LOGS
         self._known: list[dict[tuple[int, ...], int]] = [{} for _ in range(LOGS)]
-        self._free_until = [0] * LOGS  # where each log's part under way has to end
+        self._free_until = [0] * LOGS  # where each log's current part must end
         self.touched_s = 0.0
         self._indexes = [
             memory.words(_HEADER_BYTES + slot * _INDEX_BYTES, CALLS_MAX * _ENTRY_WORDS)
@@ -190,24 +201,25 @@ class Area:
         ]
 
     def clear(self) -> None:
-        """Hold nothing; the agent does so before any worker begins."""
+        """Mark the area as empty. The agent does so before any worker starts."""
         for words in range(_SLOT_AT, _LOG_AT + 8 * LOGS, 8):
             self._header[words] = NONE
 
     def divide(self) -> None:
-        """Lay it out so that states have twice the room of logs: of AdamW they are three times the
-        gradients."""
+        """Lay the area out with twice as much room for each state as for each log, because AdamW's
+        state is three times the size of the gradients."""
         share = (self.nbytes - _DATA_AT) // (2 * (KEPT + 1) + LOGS) // 4096 * 4096
         self.lay_out(2 * share, share)
 
     def lay_out(self, state_bytes: int, log_bytes: int) -> None:
-        """Divide the area before the first generation: so large may each slot and log be.
+        """Set the size of each slot and each log, before the first generation.
 
-        Slots for what is held are beyond its end. They are used if they and the others hold no more
-        than is set aside. What the first worker of this rank has asked for stays.
+        Further slots for held generations lie beyond the end of the area. They are used only while
+        all slots together hold no more than is set aside. Only the first call for a rank has an
+        effect.
 
         Raises:
-            AreaFull: the agent has set less aside.
+            AreaFull: the agent has set aside less than this needs.
         """
         if self._header[_SLOT_BYTES]:
             return
@@ -219,20 +231,20 @@ class Area:
 
     @property
     def log_room(self) -> int:
-        """The bytes of all logs together; 0: ``lay_out`` was not called so far."""
+        """The bytes of all logs together; 0 before ``lay_out``."""
         return LOGS * int(self._header[_LOG_BYTES])
 
     def lay_out_logs(self) -> None:
-        """Give all room to logs."""
+        """Use all of the area for logs."""
         self.lay_out(1, (self.nbytes - _DATA_AT - 4096 * (self._kept + 1)) // LOGS // 4096 * 4096)
 
     def lay_out_states(self) -> None:
-        """Give all room to generations."""
+        """Use all of the area for generations."""
         self.lay_out((self.nbytes - _DATA_AT) // (self._kept + 1) // 4096 * 4096, 0)
 
     @property
     def newest(self) -> int:
-        """The number of the newest whole generation; ``NONE``: there is none."""
+        """The number of the newest whole generation, or ``NONE``."""
         return max((known.number for known in self.generations()), default=NONE)
 
     # ------------------------------------------------------------ generations
@@ -250,16 +262,20 @@ class Area:
         is_whole: Callable[[], bool] = lambda: True,
         has_room: Callable[[int], bool] = lambda more: True,
     ) -> bool:
-        """Copy a generation. In a thread of its own, if nothing changes the leaves meanwhile.
+        """Copy a generation. May run in another thread if nothing changes the leaves meanwhile.
 
-        ``calls`` were made before the state, and ``before`` is of ``State``. ``has_room``: whether
-        so many bytes may be taken that no generation has had.
+        Args:
+            calls: by process group, the calls made before the state was copied.
+            before: see ``State.before``.
+            is_whole: checked after the copy; False discards it.
+            has_room: whether this many bytes more than the slot has used before may be taken.
 
         Returns:
-            Whether it ``is_whole`` then, and so is there. Nor is it if too much is held.
+            Whether the generation is stored. It is not if ``is_whole`` returned False, or if other
+            processes hold all slots.
 
         Raises:
-            AreaFull: it has grown beyond what ``lay_out`` was told, or memory has become scarce.
+            AreaFull: the state has outgrown ``lay_out``, or memory has become scarce.
         """
         offsets, state = offsets_of([leaf.spec.nbytes for leaf in leaves])
         begin = _state_at(len(head))
@@ -289,13 +305,13 @@ class Area:
         return bool(self._header[words + _NUMBER] == number)
 
     def receive(self, copy: Copy, fill: Callable[[memoryview], None]) -> None:
-        """Have a generation of another area; ``fill`` copies the bytes of its ``Held.data``.
+        """Store a generation of another area. ``fill`` copies the bytes of its ``Held.data``.
 
-        No process of the rank runs, and this area may be new.
+        No process of the rank may run. The area may be new.
 
         Raises:
             AreaFull: less is set aside here.
-            Torn: the bytes are not those of the copy.
+            Torn: the bytes differ from those of the copy.
         """
         self.divide()
         slot = self._claim(copy.number, copy.nbytes)
@@ -314,12 +330,12 @@ class Area:
             raise Torn(f"generation {copy.number} is not what was sent: its hash differs")
 
     def _claim(self, number: int, nbytes: int) -> int | None:
-        """A slot for this generation, which is locked; None: the others are held."""
+        """Choose and lock a slot for this generation; None: other processes hold all slots."""
         room = self.nbytes - _DATA_AT - self.log_room
         slots = range(min(len(_SLOTS), max(self._kept + 1, room // max(1, nbytes))))
         known = {slot: self.words_of(slot)[_NUMBER] for slot in slots}
         newest = sorted(x for x in known.values() if x < number)[-self._kept :]
-        # If so much is held that no other one is left, the last but one goes.
+        # If holds leave no other slot, the second newest generation is overwritten.
         for slot in sorted(known, key=lambda slot: (known[slot] in newest, known[slot] != number)):
             if known[slot] != NONE and newest and known[slot] == newest[-1]:
                 continue
@@ -337,8 +353,8 @@ class Area:
         fcntl.lockf(self.memory.fd, fcntl.LOCK_UN, 1, slot)
 
     def drop(self, but: int = NONE) -> None:
-        """Hold nothing any more, ``but`` the newest generation of a step, and give the memory back;
-        not what is held. The worker, or when it has ended."""
+        """Drop all generations and logs, and free their memory. Keeps the newest generation of step
+        ``but``, and generations that are held. Call it in the worker, or after it has ended."""
         kept = max((x.number for x in self.generations() if x.step == but), default=None)
         for slot in _SLOTS:
             if self.words_of(slot)[_NUMBER] == kept:
@@ -353,9 +369,9 @@ class Area:
         self.memory.give_back(_DATA_AT, self.log_room)
 
     def hold(self, step: int | None = None) -> Held | None:
-        """The newest whole generation, or that of this step; None: there is none.
+        """Hold the newest whole generation (of ``step``, if given); None: there is none.
 
-        In any process but the worker. It reads it as long as it likes.
+        For any process but the worker. There is no limit on how long it may be held.
         """
         for _ in range(TRIES):
             known = {slot: self.words_of(slot) for slot in _SLOTS}
@@ -367,7 +383,7 @@ class Area:
             if not fit:
                 return None
             slot = max(fit, key=lambda slot: known[slot][_NUMBER])
-            # A file description of its own: locks of others in this process do not touch it.
+            # A separate file description: other locks of this process do not affect it.
             fd = os.open(f"/proc/self/fd/{self.memory.fd}", os.O_RDWR | os.O_CLOEXEC)
             lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, slot, 1, 0)
             with contextlib.suppress(OSError):  # the worker has begun to write there
@@ -378,7 +394,7 @@ class Area:
         return None
 
     def read(self, number: int) -> State | None:
-        """A generation; None if it is not whole, or not there."""
+        """The generation of this number; None: it is not there, or not whole."""
         found = [x for x in _SLOTS if self.words_of(x)[_NUMBER] == number != NONE]
         if not found:
             return None
@@ -389,7 +405,7 @@ class Area:
         return State(number, data, view, step, self._counts(found[0], 2))
 
     def generations(self) -> list[Generation]:
-        """All that are whole."""
+        """All whole generations."""
         known = [(slot, self.words_of(slot)) for slot in _SLOTS]
         return [
             Generation(words[_NUMBER], words[_STEP], self._counts(slot), self._counts(slot, 2))
@@ -402,21 +418,25 @@ class Area:
         return {x: calls for x, calls in zip(words[::3], words[which::3], strict=True) if x}
 
     def oldest_log(self) -> int:
-        """The number of the first log that is open; ``NONE``: none is."""
+        """The number of the oldest open log, or ``NONE``."""
         numbers = [int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(LOGS)]
         return min((x for x in numbers if x != NONE), default=NONE)
 
     def words_of(self, slot: int) -> list[int]:
-        """Of a slot: the number of its generation, the bytes of its head and state, its step."""
+        """A slot's generation number, size of head and of state in bytes, and step."""
         return self._header[_SLOT_AT + 8 * slot : _SLOT_AT + 8 * slot + _STEP + 1]
 
     def rewind(self, step: int, *, has_logs: bool = False) -> Counts:
-        """The agent: hold the newest generation of this step, as if nothing had followed.
+        """Roll back to the newest generation of this step. Called by the agent.
 
-        ``has_logs``: all ranks have those between its place and its copy; else they are dropped.
+
+
+        Args:
+            has_logs: all ranks have the logs between this generation's place and its copy.
+                Otherwise the logs are dropped.
 
         Returns:
-            The calls that the rank has logged: all later ones are new.
+            By process group, the calls that the rank's log covers: all later calls are new.
         """
         known = (x for x in self.generations() if x.step == step)
         newest = max(known, key=lambda known: known.number)
@@ -438,7 +458,7 @@ class Area:
     # ------------------------------------------------------------ logs
 
     def open_log(self, number: int, first: int) -> None:
-        """Begin the log of the worker's calls from its ``first`` on: those before are logged."""
+        """Begin a log at the worker's call ``first``; older logs cover the calls before it."""
         words, wanted = _LOG_AT + 8 * (number % LOGS), self.log_bytes(self.newest_log)
         self._drop_log(number % LOGS)
         self._known[number % LOGS].clear()
@@ -448,12 +468,12 @@ class Area:
         self._header[words + _NUMBER] = number
 
     def cut_logs(self) -> None:
-        """They are no part of a whole one: give the memory back of what nobody needs then."""
+        """Shorten the logs, which cannot be completed, and free what no rank needs any more."""
         for slot, log in self._logs().items():
             self._cut(slot, needed(log, self.generations()))
 
     def _cut(self, slot: int, count: int) -> None:
-        """Keep so many calls of a log."""
+        """Keep the first ``count`` calls of a log."""
         if not count:
             self._drop_log(slot)
             return
@@ -474,9 +494,9 @@ class Area:
         tensors: Sequence[torch.Tensor] = (),
         mark: int = 0,
     ) -> None:
-        """Add a call of a process group to an open log, with what its replacement will need.
+        """Add a call of a process group to an open log, with the tensors that a replacement needs.
 
-        All of the worker's calls come in the order of its program.
+        The worker's calls must be added in the order of its program.
 
         Raises:
             AreaFull: the step has more calls or bytes than there is room for.
@@ -493,10 +513,11 @@ class Area:
         header[words + _COUNT] = count + 1
 
     def _put(self, slot: int, tensors: Sequence[torch.Tensor]) -> tuple[int, int]:
-        """Where the log in a slot has the bytes of a call, and how many; ``NONE``: no room.
+        """Copy a call's tensors into a log. Returns offset (``NONE``: no room) and size.
 
-        A large tensor may be there already: FSDP2 gathers the same parameters in the forward and in
-        the backward pass. It is looked for by its size, and its first and last word.
+        The log may have a large tensor already, because FSDP2 gathers the same parameters in the
+        forward and in the backward pass. It is looked up by its size and its first and last word,
+        then compared.
         """
         begin, key, alike = self._address + _DATA_AT, None, NONE
         known, nbytes = [], 0
@@ -514,7 +535,7 @@ class Area:
         header = self._header
         first = _LOG_AT + 8 * slot + _PARTS
         part = first + 2 if header[first + 3] else first
-        if header[part + 1] + nbytes > self._free_until[slot]:  # what was behind it may have gone
+        if header[part + 1] + nbytes > self._free_until[slot]:  # the next part may be free
             roomy_part = self._part(slot, nbytes)
             if roomy_part is None:
                 return NONE, nbytes
@@ -528,7 +549,7 @@ class Area:
         return at, nbytes
 
     def _part(self, slot: int, nbytes: int) -> int | None:
-        """The words of that part of a log that has room for so many bytes; None: none has."""
+        """The index of the log's part that has room for ``nbytes`` bytes; None: neither has."""
         first = _LOG_AT + 8 * slot + _PARTS
         part = first + 2 if self._header[first + 3] else first
         end = self._header[part + 1]
@@ -552,7 +573,7 @@ class Area:
         return [(begin, end) for begin, end in parts if begin < end]
 
     def drop_logs(self, until: int) -> None:
-        """Those of the generations up to this one."""
+        """Drop the logs of all generations up to and including number ``until``."""
         for slot in range(LOGS):
             if NONE != self._header[_LOG_AT + 8 * slot + _NUMBER] <= until:
                 self._drop_log(slot)
@@ -563,7 +584,7 @@ class Area:
         self._header[words + _PARTS + 1] = self._header[words + _PARTS + 3] = 0
 
     def find(self, group: int, call: int) -> Entry | None:
-        """What the logs have of a call."""
+        """The log entry of a call; None: no log has it."""
         for slot in range(LOGS):
             place = self._calls(slot).get((group, call))
             if place is not None:
@@ -571,7 +592,7 @@ class Area:
         return None
 
     def calls(self, group: int) -> list[int]:
-        """The numbers of a group's calls that the logs have."""
+        """The numbers of a group's calls that are in the logs."""
         return [call for slot in range(LOGS) for of, call in self._calls(slot) if of == group]
 
     def _entry(self, slot: int, at: int) -> Entry:
@@ -579,7 +600,7 @@ class Area:
         return Entry(kind, self.memory.view(_DATA_AT + offset, nbytes), mark)
 
     def _calls(self, slot: int) -> dict[tuple[int, int], int]:
-        """Of a log: the place of each call. What is known of it stays until it begins anew."""
+        """The index of each call in a log. The result is cached until the log begins again."""
         words, index = _LOG_AT + 8 * slot, self._indexes[slot]
         number, first, count = self._header[words : words + _COUNT + 1]
         which, places = self._places[slot]
@@ -593,11 +614,11 @@ class Area:
         return places
 
     def logs(self) -> list[Logged]:
-        """What each log has."""
+        """The range of calls that each log covers."""
         return [*self._logs().values()]
 
     def _logs(self) -> dict[int, Logged]:
-        """By slot."""
+        """The same by slot."""
         found = {}
         for slot in range(LOGS):
             words = _LOG_AT + 8 * slot
@@ -608,17 +629,17 @@ class Area:
 
     @property
     def newest_log(self) -> int:
-        """The number of the log that was opened last; ``NONE``: there is none."""
+        """The number of the log that was opened last, or ``NONE``."""
         return max(int(self._header[_LOG_AT + 8 * slot + _NUMBER]) for slot in range(LOGS))
 
     def log_bytes(self, number: int) -> int:
-        """How many bytes a log takes."""
+        """The bytes that a log uses."""
         at = _LOG_AT + 8 * (number % LOGS) + _PARTS
         begin, end, later, last = self._header[at : at + 4]
         return max(0, end - begin) + max(0, last - later)
 
     def slot_at(self, slot: int) -> int:
-        """Where the bytes of a slot begin."""
+        """The offset of a slot's bytes."""
         return _DATA_AT + self.log_room + slot * int(self._header[_SLOT_BYTES])
 
 
@@ -632,5 +653,5 @@ def _packed(calls: Counts, before: Counts) -> bytes:
 
 
 def _state_at(head: int) -> int:
-    """Where the state begins in a slot, behind so many bytes of the head."""
+    """The offset of the state in a slot whose head has ``head`` bytes."""
     return _aligned(_COUNTS.size + head)

@@ -1,19 +1,19 @@
-"""The directory that holds a job's snapshots: their names, the newest whole one, what is kept.
+"""The directory that holds a job's snapshots: names, the newest whole one, and pruning.
 
 | name                      | what it is                                                           |
 |---------------------------|----------------------------------------------------------------------|
-| ``step-000000004211``     | a whole snapshot: it got this name when all of it was on the disk    |
-| ``.draft-…``              | one that is being written, or whose writer has died                  |
-| ``.trash-…``              | one that is being removed                                            |
-| ``step-….damaged``        | one whose bytes have changed since; kept for people, never taken     |
-| ``step-….given-up``       | one that is ahead of what was written last: the job went on from an  |
-|                           | earlier one; kept for people, never taken                            |
+| ``step-000000004211``     | a whole snapshot: renamed to this when all of it was on the disk     |
+| ``.draft-…``              | a snapshot that is being written, or whose writer has died           |
+| ``.trash-…``              | a snapshot that is being removed                                     |
+| ``step-….damaged``        | a snapshot whose bytes have changed; kept for people, never loaded   |
+| ``step-….given-up``       | a snapshot of a later step than the last one written: the job has    |
+|                           | rolled back behind it; kept for people, never loaded                 |
 | ``earlier-…``             | snapshots from before ``--resume none``                              |
 
-All snapshots in a directory are of one history, so the newest is that of the highest step. A job
-goes on from the newest that all replicas have agreed on, if there is one. There is one writer at a
-time. One that was cut off from its peers and writes on loses its draft to the next writer, and
-fails.
+All snapshots in a directory belong to one history, so the one of the highest step is the newest. A
+job resumes from the newest snapshot on which all replicas have agreed, if there is one. There is
+one writer at a time. If a writer is cut off from its peers, the next writer removes its draft, and
+the first one fails.
 
 Not here: the content of a snapshot (manifest.py, writer.py).
 """
@@ -48,15 +48,15 @@ class Found:
 
 
 def name_of(step: int) -> str:
-    """The name of the snapshot of ``step``: names sort as steps do."""
+    """The name of the snapshot of ``step``. Names sort like steps."""
     return f"step-{step:012}"
 
 
 def snapshots(directory: Path) -> list[Path]:
-    """The snapshots, the newest first. A directory that is not there holds none.
+    """The snapshots, newest first. Empty if the directory does not exist.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the directory cannot be read.
     """
     try:
         with os.scandir(directory) as entries:
@@ -69,9 +69,12 @@ def snapshots(directory: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """``newest``: the newest whole snapshot to go on from. ``passed_over``: newer ones, and why.
+    """The result of ``look``.
 
-    ``unagreed``: whole ones that are newer, on which not all replicas have agreed.
+    Attributes:
+        newest: the snapshot to resume from.
+        passed_over: newer ones that are damaged, and why.
+        unagreed: newer whole ones on which not all replicas have agreed.
     """
 
     newest: Found | None
@@ -79,7 +82,7 @@ class Looked:
     unagreed: tuple[Path, ...] = ()
 
     def words(self) -> str:
-        """That an older one is taken, and why; "": the newest one is."""
+        """Explains why an older snapshot is taken; "": the newest is taken."""
         if not self.unagreed or self.newest is None:
             return ""
         names = ", ".join(path.name for path in self.unagreed)
@@ -91,10 +94,10 @@ class Looked:
 
 
 def look(directory: Path, below: int | None = None) -> Looked:
-    """Find the snapshot to go on from; ``below``: of a step below this one.
+    """Find the snapshot to resume from; ``below``: only snapshots of earlier steps than this one.
 
-    It is the newest whole one. If that one awaits the replicas' agreement, it is the newest one on
-    which they have agreed, if there is any.
+    It is the newest whole snapshot. If the replicas' agreement on that one is still open, it is the
+    newest one on which they have agreed, if there is any.
 
     Raises:
         OSError: the directory cannot be read.
@@ -122,16 +125,16 @@ def look(directory: Path, below: int | None = None) -> Looked:
 
 
 def agree(path: Path, step: int) -> None:
-    """Note in a snapshot that all replicas had the same parameters at ``step``, its own or later.
+    """Note that all replicas had the same parameters at ``step``, the snapshot's or a later one.
 
     Raises:
-        Damaged: it is gone, or not whole.
-        OSError: the disk.
+        Damaged: the snapshot is gone, or not whole.
+        OSError: the disk failed.
     """
     found, file = replace(manifest.load(path), agreed=step), path / manifest.NAME
     written = file.stat()
     write_whole(file, found.encode(), is_synced=True)
-    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # it gets no younger by that
+    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # keeps the snapshot's age
 
 
 def _step_of(path: Path) -> int:
@@ -143,7 +146,8 @@ def _step_of(path: Path) -> int:
 def age_s(directory: Path) -> float | None:
     """The age of the newest snapshot, by the clock of its file system; None: no snapshot.
 
-    A file that is made now gives the time now, so that machines whose clocks differ agree.
+    It is compared with a file made now on the same file system, so machines whose clocks differ
+    agree.
 
     Raises:
         OSError: the directory cannot be read or written.
@@ -166,15 +170,15 @@ def age_s(directory: Path) -> float | None:
 
 
 def drafts(directory: Path) -> list[int]:
-    """The steps of which there is a draft only. The next writer removes them."""
+    """The steps of which only a draft exists. The next writer removes drafts."""
     names = (path.name.removeprefix(DRAFT) for path in directory.glob(f"{DRAFT}*"))
     return sorted(int(found[1]) for name in names if (found := _NAME.match(name)))
 
 
 def make_draft(directory: Path, step: int, writer: str) -> Path:
-    """A directory to write the snapshot of ``step`` in.
+    """Make a directory in which to write the snapshot of ``step``.
 
-    Drafts of earlier writers are removed first: those are dead, or cut off from the job.
+    Removes the drafts of earlier writers first, because those are dead or cut off from the job.
     """
     directory.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(directory)
@@ -184,14 +188,14 @@ def make_draft(directory: Path, step: int, writer: str) -> Path:
 
 
 def drop_draft(path: Path) -> None:
-    """Remove a draft that does not become a snapshot."""
+    """Remove a draft that will not become a snapshot."""
     shutil.rmtree(path, ignore_errors=True)
 
 
 def publish(draft: Path, step: int, lineage: str) -> Path:
-    """Give a complete draft its name. Its files are on the disk already.
+    """Rename a complete draft, whose files are on the disk already, to its snapshot's name.
 
-    If a whole one of the same state is there, that one stays.
+    If there is a whole snapshot of the same state already, it is kept instead.
 
     Raises:
         OSError: the draft is gone, because another writer has begun.
@@ -203,7 +207,7 @@ def publish(draft: Path, step: int, lineage: str) -> Path:
         if _is_of(path, lineage):
             shutil.rmtree(draft)
             return path
-        os.rename(path, directory / f"{TRASH}{draft.name}")  # of a history that was given up
+        os.rename(path, directory / f"{TRASH}{draft.name}")  # from a history that was rolled back
     os.rename(draft, path)
     for other in snapshots(directory):
         if _step_of(other) > step:
@@ -220,14 +224,14 @@ def _is_of(path: Path, lineage: str) -> bool:
 
 
 def prune(directory: Path, keep: int, *, keeps_agreed: bool = False) -> int:
-    """Remove all but the ``keep`` newest snapshots; returns how many went.
+    """Remove all but the ``keep`` newest snapshots. Returns how many were removed.
 
-    ``keeps_agreed``: the newest one that all replicas have agreed on stays too.
+    ``keeps_agreed``: also keep the newest one on which all replicas have agreed.
     """
     found = snapshots(directory)
     agreed = next(filter(_is_agreed, found), None) if keeps_agreed else None
     old = [path for path in found[keep:] if path != agreed]
-    for path in reversed(old):  # the oldest first, each out of sight before its files go
+    for path in reversed(old):  # the oldest first; each is renamed before its files are removed
         trash = directory / f"{TRASH}{path.name}"
         shutil.rmtree(trash, ignore_errors=True)
         os.rename(path, trash)
@@ -252,10 +256,10 @@ def _remove_leftovers(directory: Path) -> None:
 
 
 def set_damaged(path: Path) -> bool:
-    """Rename a snapshot whose bytes have changed, so that nobody takes it again.
+    """Rename a snapshot whose bytes have changed, so that it is never loaded again.
 
     Returns:
-        False if it is gone: its job goes on, and has removed it while it was read.
+        False if it is gone: its job is running and pruned it while it was read.
     """
     if not path.exists():
         return False
@@ -265,7 +269,7 @@ def set_damaged(path: Path) -> bool:
 
 
 def set_aside(directory: Path) -> Path | None:
-    """Move all snapshots out of the way of a new job. Returns where; None: there was no snapshot.
+    """Move all snapshots out of the way of a new job. Returns the new place; None: no snapshot.
 
     Raises:
         OSError: they cannot be moved.

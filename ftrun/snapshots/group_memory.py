@@ -1,9 +1,9 @@
 """The agent's memory of one replica group, which outlives its workers.
 
 Theory of operation. The agent makes one anonymous file for the group's board and one for each
-worker's area, and every worker maps them. Of several replicas each worker has a second area, whose
-logs have the results of its reductions with other replicas. They outlive the worker. They cost
-nothing until they are written, so each area is as large as it may ever become.
+worker's area, and every worker maps them. If the job has several replicas, each worker has a second
+area, whose logs keep the results of its reductions with other replicas. Pages cost nothing until
+they are written, so each area has the largest size that it may ever need.
 
 Not here: an area (area.py), the board (board.py).
 """
@@ -20,19 +20,21 @@ from ftrun.snapshots.board import WHY_BYTES, Board, Word, board_bytes
 from ftrun.snapshots.memory import SharedMemory
 
 VARIABLE = "FTRUN_MEMORY"
-"""A worker's environment: the place of its group's memory, then those of other replicas'; last,
-behind its step, whose it is, and ``LEFT``, that of what its group's earlier processes have left.
-Where all replicas begin again together, it is what those of one of them have."""
+"""Environment variable of a worker: where the memory of its group is, then the memory of each other
+replica on this node. The last item may name memory that earlier processes have left: a step, the
+replica, and the place, separated by ``LEFT``. If all replicas restart together, it is the memory of
+one of them."""
 LEFT = "@"
 RESULTS_SHARE = 3
-"""An area for results is such a part of the other one: as large as its logs."""
+"""An area for results has 1 / RESULTS_SHARE of the size of a rank's main area: as much as its
+logs."""
 
 
 class GroupMemory:
     """The board and the areas of one group, as the agent or a worker of it sees them.
 
-    ``here``: the ranks of this node, which alone have areas. Some words of other nodes' ranks are
-    brought to the board (core/replay/mirroring.py).
+    ``here``: the ranks of this node. Only they have areas. Some words of the other ranks are copied
+    to the board (core/replay/mirroring.py).
     """
 
     def __init__(
@@ -43,7 +45,8 @@ class GroupMemory:
         here: range,
         ranks: int,
     ) -> None:
-        """``areas``: of the ranks, then of their results, if those are kept."""
+        """``areas``: one for each rank, then one for the results of each rank, if results are
+        kept."""
         self._files = (board, *areas)
         board.reserve(board_bytes(ranks) + WHY_BYTES)
         self.board = Board(board, ranks)
@@ -55,8 +58,12 @@ class GroupMemory:
     def make(
         cls, ranks: int, nbytes: int, here: range | None = None, *, has_results: bool = False
     ) -> GroupMemory:
-        """The agent: new memory, ``nbytes`` for each area at most. ``here``: None: all ranks are.
-        ``has_results``: of reductions with other replicas, a third of that more.
+        """Allocate memory for a group, up to ``nbytes`` for each area. Called by the agent.
+
+        Args:
+            here: the ranks of this node; None: all ranks.
+            has_results: also keep the results of reductions with other replicas, for which a third
+                more memory is used.
 
         Raises:
             OSError: this system has no such memory, or no futex.
@@ -65,7 +72,7 @@ class GroupMemory:
         here = range(ranks) if here is None else here
         areas = [SharedMemory() for _ in range(len(here) * (1 + has_results))]
         made = cls(SharedMemory(), areas, nbytes, here, ranks)
-        made.board.room = 1 << 62  # until somebody looks
+        made.board.room = 1 << 62  # until the agent has measured it
         for rank in here:
             made.area(rank).clear()
             if has_results:
@@ -75,12 +82,12 @@ class GroupMemory:
 
     @property
     def spans(self) -> bool:
-        """Whether other nodes have ranks of the group too."""
+        """Whether the group has ranks on other nodes too."""
         return len(self.here) < self.board.ranks
 
     @classmethod
     def open(cls, place: str) -> GroupMemory:
-        """A worker: the memory at this place.
+        """Map the group's memory in a worker.
 
         Raises:
             OSError: the agent is gone, or has freed it.
@@ -99,34 +106,37 @@ class GroupMemory:
 
     @property
     def place(self) -> str:
-        """Where ``open`` finds it, in any process of this user on this node."""
+        """The argument for ``open``, valid in any process of this user on this node."""
         files = ":".join(f"{file.fd}.{os.fstat(file.fd).st_ino}" for file in self._files)
         ranks = f"{self.here.start}:{self.here.stop}:{self.board.ranks}"
         return f"/proc/{os.getpid()}/fd:{self.nbytes}:{ranks}:{files}"
 
     def area(self, rank: int) -> Area:
-        """A rank's area, mapped when it is asked for."""
+        """A rank's area, mapped on first use."""
         return self._area(self.here.index(rank))
 
     def results(self, rank: int) -> Area:
-        """The log of what a rank's reductions with other replicas have given."""
+        """The log of the results of a rank's reductions with other replicas."""
         return self._area(len(self.here) + self.here.index(rank))
 
     @property
     def has_results(self) -> bool:
-        """Whether there are such."""
+        """Whether results of reductions with other replicas are kept."""
         return len(self._files) > 1 + len(self.here)
 
     def _area(self, number: int) -> Area:
         if number not in self._areas:
             memory = self._files[1 + number]
             nbytes = self.nbytes // (RESULTS_SHARE if number >= len(self.here) else 1)
-            memory.reserve(2 * nbytes)  # of addresses: see ``lay_out``
+            memory.reserve(2 * nbytes)  # of address space: see ``lay_out``
             self._areas[number] = Area(memory, nbytes)
         return self._areas[number]
 
     def hold(self, step: int | None = None) -> list[Held] | None:
-        """A generation of each rank, all of the newest step that all have, or of this one."""
+        """Hold a generation of each rank here, all of the same step.
+
+        ``step``: None: the newest step that all ranks have. Returns None if there is no such set.
+        """
         ranks = [self.area(rank) for rank in self.here]
         for _ in range(TRIES):
             boundary = common([x.generations() for x in ranks]) if step is None else step
@@ -142,15 +152,15 @@ class GroupMemory:
 
     @property
     def worker_bytes(self) -> int:
-        """What is set aside for each worker."""
+        """The bytes that are set aside for each worker."""
         return self.nbytes + self.nbytes // RESULTS_SHARE * self.has_results
 
     def held_bytes(self) -> int:
-        """How much memory all areas take now."""
+        """The bytes of memory that the board and all areas use now."""
         return sum(os.fstat(file.fd).st_blocks * 512 for file in self._files)
 
     def close(self) -> None:
-        """Let it go. It is free once every process that has mapped it has ended."""
+        """Unmap it. The memory is free once every process that has mapped it has ended."""
         self._areas.clear()
         for file in self._files:
             file.close()

@@ -1,14 +1,14 @@
 """Snapshots of one replica group, from its agents' memory to a disk and back.
 
-What a worker has copied there (area.py) is its state, so no worker takes part in this. The form on
-the disk is that of all snapshots: torch's DCP, in which the values that are alike at all workers
-are stored once. Beside the script's own state, each worker's share holds the bytes before its state
-in the area, and its notes of what collectives gave it before the first step.
+The agents' memory has a copy of each worker's state (area.py), so no worker takes part in this. On
+the disk they have the form of all snapshots: torch's DCP, in which values that are alike at all
+workers are stored once. Beside the script's own state, each worker's share holds the bytes before
+its state in the area, and its notes of the collectives before the first step.
 
-On one node one order writes all (``write``). On several each node's process writes the parts of its
-own ranks into one draft: ``begin``, ``write_parts`` at each, ``merge``.
+On one node, one order writes everything (``write``). On several nodes, each node's process writes
+the parts of its own ranks into one draft: ``begin``, ``write_parts`` on each node, ``merge``.
 
-Not here: when one is due (agent/group_disk.py), who orders what (agent/team/disk.py).
+Not here: when a snapshot is due (agent/group_disk.py), which node orders what (agent/team/disk.py).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Damaged, Share
 from ftrun.snapshots.memory import offsets_of
 from ftrun.snapshots.parts import OUTLINE, State, write_part
+from ftrun.snapshots.reading import tensor_of
 from ftrun.snapshots.writer import Target, Writing
 
 USER_KEY, OWN_KEY, FRONT, NOTES = "user", "own", "front", "notes"
@@ -42,14 +43,18 @@ NEWEST = -1
 
 
 class Refused(UserError):
-    """This node does not share the directory, and another try changes nothing."""
+    """This node does not share the directory. A retry cannot help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Target):
-    """A snapshot to write. ``place``: of the group's memory; ``notes``: of worker {}.
+    """A snapshot to write.
 
-    ``step``: NEWEST: the newest that all workers have. ``draft``: its name, once there is one.
+    Attributes:
+        place: where the group's memory is.
+        notes: a path of the workers' notes, with {} for the rank.
+        step: NEWEST: the newest step that all workers have.
+        draft: the draft's name, once there is one.
     """
 
     step: int = NEWEST
@@ -60,7 +65,8 @@ class Order(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """Memory to fill from a snapshot. ``digest``: of its manifest; "": it was read here."""
+    """Memory to fill from a snapshot. ``digest``: the manifest's hash; "": this node read it
+    itself."""
 
     path: str
     place: str
@@ -69,10 +75,10 @@ class Filling:
 
 
 def write(writing: Writing, order: Order) -> dict[str, Any]:
-    """Write what all workers have in memory of their newest common step; what to answer.
+    """Write the newest common step of all workers from memory. Returns the answer to the order.
 
     Raises:
-        OSError, RuntimeError: the disk, or torch's writer.
+        OSError, RuntimeError: the disk or torch's writer failed.
         PeerError: the state cannot be written, in words.
     """
     try:
@@ -87,9 +93,10 @@ def write(writing: Writing, order: Order) -> dict[str, Any]:
 
 
 def begin(writing: Writing, order: Order) -> dict[str, Any]:
-    """The lead's node: make a draft, with what the other nodes need not write. Raises as write.
+    """On the lead's node: make a draft, and note what the other nodes need not write.
 
-    It has a name of its own, so that a node that is late for another one writes nothing here.
+    The draft has a unique name, so a node that is late for another draft cannot write into this
+    one. Raises as ``write``.
     """
     own = replace(order, writer=f"{order.writer}-{secrets.token_hex(4)}")
     with _states(order) as states:
@@ -97,7 +104,7 @@ def begin(writing: Writing, order: Order) -> dict[str, Any]:
 
 
 def write_parts(order: Order) -> dict[str, Any]:
-    """Each node: write the parts of its own ranks into the draft. Raises as write."""
+    """On each node: write its ranks' parts into the draft. Raises as ``write``."""
     draft = Path(order.directory) / order.draft
     if not (draft / OUTLINE).exists():
         raise PeerError(
@@ -110,13 +117,14 @@ def write_parts(order: Order) -> dict[str, Any]:
 
 
 def merge(writing: Writing, order: Order) -> dict[str, Any]:
-    """The lead's node: all parts are there, so make the draft a snapshot. Raises as write."""
+    """On the lead's node, when all parts are there: make the draft a snapshot. Raises as
+    ``write``."""
     return {**writing.merge(order), "step": order.step}
 
 
 @contextlib.contextmanager
 def _states(order: Order) -> Iterator[list[State]]:
-    """The states of this node's ranks, held; they are sound afterwards, too."""
+    """Hold the states of this node's ranks. On exit, checks that they are sound."""
     memory, step = GroupMemory.open(order.place), None if order.step == NEWEST else order.step
     held = memory.hold(step) or []
     try:
@@ -135,15 +143,17 @@ def _states(order: Order) -> Iterator[list[State]]:
 
 def _state(rank: int, held: Held, order: Order) -> State:
     head = json.loads(held.head.partition(b"\n")[0])[0]
-    specs = [LeafSpec.of(fields) for fields in head["specs"]]
+    specs = [LeafSpec.of(fields.values()) for fields in head["specs"]]
     offsets, _ = offsets_of([spec.nbytes for spec in specs])
-    leaves = [_view(held.state[at : at + x.nbytes]) for at, x in zip(offsets, specs, strict=True)]
+    leaves = [
+        tensor_of(held.state[at : at + x.nbytes]) for at, x in zip(offsets, specs, strict=True)
+    ]
     chunks = [_chunk(head["chunks"], spec) for spec in specs]
     notes = Path(order.notes.format(rank))
     own = {FRONT: bytes(held.front), NOTES: notes.read_bytes() if notes.exists() else b""}
     for name, data in own.items():
         specs.append(LeafSpec("bytes", f".{OWN_KEY}", f".{name}", "uint8", (len(data),), len(data)))
-        leaves.append(_view(memoryview(bytearray(data))))
+        leaves.append(tensor_of(memoryview(bytearray(data))))
         chunks.append(None)
     numbers = {name: {"leaf": len(specs) - len(own) + at} for at, name in enumerate(own)}
     return State(
@@ -167,24 +177,19 @@ def _chunk(chunks: dict[str, Any], spec: LeafSpec) -> Any:
     return tuple(found) if isinstance(found, list) else found
 
 
-def _view(data: memoryview) -> torch.Tensor:
-    if not len(data):
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.frombuffer(data, dtype=torch.uint8)
-
-
 # ---------------------------------------------------------------- back
 
 
 def fill(order: Filling) -> dict[str, Any]:
-    """Have a snapshot in memory, as each worker of this node had it; what to answer.
+    """Load a snapshot into memory, for each worker of this node. Returns the answer to the order.
 
-    Each file is read once. ``damaged``: what is not as it was written; "": nothing, it is there.
+    Each file is read once. The answer's ``damaged`` names what has changed since it was written;
+    "": all is loaded.
 
     Raises:
-        OSError: the disk.
-        Refused: this is not what the first node has.
-        UserError: it is too large.
+        OSError: the disk failed.
+        Refused: this directory differs from the first node's.
+        UserError: the snapshot is too large.
     """
     path = Path(order.path)
     own = path / manifest.NAME
@@ -220,7 +225,7 @@ def _fill(
     def put(data: memoryview) -> None:
         if len(data) != front.nbytes + nbytes:
             raise Damaged(f"worker {rank}'s part has not the size that it was written with")
-        whole = _view(data)
+        whole = tensor_of(data)
         whole[: front.nbytes].copy_(front)
         for at, part in zip(offsets, state, strict=True):
             whole[front.nbytes + at :][: part.nbytes].copy_(part)

@@ -1,7 +1,7 @@
 """A snapshot's manifest: the last file that is written, and the proof that the others are whole.
 
-It is JSON and names each file with its size and hash, and each tensor's place in them, so that
-ftrun reads a snapshot without unpickling anything. Imports no torch, because the launcher reads
+It is JSON. It lists each file with its size and hash, and each tensor's place in a file, so that
+ftrun reads a snapshot without unpickling anything. It imports no torch, because the launcher reads
 manifests too. Not here: which snapshot is the newest (directory.py), the tensors (reading.py).
 """
 
@@ -36,10 +36,12 @@ class Unknown(Damaged):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of a snapshot.
+    """The job that a snapshot comes from.
 
-    ``script``: its file's or module's name. ``inject``: the form that the script turned out to have
-    (core/forms.py), ``explicit`` or ``ddp``.
+    Attributes:
+        script: its file's or module's name.
+        inject: the form that the script turned out to have (core/forms.py), ``explicit`` or
+            ``ddp``.
     """
 
     script: str
@@ -49,9 +51,9 @@ class Origin:
     job_id: str = ""
 
     def fits(self, script: str, inject: str, workers_per_replica: int) -> bool:
-        """Whether such a job can go on from it. ``inject``: ``auto`` where it is not known yet.
+        """Whether such a job can resume from it. ``inject``: ``auto`` while it is not known yet.
 
-        Earlier versions have written ``auto`` themselves.
+        Manifests of earlier versions may contain ``auto`` themselves.
         """
         forms = {self.inject, inject} - {AUTO}
         same = (self.script, self.workers_per_replica) == (script, workers_per_replica)
@@ -68,10 +70,11 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredLeaf:
-    """A tensor, array or bytes: where its DCP item lies.
+    """The place of a tensor, an array or bytes in the DCP files.
 
-    ``spec``: the fields of checkpoint/leaves.py's LeafSpec. ``is_raw``: the bytes themselves, in a
-    file next to DCP's, because DCP has packed them together with other values.
+    Attributes:
+        spec: the fields of ``LeafSpec`` (checkpoint/leaves.py).
+        is_raw: the bytes are in a file beside DCP's, because DCP packs them with other values.
     """
 
     spec: tuple[Any, ...]
@@ -85,8 +88,10 @@ class StoredLeaf:
 class Share:
     """A snapshot's content for one worker of a replica.
 
-    ``position``: the place of an unmodified script in its loop (inject/zero_edit/place.py); empty:
-    the script knows by its state. ``structure``: of the tree (checkpoint/format.py).
+    Attributes:
+        position: the place of an unmodified script in its loop (inject/zero_edit/place.py); empty:
+            the script finds its place from its state.
+        structure: of the tree (checkpoint/format.py).
     """
 
     position: str
@@ -98,10 +103,13 @@ class Share:
 class Manifest:
     """One snapshot.
 
-    ``step``, ``lineage``: the state id. ``position``, ``structure``, ``leaves``: the share of a
-    replica's first worker; ``mates``: those of the others, in order. ``written_at``: for people, in
-    UTC. ``agreed``: the step, this one or a later one, at which all replicas had the same
-    parameters; AWAITS: that is not known yet; None: these replicas are not compared.
+    Attributes:
+        step, lineage: the state id.
+        position, structure, leaves: the share of a replica's first worker.
+        mates: the shares of the other workers, in order.
+        written_at: in UTC, for people.
+        agreed: a step, this one or a later one, at which all replicas had the same parameters;
+            AWAITS: not known yet; None: these replicas are not compared.
     """
 
     step: int
@@ -116,7 +124,7 @@ class Manifest:
     agreed: int | None = None
 
     def share(self, rank: int) -> Share:
-        """The content with which worker ``rank`` of a replica goes on.
+        """The content from which worker ``rank`` of a replica resumes.
 
         Raises:
             Damaged: there is no such share.
@@ -128,7 +136,8 @@ class Manifest:
         return self.mates[rank - 1]
 
     def files_of(self, rank: int) -> dict[str, StoredFile]:
-        """The files that worker ``rank`` reads; the first one also those that nobody reads."""
+        """The files that worker ``rank`` reads. Worker 0 also gets the files that no worker
+        reads."""
         names = {leaf.file for leaf in self.share(rank).leaves}
         if rank == 0:
             names |= self.files.keys() - {x.file for mate in self.mates for x in mate.leaves}
@@ -140,7 +149,7 @@ class Manifest:
         return sum(file.nbytes for file in self.files.values())
 
     def encode(self) -> bytes:
-        """As JSON, with a hash of itself as its last line."""
+        """Encode as JSON, with a hash of itself as its last line."""
         parts = {
             "format": FORMAT,
             "step": self.step,
@@ -161,7 +170,7 @@ class Manifest:
         return body + b"\n" + xxhash.xxh3_128_hexdigest(body).encode() + b"\n"
 
     def _mate(self, share: Share, numbers: Mapping[StoredLeaf, int]) -> dict[str, Any]:
-        """A share; null, or a leaf's number: as the first worker's."""
+        """A share as JSON. What equals the first worker's is null, or the number of its leaf."""
         return {
             "position": None if share.position == self.position else share.position,
             "structure": None if share.structure == self.structure else share.structure,
@@ -178,7 +187,7 @@ def decode(data: bytes) -> Manifest:
 
     Raises:
         Damaged: it is not whole, or no manifest.
-        Unknown: its format is another one.
+        Unknown: its format is not known to this ftrun.
     """
     body, _, digest = data.rstrip(b"\n").rpartition(b"\n")
     if xxhash.xxh3_128_hexdigest(body).encode() != digest:
@@ -239,12 +248,12 @@ def _file_name(name: str) -> str:
 
 
 def load(snapshot: Path) -> Manifest:
-    """The manifest of a snapshot's directory; its files are there in full size.
+    """Read the manifest of a snapshot, and check that all its files exist in full size.
 
-    Their content is not read: ``verify`` does that.
+    The files' content is not read: see ``verify``.
 
     Raises:
-        Damaged: it is not whole.
+        Damaged: the snapshot is not whole.
         OSError: it cannot be read now, whole or not.
     """
     path = snapshot / NAME
@@ -262,11 +271,11 @@ def load(snapshot: Path) -> Manifest:
 
 
 def verify(snapshot: Path, manifest: Manifest) -> None:
-    """Read all files, and compare them with their hashes.
+    """Read all files and compare their hashes with the manifest.
 
     Raises:
-        Damaged: a file is not what was written.
-        OSError: one cannot be read now.
+        Damaged: a file differs from what was written.
+        OSError: a file cannot be read now.
     """
     for name, file in manifest.files.items():
         try:

@@ -1,8 +1,8 @@
-"""Memory that the training process copies a state into, and the writer's process reads it from.
+"""Memory into which the training process copies a state, and from which the writer reads it.
 
-One anonymous file, mapped by both. The copy is all that the training thread waits for. torch is
-imported by what copies, because the agent makes such memory, too (area.py). Not here: what is
-copied (training/snapshots.py).
+It is one anonymous file that both processes map. The training thread waits only for the copy.
+Functions import torch when they copy, because the agent, which has no torch, makes such memory too
+(area.py). Not here: what is copied (training/snapshots.py).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ftrun.snapshots.pinned import Pinned
 
 MADV_POPULATE_WRITE = 23
-"""Linux 5.14; Python's mmap module does not name it."""
+"""Since Linux 5.14. Python's mmap module does not name it."""
 TOUCH_BYTES = 4 << 20
 PIECE_BYTES = 2 << 20
 THREADS_MAX = 4
 JOIN_TIMEOUT_S = 60.0
 ALIGNMENT = 64
-"""Of each leaf, so that it can be a tensor of any dtype where it lies."""
+"""Alignment of each leaf, in bytes, so that it can be viewed as a tensor of any dtype."""
 
 
 def offsets_of(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where leaves of these sizes begin, and the size of all."""
+    """The offset of each leaf of these sizes, and the total size."""
     offsets, at = [], 0
     for nbytes in sizes:
         offsets.append(at)
@@ -43,10 +43,10 @@ def offsets_of(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 class SharedMemory:
-    """The file ``fd``, mapped as far as ``reserve`` was asked for.
+    """The file ``fd``, mapped up to the size given to ``reserve``.
 
     Args:
-        fd: a descriptor of the file of another process; None: a new file.
+        fd: a descriptor of another process's file; None: a new file.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -57,25 +57,25 @@ class SharedMemory:
 
     @classmethod
     def at(cls, place: str) -> SharedMemory:
-        """The file of another process, by its ``place``.
+        """Open another process's file by its ``place``.
 
         Raises:
-            OSError: the process is gone, or has closed it.
+            OSError: the process is gone, or has closed the file.
         """
         path, _, inode = place.rpartition(".")
         opened = cls(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-        if os.fstat(opened.fd).st_ino != int(inode):  # the number is of another file now
+        if os.fstat(opened.fd).st_ino != int(inode):  # the number has been reused for another file
             os.close(opened.fd)
             raise OSError(errno.ENOENT, "the memory is gone", place)
         return opened
 
     @property
     def place(self) -> str:
-        """Where ``at`` finds it, in any process of this user on this node."""
+        """The argument for ``at``, valid in any process of this user on this node."""
         return f"/proc/{os.getpid()}/fd/{self.fd}.{os.fstat(self.fd).st_ino}"
 
     def reserve(self, nbytes: int) -> None:
-        """Have at least ``nbytes``. Views of before keep the mapping that they were made on."""
+        """Map at least ``nbytes`` bytes. Earlier views keep their mapping."""
         if self._map is not None and len(self._map) >= nbytes:
             return
         if self._is_own:
@@ -84,15 +84,15 @@ class SharedMemory:
 
     @property
     def address(self) -> int:
-        """Where the mapping begins, in this process."""
+        """The address of the mapping in this process."""
         assert self._map is not None, "reserved before"
         return ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def touch(self, begin: int = 0, nbytes: int | None = None) -> None:
-        """Have all pages in this process, so that the first copy finds them. From any thread.
+        """Make all pages resident, so that the first copy does not fault. From any thread.
 
-        In small pieces, because the kernel keeps other threads from mapping memory meanwhile. An
-        old kernel refuses; then the first copy is slower.
+        It works in small pieces, because the kernel meanwhile keeps other threads from mapping
+        memory. An old kernel refuses; then the first copy is slower.
         """
         whole = self._map
         if whole is None:
@@ -105,11 +105,11 @@ class SharedMemory:
                 return
 
     def fill(self, leaves: Sequence[Leaf], offsets: Sequence[int], threads: int) -> None:
-        """Copy ``leaves`` to their ``offsets``; with ``threads`` threads, if they are in memory.
+        """Copy ``leaves`` to their ``offsets``, with up to ``threads`` threads if in host memory.
 
-        The threads draw small pieces, and this one does too. So if the machine is busy with other
-        work, nobody waits for a thread that does not run, as at the end of each of torch's own
-        parallel copies.
+        The threads and the caller take small pieces from one queue. So on a busy machine no thread
+        waits for one that does not run, as it would at the end of each of torch's own parallel
+        copies.
         """
         import torch
 
@@ -132,13 +132,14 @@ class SharedMemory:
         self._pinned.write(data, self.address + offset)
 
     def give_back(self, offset: int, nbytes: int) -> None:
-        """Free the pages from ``offset`` on. They are zero then, and taken again if written."""
+        """Free the pages from ``offset`` on. They read as zero and are allocated again when
+        written."""
         assert self._map is not None, "reserved before"
         if nbytes:
             self._map.madvise(mmap.MADV_REMOVE, offset, nbytes)
 
     def view(self, offset: int, nbytes: int) -> torch.Tensor:
-        """``nbytes`` bytes from ``offset`` on, as a tensor whose storage has just that size."""
+        """``nbytes`` bytes from ``offset`` on, as a tensor whose storage has exactly that size."""
         import torch
 
         if nbytes == 0:
@@ -152,7 +153,7 @@ class SharedMemory:
         return memoryview(self._map)[offset : offset + nbytes]
 
     def words(self, offset: int, count: int) -> ctypes.Array[ctypes.c_int64]:
-        """``count`` words of 64 bits from ``offset`` on. Each is read and written at once."""
+        """``count`` words of 64 bits from ``offset`` on. Each is read and written atomically."""
         assert self._map is not None, "reserved before"
         return (ctypes.c_int64 * count).from_buffer(self._map, offset)
 
@@ -174,7 +175,7 @@ def _tensor_of(data: memoryview) -> torch.Tensor:
 
 
 def _copy_pieces(pieces: Sequence[tuple[int, int, int, object]], threads: int) -> None:
-    """Copy (to, from, bytes) each; the last field keeps the memory alive."""
+    """Copy each (to, from, bytes). The last field keeps the memory alive."""
     left = iter(pieces)  # threads that draw from one list's iterator get different pieces
 
     def work() -> None:

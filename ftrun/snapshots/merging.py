@@ -1,7 +1,7 @@
-"""One checkpoint of the parts that a replica's workers have written (parts.py).
+"""Merges the parts that a replica's workers have written (parts.py) into one checkpoint.
 
-torch's own planner puts the parts' items together and checks that the shards of each tensor cover
-it; its writer writes DCP's index. The manifest of all follows, and then the draft gets its name.
+torch's own planner combines the parts' items and checks that the shards of each tensor cover it.
+torch's writer writes DCP's index. The manifest follows, and then the draft gets its name.
 
 Not here: waiting for the parts (training/snapshots.py), the directory (directory.py).
 """
@@ -41,10 +41,12 @@ METADATA = ".metadata"
 def merge(
     draft: Path, workers: int, origin: Origin, agreed: int | None = None
 ) -> tuple[Path, Manifest]:
-    """Make a draft with the parts of all workers whole; its path then. ``agreed``: as in Manifest.
+    """Make a snapshot of a draft that has the parts of all workers. Returns its path and manifest.
+
+    ``agreed``: see ``Manifest``.
 
     Raises:
-        OSError: the disk; or a part is not there.
+        OSError: the disk failed, or a part is missing.
         PeerError: the parts do not belong together.
     """
     parts = [Part.read(draft, rank) for rank in range(workers)]

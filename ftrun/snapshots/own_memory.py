@@ -1,6 +1,6 @@
-"""A launcher's memory of what one worker alone has: for whoever follows it in its slot.
+"""A launcher's memory of each worker's own values, for the next worker in the same slot.
 
-It outlives the worker, and costs nothing until it is written. Not here: what is left there
+It outlives the worker, and costs nothing until it is written. Not here: which values it holds
 (inject/zero_edit/values/own.py).
 """
 
@@ -13,22 +13,24 @@ from ftrun.snapshots.area import Area
 from ftrun.snapshots.memory import SharedMemory
 
 VARIABLE = "FTRUN_OWN_MEMORY"
-"""A worker's environment: where that of its slot is."""
+"""Environment variable of a worker: where the memory of its slot is."""
 KEPT = 1
-"""A state stays while the next one is written: so one takes half of the memory at most."""
+"""One whole state stays while the next one is written, so a state may use half of the memory."""
 SPAN = 3
-"""So much more of addresses: of what is not held, slots may lie behind the end."""
+"""Address space, as a multiple of the memory: slots for held states may lie beyond the end."""
 
 
 class OwnMemory:
-    """The launcher's, by replica and rank. ``nbytes``: gives how large each may become."""
+    """The launcher's memory, by replica and rank. ``nbytes``: called for the maximum size of
+    each."""
 
     def __init__(self, nbytes: Callable[[], int]) -> None:
         self._nbytes = nbytes
         self._files: dict[tuple[str, int], tuple[SharedMemory, int]] = {}
 
     def place(self, replica_id: str, rank: int) -> str:
-        """The variable's value for the next worker of this slot; "": there is no such memory."""
+        """The variable's value for the next worker of this slot; "": the system has no such
+        memory."""
         key = replica_id, rank
         try:
             if key not in self._files:
@@ -42,14 +44,14 @@ class OwnMemory:
         return f"{memory.place}:{nbytes}"
 
     def close(self) -> None:
-        """Let it go. It is free once every process that has mapped it has ended."""
+        """Unmap it. The memory is free once every process that has mapped it has ended."""
         for memory, _ in self._files.values():
             memory.close()
         self._files.clear()
 
 
 def area_here() -> Area | None:
-    """The area of this worker; None: its launcher has none for it."""
+    """The area of this worker; None: its launcher keeps none for it."""
     place, _, nbytes = os.environ.get(VARIABLE, "").partition(":")
     try:
         memory = SharedMemory.at(place)

@@ -1,21 +1,23 @@
-"""One worker's part of a snapshot: torch's DCP file of what it writes, and a note of it.
+"""One worker's part of a snapshot: torch's DCP file of its items, and a note about it.
 
-The workers of one replica write into one draft directory, each in a process of its own:
+The workers of one replica write into one draft directory, each from its own process:
 
-| written by           | file                 | what it holds                                    |
+| written by           | file                 | content                                          |
 |----------------------|----------------------|--------------------------------------------------|
-| the lead, first      | ``.outline``         | its keys, and hashes of what others may repeat   |
-| worker R             | ``__R_0.distcp``     | DCP's items: its shards; the lead's also what is |
-|                      |                      | whole                                            |
-| worker R, if need be | ``ftrun.leaves[.R]`` | what DCP has no item for, or the lead's alone    |
-| worker R, last       | ``.part-R``          | where all that is                                |
+| the lead, first      | ``.outline``         | its keys, and hashes of leaves that other        |
+|                      |                      | workers may hold too                             |
+| worker R             | ``__R_0.distcp``     | DCP's items: its shards; the lead's file also    |
+|                      |                      | has the whole tensors                            |
+| worker R, if needed  | ``ftrun.leaves[.R]`` | leaves for which DCP has no item, or whose item  |
+|                      |                      | is the lead's                                    |
+| worker R, last       | ``.part-R``          | the place of each of these                       |
 
-A DTensor's local part is written as a shard of the whole tensor, with its place in it. A value
-that a worker shares with the lead (a replicated weight, a step count) is stored once. A value under
-the lead's key, but with other bytes (random numbers), is stored next to DCP's items, because these
-have one value for all. Nothing here is pickled but what torch writes itself.
+A DTensor's local part is written as a shard of the whole tensor, with its offsets. A value that a
+worker shares with the lead (a replicated weight, a step count) is stored once. A value under the
+lead's key, but with other bytes (random numbers), is stored next to DCP's items, because DCP has
+one value for all workers there. Only torch's own files contain pickle.
 
-Not here: one checkpoint of all parts (merging.py), orders and answers (writer.py).
+Not here: merging the parts (merging.py), orders and answers (writer.py).
 """
 
 from __future__ import annotations
@@ -59,8 +61,10 @@ PART = ".part-"
 class State:
     """One worker's state in shared memory.
 
-    ``chunks``: by leaf, where the local part of a DTensor begins in the whole; None: no DTensor, or
-    this worker is not in its mesh. ``user_key``, ``own_key``: of the tree's two parts.
+    Attributes:
+        chunks: by leaf, the offsets of a DTensor's local part in the whole; None: not a DTensor, or
+            this worker is not in its mesh.
+        user_key, own_key: the keys of the tree's two parts.
     """
 
     rank: int
@@ -79,35 +83,36 @@ class State:
         return xxhash.xxh3_128_hexdigest(self.leaves[index].numpy().data)
 
     def may_be_repeated(self, index: int) -> bool:
-        """Whether another worker may hold the same: not, if it is a shard in all dimensions."""
+        """Whether another worker may hold the same leaf. False if it is a shard in all
+        dimensions."""
         mesh = self.specs[index].mesh
         return not mesh or not meshes.is_split(mesh)
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The lead's part. ``leaves``: number and content of a leaf, by its path."""
+    """The lead's part. ``leaves``: number and content of each leaf, by path."""
 
     keys: list[str]
     leaves: dict[str, tuple[int, str]]
 
     def write(self, draft: Path) -> None:
-        """Into a draft."""
+        """Write it to a draft."""
         (draft / OUTLINE).write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, draft: Path) -> Outline:
-        """From a draft."""
+        """Read it from a draft."""
         found = json.loads((draft / OUTLINE).read_bytes())
         return cls(found["keys"], {path: (n, text) for path, (n, text) in found["leaves"].items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item of DCP's: its key, its place in the whole, and in a file.
+    """One of DCP's items: its key, its place in the whole tensor, and its file.
 
-    ``kind``: the name of a WriteItemType. ``sizes``, ``whole``: of the part, and of all; of bytes
-    they are empty.
+    ``kind``: the name of a WriteItemType. ``sizes``, ``whole``: the shape of the part and of the
+    whole tensor; empty for bytes.
     """
 
     key: str
@@ -124,7 +129,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part that one worker wrote. A leaf that is a number is the lead's of this number."""
+    """The part that one worker wrote. A leaf given as a number is the lead's leaf of this
+    number."""
 
     rank: int
     step: int
@@ -137,12 +143,12 @@ class Part:
     files: dict[str, StoredFile]
 
     def write(self, draft: Path) -> None:
-        """Into a draft, whole or not at all."""
+        """Write it to a draft, atomically."""
         write_whole(draft / f"{PART}{self.rank}", json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, draft: Path, rank: int) -> Part:
-        """From a draft."""
+        """Read it from a draft."""
         found = json.loads((draft / f"{PART}{rank}").read_bytes())
         leaves = [x if isinstance(x, int) else _stored(x) for x in found.pop("leaves")]
         items = [Item(**{k: _tuple(v) for k, v in x.items()}) for x in found.pop("items")]
@@ -162,7 +168,7 @@ def _tuple(value: Any) -> Any:
 
 
 def write_outline(draft: Path, state: State) -> None:
-    """The lead's first file, by which the others know what they need not write.
+    """Write the lead's first file. From it the other workers know what they need not write.
 
     Raises:
         PeerError: the state cannot be written, in words.
@@ -177,10 +183,10 @@ def write_outline(draft: Path, state: State) -> None:
 
 
 def write_part(draft: Path, state: State) -> None:
-    """This worker's files, each on the disk when its note is written.
+    """Write this worker's files. Each is on the disk before the note is written.
 
     Raises:
-        OSError: the disk; or the draft is gone.
+        OSError: the disk failed, or the draft is gone.
         PeerError: the state cannot be written, in words.
     """
     outline = Outline.read(draft) if state.rank else None
@@ -198,10 +204,10 @@ def write_part(draft: Path, state: State) -> None:
                 stored.append(repeated[index])
             elif place is not None:
                 at = place.file, place.offset, place.length
-                stored.append(StoredLeaf(_fields(spec), *at))
+                stored.append(StoredLeaf(spec.fields, *at))
             else:
                 at = raw, file.tell(), file.write(state.leaves[index].numpy().data)
-                stored.append(StoredLeaf(_fields(spec), *at, is_raw=True))
+                stored.append(StoredLeaf(spec.fields, *at, is_raw=True))
     if not any(isinstance(leaf, StoredLeaf) and leaf.is_raw for leaf in stored):
         (draft / raw).unlink()
     mine = sorted({path for path in (draft / raw, *_dcp_files(draft, items)) if path.exists()})
@@ -229,11 +235,11 @@ def _dcp_files(draft: Path, items: Sequence[Item]) -> Iterator[Path]:
 def _content(state: State, index: int) -> str:
     """The properties that two workers must share so that a leaf is stored once."""
     spec, chunk = state.specs[index], state.chunks[index]
-    return json.dumps([_fields(spec), chunk, state.digest(index)])
+    return json.dumps([spec.fields, chunk, state.digest(index)])
 
 
 def _repeated(state: State, outline: Outline) -> dict[int, int]:
-    """The leaves that the lead holds just like this worker, with the lead's numbers."""
+    """The leaves that equal the lead's, with the lead's numbers."""
     found = {}
     for index, spec in enumerate(state.specs):
         number, content = outline.leaves.get(spec.path, (0, ""))
@@ -242,28 +248,14 @@ def _repeated(state: State, outline: Outline) -> dict[int, int]:
     return found
 
 
-def _fields(spec: LeafSpec) -> tuple[Any, ...]:
-    return (
-        spec.kind,
-        spec.parent,
-        spec.name,
-        spec.dtype,
-        spec.shape,
-        spec.nbytes,
-        spec.order,
-        spec.requires_grad,
-        spec.mesh,
-    )
-
-
 # ---------------------------------------------------------------- DCP's items
 
 
 class Planner(DefaultSavePlanner):
-    """torch's planner of one worker: shards instead of whole tensors, and not what others write.
+    """torch's planner for one worker. It plans shards, and leaves out what other workers write.
 
     Args:
-        shards: where the local parts of DTensors begin, and the shapes of the whole, by key.
+        shards: by key, the offsets of the local parts of DTensors, and the shapes of the whole.
         left_out: keys of which this worker writes nothing.
     """
 
@@ -296,12 +288,12 @@ class Planner(DefaultSavePlanner):
         )
 
     def lookup_object(self, index: MetadataIndex) -> Any:
-        """The local part is all that is here."""
+        """Return the local part, the only one here."""
         return self.state_dict[index.fqn]
 
 
 def _planner(state: State, outline: Outline | None, repeated: Mapping[int, int]) -> Planner:
-    """The planner of this worker's items; ``outline``: the lead's, None: this is the lead.
+    """The planner of this worker's items. ``outline``: the lead's; None: this worker is the lead.
 
     Raises:
         PeerError: torch cannot save the state.
@@ -366,7 +358,7 @@ def _item_of(planned: WriteItem, result: WriteResult) -> Item:
 
 
 def _keys_of_leaves(structure: Any, user_key: str, own_key: str) -> dict[int, str]:
-    """DCP's key of each leaf that lies in dicts and lists only, by its number."""
+    """DCP's key of each leaf that lies in dicts and lists only, by the leaf's number."""
     parts = structure["map"]
     found: dict[int, str] = {}
     for key, written in parts[user_key].get("map", {}).items():

@@ -1,8 +1,8 @@
-"""Copies from a GPU to host memory, through pinned memory: it takes them at full speed.
+"""Copies from a GPU to host memory through pinned memory, at the full speed of the link.
 
-They are in the order of the caller's current stream, and have ended when these functions return.
+Copies are ordered with the caller's current stream, and are complete when these functions return.
 
-Not here: which stream (inject/zero_edit/world/on_device.py), where they go (memory.py, area.py).
+Not here: which stream (inject/zero_edit/world/on_device.py), the destination (memory.py, area.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ALIGNMENT = 64
 
 
 class Pinned:
-    """Pinned memory of one thread at a time, which grows with what is copied through it."""
+    """A pinned buffer for one thread at a time, which grows with what is copied through it."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def copies(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors in host memory with the same values, which are good until the next call."""
+        """Copies of ``tensors`` in host memory, valid until the next call."""
         sizes = [-(-x.nbytes // ALIGNMENT) * ALIGNMENT for x in tensors]
         memory, at, found = self._of(sum(sizes)), 0, []
         for tensor, size in zip(tensors, sizes, strict=True):
@@ -36,8 +36,7 @@ class Pinned:
         return found
 
     def write(self, data: torch.Tensor, address: int) -> None:
-        """Copy bytes on a GPU to an address, piece by piece: one comes while another one is moved
-        on."""
+        """Copy bytes on a GPU to an address in pieces, each moved on while the next one arrives."""
         if not data.numel():
             return
         memory = self._of(2 * min(PIECE_BYTES, data.numel()))

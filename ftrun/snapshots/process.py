@@ -1,7 +1,7 @@
-"""A worker's end of the process that writes (serving.py): its orders, and their answers.
+"""A worker's connection to the process that writes snapshots (serving.py).
 
 Used by one background thread of a worker, except ``kill``. Every wait has a deadline. Not here:
-what is ordered (training/snapshots.py).
+which orders are sent (training/snapshots.py).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ANSWER_BYTES_MAX = 1 << 16
 
 
 class WriterProcess:
-    """A connection to it. ``memory``: what it is to read; ``where``: its socket.
+    """The connection. ``memory``: the memory that the process shall read; ``where``: its socket.
 
     Raises:
-        PeerError: it is not there.
+        PeerError: the process is not there.
     """
 
     def __init__(self, memory: SharedMemory, where: Path) -> None:
@@ -43,7 +43,7 @@ class WriterProcess:
             raise PeerError(f"the process that writes it cannot be reached: {error}") from error
 
     def write(self, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Have a snapshot written; its path, size and duration.
+        """Order a snapshot. Returns its path, size and duration.
 
         Raises:
             PeerError: it could not be written, or the process has ended.
@@ -51,10 +51,10 @@ class WriterProcess:
         return self.ask("whole", order, timeout_s)
 
     def ask(self, kind: str, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Have one order of writer.py's table carried out.
+        """Send one order of writer.py's table, and wait for the answer.
 
         Raises:
-            PeerError: it could not be, or the process has ended.
+            PeerError: the order failed, or the process has ended.
         """
         try:
             self._socket.sendall(json.dumps([kind, order], allow_nan=False).encode() + b"\n")
@@ -86,7 +86,7 @@ class WriterProcess:
         return found
 
     def kill(self) -> None:
-        """Give up what is under way. From any thread."""
+        """Cancel the order in progress. From any thread."""
         self.lives = False
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -98,7 +98,7 @@ class WriterProcess:
 
 
 def _connected(where: Path, deadline: float) -> socket.socket:
-    """It is starting, or is started again after its death."""
+    """Connect, with retries while the process starts or is restarted after its death."""
     while True:
         made = socket.socket(socket.AF_UNIX)
         try:

@@ -1,8 +1,8 @@
 """Reads a snapshot back: verified, without unpickling.
 
-The tensors lie in torch's DCP files, and the manifest has their places. So DCP's own index, which
-is a pickle, is not unpickled. Each file is read once, and its hash is known before anything in it
-counts. Not here: when a worker reads, and what follows (training/resuming.py).
+The tensors lie in torch's DCP files. The manifest has their places, so DCP's own index, which is a
+pickle, is not needed. Each file is read once, and its hash is checked before its content is used.
+Not here: when a worker reads, and what follows (training/resuming.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
     """The tree of worker ``rank`` of a replica, on the devices of ``mine``, the script's own tree.
 
     Raises:
-        Damaged: its bytes are not what was written.
+        Damaged: the bytes differ from what was written.
         OSError: they cannot be read now.
-        UserError: a DTensor is sharded in another way than that of ``mine``; names its key.
+        UserError: a DTensor is sharded differently from the one in ``mine``; names its key.
     """
     share = found.manifest.share(rank)
     own = pack(mine).leaves
@@ -39,16 +39,13 @@ def read(found: Found, mine: Tree, rank: int = 0) -> Tree:
 
 
 def specs_of(share: Share) -> tuple[LeafSpec, ...]:
-    """Of its leaves."""
+    """The specs of a share's leaves."""
     return tuple(_spec(leaf) for leaf in share.leaves)
 
 
 def _spec(stored: StoredLeaf) -> LeafSpec:
     try:
-        kind, parent, name, dtype, shape, nbytes, order, requires_grad, mesh = stored.spec
-        spec = LeafSpec(
-            kind, parent, name, dtype, tuple(shape), nbytes, tuple(order), requires_grad, mesh
-        )
+        spec = LeafSpec.of(stored.spec)
         spec.check()
     except (ValueError, TypeError, ProtocolError) as why:
         raise Damaged(f"its manifest is malformed: {why}") from why
@@ -56,7 +53,7 @@ def _spec(stored: StoredLeaf) -> LeafSpec:
 
 
 def parts(found: Found, ranks: Sequence[int]) -> Iterator[list[torch.Tensor]]:
-    """The bytes of the leaves of each of these workers, one after the other.
+    """Yield the bytes of the leaves of each of these workers.
 
     Raises:
         Damaged, OSError: as ``read``.
@@ -78,7 +75,7 @@ def parts(found: Found, ranks: Sequence[int]) -> Iterator[list[torch.Tensor]]:
 def _checked(
     path: Path, file: StoredFile, leaves: Collection[StoredLeaf]
 ) -> dict[StoredLeaf, torch.Tensor]:
-    """The bytes of these leaves, which lie in one file."""
+    """Read one file, check its hash, and return the bytes of these leaves in it."""
     hasher, at = xxhash.xxh3_128(), 0
     data = memoryview(bytearray(file.nbytes if leaves else min(file.nbytes, READ_BYTES)))
     try:
@@ -100,13 +97,18 @@ def _bytes_of(leaf: StoredLeaf, data: memoryview) -> torch.Tensor:
 def _raw(data: memoryview, spec: LeafSpec) -> torch.Tensor:
     if len(data) != spec.nbytes:
         raise Damaged(f"{spec.path} has {len(data)} bytes instead of {spec.nbytes}")
+    return tensor_of(data)
+
+
+def tensor_of(data: memoryview) -> torch.Tensor:
+    """Bytes as a tensor, where they lie."""
     if not data:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def _of_dcp(data: memoryview, spec: LeafSpec) -> torch.Tensor:
-    """The bytes of a tensor that DCP has stored, in the order of memory that ``spec`` states."""
+    """The bytes of a tensor that DCP has stored, in the memory order that ``spec`` states."""
     try:
         tensor = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         leaf = leaf_of(tensor.detach(), spec.parent, spec.name)

@@ -1,9 +1,9 @@
-"""The one process of a node that writes snapshots, for all of the agent's workers.
+"""The process that writes snapshots for all workers of a node's agent.
 
-The spawner forks it. It imports what it needs when the first of them connects, and outlives every
-worker. Each connection has a thread of its own, and memory that both processes map.
+The spawner forks it. It imports torch when the first worker connects, and outlives every worker.
+Each connection has its own thread, and its own memory that both processes map.
 
-Not here: what is ordered (writer.py, groups.py), the other end (process.py).
+Not here: the orders (writer.py, groups.py), a worker's connection (process.py).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ftrun.snapshots.writer import Writing
 
 NAME = "snapshots.sock"
-"""In the agent's directory."""
+"""The socket's name in the agent's directory."""
 TITLE = "ftrun snapshots"
 WRITE, BEGIN, PARTS, MERGE, DROP = "group", "begin", "parts", "merge-parts", "drop"
 FILL = "fill"
-"""The orders of an agent (groups.py); those of workers are in writer.py."""
+"""The orders of an agent (groups.py). The orders of workers are in writer.py."""
 NICE = 5
 LINE_BYTES_MAX = 256 << 20
 
@@ -40,13 +40,13 @@ def main(where: Path) -> None:
     import torch
 
     torch.set_num_threads(1)
-    os.nice(NICE)  # from here on; its start is soon over, and a snapshot may be due by then
+    os.nice(NICE)  # Only now: its start is short, and a snapshot may be due by then.
     _begin(first)
     serve(listening)
 
 
 def listen(where: Path) -> socket.socket:
-    """The socket of this name; that of a process that has ended is replaced."""
+    """Listen at this path. Replaces the socket of an earlier process that has ended."""
     listening, own = socket.socket(socket.AF_UNIX), where.with_suffix(f".{os.getpid()}")
     listening.bind(str(own))
     listening.listen()
@@ -55,7 +55,7 @@ def listen(where: Path) -> socket.socket:
 
 
 def serve(listening: socket.socket) -> None:
-    """Serve all that connect, until the socket is closed."""
+    """Serve all connections until the socket is closed."""
     with contextlib.suppress(OSError):
         while True:
             _begin(listening.accept()[0])
@@ -66,7 +66,7 @@ def _begin(connected: socket.socket) -> None:
 
 
 def _serve(connected: socket.socket) -> None:
-    """Carry out the orders of one process; ends with it."""
+    """Carry out the orders of one connection, until it is closed."""
     from ftrun.snapshots.memory import SharedMemory
     from ftrun.snapshots.writer import Writing
 
@@ -89,7 +89,7 @@ def _answer(line: bytes, writing: Writing) -> dict[str, Any]:
         kind, fields = json.loads(line)
         return _carry_out(kind, fields, writing)
     except Exception as error:  # noqa: BLE001
-        # The edge of this process: whatever torch or the disk raise is the answer, and it goes on.
+        # The edge of this process: an error of torch or of the disk becomes the answer.
         return {"error": _words(error), "is_final": isinstance(error, Refused)}
 
 

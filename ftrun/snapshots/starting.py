@@ -1,9 +1,9 @@
-"""Snapshots at a run's start: refuses what cannot work, and shows where the job begins.
+"""Snapshots at a run's start: refuses what cannot work, and reports where the job begins.
 
-The workers find the newest snapshot by themselves, also when all of them die later
-(training/resuming.py). Here it is read in full once, before anything starts, so that a damaged one
-is known and reported. Of one group's memory the agent reads it (agent/group_disk.py), before any
-worker starts: here its manifest is enough.
+The workers find the newest snapshot by themselves, also if all of them die later
+(training/resuming.py). Here it is read in full once, before anything starts, so that a damaged
+snapshot is reported. If the job has memory snapshots of one group, the manifest is enough here,
+because the agent reads the snapshot before any worker starts (agent/group_disk.py).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ftrun.snapshots.directory import Found
 from ftrun.snapshots.manifest import Damaged
 
 TRIES_MAX = 100
-"""More than a job keeps; a job that goes on may remove one while it is read."""
+"""More than a job keeps. A running job may prune a snapshot while it is read."""
 
 
 def prepare(settings: RunSettings) -> list[str]:
-    """Check the directories of ``--snapshot`` and ``--resume``; lines for people.
+    """Check the directories of ``--snapshot`` and ``--resume``. Returns lines for people.
 
     Raises:
-        UserError: a directory cannot be written or read, or its snapshots are of another job.
+        UserError: a directory cannot be written or read, or its snapshots belong to another job.
     """
     if settings.snapshot_path is None:
         return []
@@ -117,7 +117,7 @@ def _check_origin(found: Found, settings: RunSettings) -> None:
     origin = found.manifest.origin
     script, workers = settings.script.name, settings.workers_per_replica
     if settings.rendezvous is not None:
-        workers = origin.workers_per_replica  # how many all nodes have is known when they have met
+        workers = origin.workers_per_replica  # all nodes' workers are known only when they have met
     inject = injection(settings)
     has_manager = inject == MEMORY and origin.inject == Form.EXPLICIT.value
     if has_manager or inject == WATCHED:

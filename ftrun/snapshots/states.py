@@ -1,33 +1,28 @@
-"""A state in an area: what is written beside its bytes, and how its tree is put together again.
+"""Encodes a state's tree for an area's head, and rebuilds the tree from an area.
 
-Not here: the area (area.py), what a state has (inject/zero_edit/).
+Not here: the area (area.py), the state's content (inject/zero_edit/).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from operator import attrgetter
 from typing import Any
 
 from ftrun.checkpoint.format import Packed, unpack
-from ftrun.checkpoint.leaves import Leaf, LeafSpec
+from ftrun.checkpoint.leaves import FIELDS, Leaf, LeafSpec
 from ftrun.snapshots.area import State
 from ftrun.snapshots.memory import offsets_of
 
-_FIELDS = [field.name for field in fields(LeafSpec)]
-_of_spec = attrgetter(*_FIELDS)
-
 
 def described(given: Packed) -> dict[str, Any]:
-    """How ``restored`` reads a state, as JSON has it."""
-    specs = [dict(zip(_FIELDS, _of_spec(x.spec), strict=True)) for x in given.leaves]
+    """The description, as JSON, from which ``restored`` rebuilds the tree."""
+    specs = [dict(zip(FIELDS, x.spec.fields, strict=True)) for x in given.leaves]
     return {"structure": given.structure, "specs": specs}
 
 
 def restored(state: State, head: Mapping[str, Any], own: Sequence[Leaf]) -> Any:
-    """The tree of a state, of which this worker has its ``own`` now."""
-    specs = [LeafSpec.of(x) for x in head["specs"]]
+    """The tree of a state. ``own``: the leaves that this worker has now."""
+    specs = [LeafSpec.of(x.values()) for x in head["specs"]]
     offsets, _ = offsets_of([spec.nbytes for spec in specs])
     pairs = zip(offsets, specs, strict=True)
     buffers = [state.state[at : at + spec.nbytes].clone() for at, spec in pairs]

@@ -1,21 +1,21 @@
 """The orders of the process that writes snapshots, so that training processes only make a copy.
 
-Each is a line of JSON, and so is its answer. The tensors are in memory that both processes map
-(memory.py). Each worker of the replica that writes orders its own part. In this order, so that a
-kill at any moment leaves older snapshots whole and nothing that looks like one:
+An order is a line of JSON, and so is its answer. The tensors are in memory that both processes map
+(memory.py). Each worker of the replica that writes orders its own part. The orders come in this
+sequence, so that a kill at any moment leaves older snapshots whole and nothing that looks like one:
 
 | order     | to          | what is done                                                           |
 |-----------|-------------|------------------------------------------------------------------------|
-| ``draft`` | the lead's  | a draft directory, and what the others need not write                  |
-| ``part``  | each        | its files in the draft, written by torch, each synced (parts.py)       |
-| ``merge`` | the lead's  | DCP's index; the manifest with sizes and hashes: written, synced,      |
-|           |             | renamed; the draft is synced and gets its name, and the directory is   |
-|           |             | synced: from here on it is a snapshot. The oldest beyond ``keep`` go   |
-| ``drop``  | the lead's  | the draft goes, because a part is missing                              |
+| ``draft`` | the lead's  | makes a draft directory, notes what the others need not write          |
+| ``part``  | each        | torch writes the worker's files to the draft, each synced (parts.py)   |
+| ``merge`` | the lead's  | writes DCP's index, then the manifest with sizes and hashes: written,  |
+|           |             | synced, renamed. The draft is synced and gets its name, the directory  |
+|           |             | is synced: now it is a snapshot. Prunes the oldest beyond ``keep``     |
+| ``drop``  | the lead's  | removes the draft, because a part is missing                           |
 | ``whole`` | one alone   | the first three                                                        |
-| ``agree`` | the lead's  | it is noted that all replicas have agreed on one (path, step)          |
+| ``agree`` | the lead's  | notes that all replicas have agreed on a snapshot (path, step)         |
 
-Not here: the process (serving.py), when a snapshot is due (core/worker/snapshots.py), the copy, and
+Not here: the process (serving.py), when a snapshot is due (core/worker/snapshots.py), the copy and
 the waits for parts (training/snapshots.py).
 """
 
@@ -41,15 +41,17 @@ from ftrun.snapshots.parts import State, write_outline, write_part
 
 DRAFT, PART, MERGE, DROP, WHOLE, AGREE = "draft", "part", "merge", "drop", "whole", "agree"
 SLACK = 1.1
-"""A snapshot needs its bytes, and a little for its index."""
+"""Free space needed, as a multiple of the snapshot's bytes: its index takes a little too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """Where a snapshot goes.
 
-    ``writer``: the incarnation of the replica that writes it. ``workers``: how many it has.
-    ``agreed``: for the manifest.
+    Attributes:
+        writer: the incarnation of the replica that writes it.
+        workers: the number of workers of that replica.
+        agreed: see ``Manifest``.
     """
 
     directory: str
@@ -65,9 +67,11 @@ class Target:
 class Order(Target):
     """One snapshot to write.
 
-    ``offsets``: where the leaves begin in the shared memory of ``nbytes`` bytes. ``rank``: of the
-    worker that orders it. ``chunks``: see ``State``; empty: there is no DTensor. ``draft``: the
-    lead's.
+    Attributes:
+        offsets: where the leaves begin in the shared memory of ``nbytes`` bytes.
+        rank: of the worker that sends the order.
+        chunks: see ``State``; empty: there is no DTensor.
+        draft: the lead's draft directory.
     """
 
     lineage: str
@@ -84,19 +88,19 @@ class Order(Target):
 
 
 class Writing:
-    """The snapshot of one process under way, of which nothing, a draft, or a part is written.
+    """The snapshot that one connection is writing.
 
-    ``memory``: that of the process; None: it has none.
+    ``memory``: the connection's; None: it has none.
     """
 
     def __init__(self, memory: SharedMemory | None) -> None:
         self._memory = memory
         self._draft: Path | None = None
-        self._given_up: list[int] = []  # of writers that have died
+        self._given_up: list[int] = []  # steps of the drafts of writers that have died
         self._began = 0.0
 
     def obey(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Any order of the table, as JSON has it. Raises as ``carry_out``."""
+        """Carry out any order of the table, given as JSON. Raises as ``carry_out``."""
         if kind == DROP:
             self.drop()
             return {}
@@ -106,15 +110,16 @@ class Writing:
         return self.carry_out(kind, Order(**fields))
 
     def close(self) -> None:
-        """The process has ended. Its draft stays: the next writer tells of it."""
+        """Free the memory when the connection has ended. A draft stays: the next writer reports
+        it."""
         if self._memory is not None:
             self._memory.close()
 
     def carry_out(self, kind: str, order: Order) -> dict[str, Any]:
-        """One order of the table; what to answer.
+        """Carry out an order to write. Returns the answer.
 
         Raises:
-            OSError, RuntimeError: the disk, or torch's writer.
+            OSError, RuntimeError: the disk or torch's writer failed.
             PeerError: the state cannot be written, in words.
         """
         assert self._memory is not None, "a worker has some"
@@ -140,13 +145,13 @@ class Writing:
         return {"path": str(self._draft)}
 
     def drop(self) -> None:
-        """The draft does not become a snapshot."""
+        """Remove the draft."""
         if self._draft is not None:
             directory.drop_draft(self._draft)
             self._draft = None
 
     def begin(self, order: Target, state: State) -> Path:
-        """Make a draft; its path. Raises as ``carry_out``."""
+        """Make a draft. Returns its path. Raises as ``carry_out``."""
         where = Path(order.directory)
         where.mkdir(parents=True, exist_ok=True)
         _require_room(where, sum(_share_of(spec, order.workers) for spec in state.specs))
@@ -159,11 +164,11 @@ class Writing:
         return self._draft
 
     def merge(self, order: Target) -> dict[str, Any]:
-        """Make the draft a snapshot; what to answer. Raises as ``carry_out``."""
+        """Make the draft a snapshot. Returns the answer. Raises as ``carry_out``."""
         assert self._draft is not None
         path, whole = merge(self._draft, order.workers, Origin(**order.origin), order.agreed)
         self._draft = None
-        with contextlib.suppress(OSError):  # it is whole; old ones go the next time
+        with contextlib.suppress(OSError):  # the snapshot is whole; the next one prunes
             is_compared = order.agreed is not None
             directory.prune(Path(order.directory), order.keep, keeps_agreed=is_compared)
         duration_s = clock.now() - self._began
@@ -176,7 +181,7 @@ class Writing:
 
 
 def write(order: Order, memory: SharedMemory) -> Path:
-    """Write the snapshot of a replica of one worker, and remove old ones; its path.
+    """Write the snapshot of a replica with one worker, and prune. Returns its path.
 
     Raises:
         OSError, RuntimeError, PeerError: as ``Writing.carry_out``.
@@ -185,7 +190,7 @@ def write(order: Order, memory: SharedMemory) -> Path:
 
 
 def _state(order: Order, memory: SharedMemory) -> State:
-    specs = tuple(LeafSpec(*_tuples(fields)) for fields in order.specs)
+    specs = tuple(LeafSpec.of(fields) for fields in order.specs)
     leaves = [memory.view(o, s.nbytes) for o, s in zip(order.offsets, specs, strict=True)]
     chunks = tuple(None if x is None else tuple(x) for x in order.chunks)
     return State(
@@ -202,12 +207,8 @@ def _state(order: Order, memory: SharedMemory) -> State:
     )
 
 
-def _tuples(fields: Sequence[Any]) -> list[Any]:
-    return [tuple(x) if isinstance(x, list) else x for x in fields]
-
-
 def _share_of(spec: LeafSpec, workers: int) -> int:
-    """The workers that write a leaf: each its own shard, and one worker what is whole."""
+    """The number of workers that write a leaf: all of them for a shard, one for a whole tensor."""
     return spec.nbytes * (workers if spec.mesh and is_split(spec.mesh) else 1)
 
 

@@ -1,7 +1,7 @@
-"""``ftrun certs``: a development authority, and certificates for a lighthouse and its agents.
+"""``ftrun certs``: a development CA, and certificates for a lighthouse and its agents.
 
-It is meant for trials or for a single cluster, because the authority's key is a plain file. A site
-with an authority of its own needs none of this. Not here: how the files are used (protocol/tls.py).
+It is meant for trials or for a single cluster, because the CA's key is a plain file. A site with
+its own CA does not need it. Not here: how the files are used (protocol/tls.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 825
 HOSTS_MAX = 100
 CLOCK_SKEW = timedelta(minutes=5)
-"""Clocks of machines differ: so a new certificate is valid everywhere at once."""
+"""Clocks of machines differ. With this margin a new certificate is valid everywhere at once."""
 ALWAYS = ("localhost", "127.0.0.1", "::1")
 
 
@@ -67,7 +67,7 @@ class Written:
 
 
 def write_certificates(directory: Path, hosts: tuple[str, ...], *, force: bool = False) -> Written:
-    """Make an authority, a lighthouse's certificate for ``hosts``, and an agent's certificate.
+    """Make a CA, a lighthouse's certificate for ``hosts``, and an agent's certificate.
 
     Args:
         directory: where the six files go; it is made with mode 0700.
@@ -125,7 +125,7 @@ def _authority() -> Identity:
 
 
 def _signed(authority: Identity, name: str, alternatives: list[x509.GeneralName]) -> Identity:
-    """A certificate with host names is a server's; one without is a client's."""
+    """Sign a certificate: for a server if it has host names, otherwise for a client."""
     key = ec.generate_private_key(ec.SECP256R1())
     purpose = ExtendedKeyUsageOID.SERVER_AUTH if alternatives else ExtendedKeyUsageOID.CLIENT_AUTH
     issuer = authority.certificate

@@ -1,8 +1,8 @@
 """``ftrun lighthouse --jobs``: a lighthouse process for each job, behind one address.
 
-Each has a directory of its own in the state directory, and is started by the first agent that comes
-for its job. One that is killed is started again with its journal; one whose job has ended, ends.
-Not here: the door itself (lighthouse/door.py), one lighthouse's process (agent/embedded.py).
+Each lighthouse has its own directory in the state directory, and is started when the first agent of
+its job connects. A killed one is restarted with its journal; one whose job has ended, ends. Not
+here: the door itself (lighthouse/door.py), one lighthouse's process (agent/embedded.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ftrun.protocol.embedding import Embedding, ServiceAddress
 
 JOBS_MAX = 256
 START_S = 4.0
-"""How long an agent's call is held; then it comes again."""
+"""How long an agent's call is held before the agent has to retry."""
 GUARD_BYTES = 16
 ENDS_S = 5.0
 AGAIN = "It is started again; training goes on"
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class House:
-    """One job's lighthouse. ``up``: set while it has ``address``."""
+    """One job's lighthouse. ``up``: set while it has an ``address``."""
 
     lighthouse: EmbeddedLighthouse
     address: ServiceAddress | None = None
@@ -43,7 +43,7 @@ class House:
 
 
 class Houses:
-    """All lighthouses of a door, by their jobs."""
+    """All lighthouses of a door, by job."""
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -132,7 +132,7 @@ class Houses:
 
 
 def run_door(settings: ServiceSettings) -> int:
-    """Serve until SIGTERM or SIGINT, with a log on stderr; returns the exit code.
+    """Serve until SIGTERM or SIGINT, with a log on stderr. Returns the exit code.
 
     Raises:
         UserError: a setting is wrong, or a port is taken; nothing was started.

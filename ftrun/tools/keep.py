@@ -1,4 +1,4 @@
-"""A node of a job that an engine has started: its keeper with what other rooms have.
+"""A node of a job that an engine has started: its keeper, with its certificates and address.
 
 Not here: what a keeper does (engines/keeper.py), an ordinary run (start.py).
 """
@@ -29,9 +29,9 @@ from ftrun.engines.place import Place
 
 
 def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -> int:
-    """Run this node's part to its end; returns the exit code.
+    """Run this node's part to its end. Returns the exit code.
 
-    ``environ``: for the agent, with what the engine tells.
+    ``environ``: for the agent, with the engine's variables.
 
     Raises:
         UserError: a setting or this machine is wrong; nothing was started.
@@ -51,14 +51,14 @@ def keep_node(place: Place, settings: RunSettings, environ: Mapping[str, str]) -
             f"({', '.join(place.others[:3])}). Nothing was started. Check the nodes' names in "
             "/etc/hosts or DNS, or state the interface: --interface NAME."
         )
-    linux.become_subreaper()  # so that the keeper sees what a dead agent has left behind
+    linux.become_subreaper()  # so that the keeper can reap what a dead agent leaves behind
     there = Meeting(meeting, place.node, host)
     keeper = Keeper(place, settings, environ, sys.argv[1:], there, _certificates)
     return asyncio.run(keeper.run())
 
 
 def _certificates(directory: Path, hosts: tuple[str, ...]) -> None:
-    """Write certificates for this try of the job alone, in a directory that only its user reads."""
+    """Write certificates for this try of the job, in a directory that only its user can read."""
     try:
         from ftrun.tools.certs import write_certificates
     except ModuleNotFoundError:
@@ -68,4 +68,4 @@ def _certificates(directory: Path, hosts: tuple[str, ...]) -> None:
         )
         return
     write_certificates(directory, hosts)
-    (directory / "ca.key").unlink()  # nobody else is to be let in
+    (directory / "ca.key").unlink()  # no further certificates can be issued

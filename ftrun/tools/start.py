@@ -1,7 +1,7 @@
 """Starts a run whose settings are known: checks this machine, then becomes the agent.
 
-The only place that brings the agent, the lighthouse and ``ftrun status`` together: these rooms do
-not import each other. Not here: the options (commands/), what the agent does (agent/).
+Only this module combines the agent, the lighthouse and ``ftrun status``: these packages do not
+import each other. Not here: the options (commands/), what the agent does (agent/).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def start_run(
     watch: Watch = unwatched,
     token: str = "",
 ) -> int:
-    """Check all, then run the agent to its end or, without ``launch``, print the plan.
+    """Check everything, then run the agent to its end or, without ``launch``, print the plan.
 
-    ``as_json``: print the plan as JSON. ``watch``: is shown what the agent does (agent/watch.py).
-    ``token``: the job's, if it is in no file.
+    ``as_json``: print the plan as JSON. ``watch``: is informed of the agent's actions
+    (agent/watch.py). ``token``: the job's, if it is in no file.
 
     Returns:
         The exit code.
@@ -99,7 +99,7 @@ def start_run(
 def _run_in(
     settings: RunSettings, machine: Machine, launch: SpawnerLaunch, watch: Watch, given: str
 ) -> EndAgent:
-    """Run the agent once, in the form that the settings have."""
+    """Run the agent once, with settings of one form."""
     here, workers = machine.capacity, settings.workers_per_replica
     allow_descriptors(
         descriptors_needed(here, workers, settings.replicas, settings.standbys),
@@ -134,7 +134,7 @@ def _run_in(
 
 
 def _elect(settings: RunSettings) -> Elect | None:
-    """How the nodes agree where to meet, if an etcd is to say it."""
+    """How the nodes agree on a meeting place through etcd; None: they do not use etcd."""
     if settings.rendezvous is None or not settings.rendezvous.register:
         return None
     from ftrun.lighthouse.electing import elected
@@ -143,7 +143,7 @@ def _elect(settings: RunSettings) -> Elect | None:
 
 
 def _job_file(settings: RunSettings) -> tuple[Callable[[str, Path], None], Callable[[], None]]:
-    """Two calls for the agent: publish where its job's status is served; withdraw that."""
+    """Two functions for the agent: publish where its job's status is served; withdraw that."""
     started = clock.wall().isoformat(timespec="seconds")
 
     def announce(http: str, token_file: Path) -> None:

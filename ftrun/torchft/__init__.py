@@ -1,11 +1,11 @@
-"""torchft's names and signatures on ftrun's parts: what ``import torchft`` gives in a worker.
+"""torchft's names and signatures on ftrun's parts: what ``import torchft`` loads in a worker.
 
-Names, arguments and results are those of torchft-nightly 2026.10.26; the work is done by the rooms
-``training``, ``process_groups`` and ``checkpoint``. A submodule is loaded when it is used. In
-workers ``inject/torchft_names.py`` gives these modules under the name ``torchft``; elsewhere they
-are ``ftrun.torchft``.
+Names, arguments and results are those of torchft-nightly 2026.10.26. The packages ``training``,
+``process_groups`` and ``checkpoint`` do the work. A submodule is loaded when it is used. In
+workers, ``inject/torchft_names.py`` provides these modules under the name ``torchft``; elsewhere
+they are ``ftrun.torchft``.
 
-Not here: anything that is ftrun's own (``import ftrun``), and any decision.
+Not here: anything specific to ftrun (``import ftrun``), and any decision.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LOADED_BY_TORCHFT = (
     "checkpointing", "data", "ddp", "futures", "manager", "multiprocessing", "optim", "otel",
     "process_group", "utils", "work",
 )  # fmt: skip
-"""Submodules that torchft's own ``__init__`` loads: scripts reach them as attributes."""
+"""Submodules that torchft's own ``__init__`` loads: scripts access them as attributes."""
 
 
 def __getattr__(name: str) -> Any:

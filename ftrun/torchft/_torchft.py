@@ -33,10 +33,10 @@ __all__ = [
 
 
 def lighthouse_main() -> NoReturn:
-    """torchft's command ``torchft_lighthouse``, whose options ftrun's does not have.
+    """torchft's command ``torchft_lighthouse``, whose options ftrun's command does not have.
 
     Raises:
-        UserError: always; it names the command of ftrun.
+        UserError: always; it names ftrun's command.
     """
     raise UserError(
         "torchft_lighthouse: under ftrun no lighthouse need be started. For torchft's own replicas "

@@ -1,6 +1,6 @@
-"""torchft.collectives: quantised collectives (process_groups/quantized.py).
+"""torchft.collectives: quantized collectives (process_groups/quantized.py).
 
-They run on each device by torch's operations, where torchft needs Triton and CUDA.
+They use torch's operations and so run on each device, where torchft needs Triton and CUDA.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def allreduce_quantized(
     process_group: ProcessGroup,
     sync_stream: torch.Stream | None = None,
 ) -> Work:
-    """Reduce ``tensors`` in place by AVG or SUM, in 8 bits a value.
+    """Reduce ``tensors`` in place by AVG or SUM, with 8 bits per value.
 
-    ``opts``: a ReduceOp, or options that have one. ``sync_stream``: the work is done in it, after
-    what the current stream has under way.
+    ``opts``: a ReduceOp, or options that have one. ``sync_stream``: the stream for the work, which
+    begins after the pending work of the current stream.
     """
     with _in(sync_stream):
         return quantized.allreduce_quantized(tensors, _operation(opts), process_group)
@@ -60,7 +60,7 @@ def reduce_scatter_quantized(
     process_group: ProcessGroup,
     sync_stream: torch.Stream | None = None,
 ) -> Work:
-    """Reduce ``inputs`` and write this rank's parts to ``output``; the rest as above."""
+    """Reduce ``inputs`` and write this rank's parts to ``output``. Arguments as above."""
     with _in(sync_stream):
         return quantized.reduce_scatter_quantized(output, inputs, _operation(opts), process_group)
 

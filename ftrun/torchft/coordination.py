@@ -1,9 +1,9 @@
 """torchft's coordination classes: lighthouse and manager, servers and clients.
 
-They speak torchft's gRPC (compat/torchft_wire/), so each works with torchft's own counterpart.
-Errors are torchft's: ``TimeoutError`` for a call that got no answer in time, ``RuntimeError`` for
-any other.
-Not here: the rules of quorums (core/torchft_quorum/), ftrun's own lighthouse (lighthouse/).
+They use torchft's gRPC protocol (compat/torchft_wire/), so each works with torchft's own
+counterpart. Errors are torchft's: ``TimeoutError`` for a call without an answer in time,
+``RuntimeError`` for any other. Not here: the rules of quorums (core/torchft_quorum/), ftrun's own
+lighthouse (lighthouse/).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ START_MARGIN_S = 10.0
 
 
 class _Served:
-    """A server of this process, on a thread of its own, and how it is ended."""
+    """A server in a thread of this process, and its end."""
 
     _address: str
     _close: Callable[[], object]
@@ -63,25 +63,26 @@ class _Served:
         return self._address
 
     def shutdown(self) -> None:
-        """End heartbeats and calls, and release the port. A second time does nothing."""
+        """End heartbeats and calls, and release the port. Idempotent."""
         self._close()
 
 
 class LighthouseServer(_Served):
-    """A lighthouse of torchft's in this process; ``ftrun lighthouse`` serves one that lasts.
+    """A torchft lighthouse in this process. ``ftrun lighthouse`` serves a permanent one.
 
-    Managers that threads of this process make with its address take part in a job of its own, by
-    ftrun's protocol (compat/threads/); ``min_replicas`` and ``join_timeout_ms`` hold there too.
-    It begins with quorum 1 and keeps nothing on disk. Its protocol has no token: whoever reaches
-    the port takes part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to see that a
-    timeout has passed; this one sees it at once, so any value is kept.
+    Managers that threads of this process make with its address form a separate job, by ftrun's
+    protocol (compat/threads/); ``min_replicas`` and ``join_timeout_ms`` hold there too. It begins
+    with quorum 1 and keeps nothing on disk. Its protocol has no token: any process that reaches the
+    port can take part. ``quorum_tick_ms`` is how long torchft's lighthouse may take to notice that
+    a timeout has passed. This lighthouse notices at once, so any value is accepted.
 
     Args:
         bind (str): the address to listen on, ``HOST:PORT``; port 0: any.
         min_replicas (int): the smallest quorum.
-        join_timeout_ms (int): how long the first that joins waits for others; 100 if None.
+        join_timeout_ms (int): how long the first replica to join waits for others; 100 if None.
         quorum_tick_ms (int): see above; 100 if None.
-        heartbeat_timeout_ms (int): a replica without a heartbeat is dead then; 5000 if None.
+        heartbeat_timeout_ms (int): a replica without a heartbeat for this long is dead; 5000 if
+            None.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class LighthouseClient:
     Args:
         addr (str): the lighthouse's address, ``http://HOST:PORT``.
         connect_timeout (timedelta): how long the lighthouse may take to answer at first.
-        room (str): the job, if several share the lighthouse; ftrun's keeps them apart.
+        room (str): the job, if several share the lighthouse. ftrun's lighthouse keeps them apart.
     """
 
     def __init__(self, addr: str, connect_timeout: timedelta, room: str = "") -> None:
@@ -149,8 +150,8 @@ class LighthouseClient:
             address (str): of this replica's manager.
             store_address (str): of this replica's store.
             step (int): the step that this replica has.
-            world_size (int): the ranks of this replica.
-            shrink_only (bool): leave out those that the last quorum lacks.
+            world_size (int): the number of ranks of this replica.
+            shrink_only (bool): leave out replicas that are not in the last quorum.
             data (dict): for the other members; it must be JSON.
 
         Returns:
@@ -184,20 +185,20 @@ class LighthouseClient:
 class ManagerServer(_Served):
     """The manager of one replica group; its rank 0 has one.
 
-    It heartbeats to the lighthouse, asks it for a quorum when all ranks have asked, and counts the
-    ranks' votes. Unlike torchft's it sends a failure of the lighthouse to all ranks at once, and
-    refuses ``Kill``, which anybody who reaches the port could send.
+    It sends heartbeats to the lighthouse, requests a quorum when all ranks have asked, and counts
+    the ranks' votes. Unlike torchft's it reports a failure of the lighthouse to all ranks at once,
+    and refuses ``Kill``, which any process that reaches the port could send.
 
     Args:
         replica_id (str): the name of the group.
         lighthouse_addr (str): the lighthouse's address, ``http://HOST:PORT``.
-        hostname (str): the host that peers are to use.
+        hostname (str): the host name for peers to use.
         bind (str): the address to listen on, ``HOST:PORT``; port 0: any.
         store_addr (str): of the group's store.
-        world_size (int): the ranks of the group.
+        world_size (int): the number of ranks of the group.
         heartbeat_interval (timedelta): between two heartbeats.
         connect_timeout (timedelta): how long the lighthouse may take to answer at first.
-        quorum_retries (int): how often a failed request for a quorum is sent again.
+        quorum_retries (int): how often a failed request for a quorum is retried.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class ManagerClient:
         timeout: timedelta,
         reconfigure_handle: str,
     ) -> QuorumResult:
-        """Ask for the next quorum, when all ranks of the group have asked."""
+        """Request the next quorum. Answered when all ranks of the group have asked."""
         request = wire.ManagerQuorumRequest(
             group_rank=group_rank,
             step=step,
@@ -333,9 +334,9 @@ class QuorumMember:
         address (str): of its manager.
         store_address (str): of its store.
         step (int): the step that it has.
-        world_size (int): its ranks.
+        world_size (int): its number of ranks.
         shrink_only (bool): whether it asked to shrink the quorum.
-        data (dict): what it has for the other members, or None.
+        data (dict): its data for the other members, or None.
     """
 
     replica_id: str
@@ -354,7 +355,7 @@ class Quorum:
     Args:
         quorum_id (int): rises when the members change, or when one of them could not commit.
         participants (list[QuorumMember]): the members, by name.
-        created (Timestamp): when it came to be.
+        created (Timestamp): when it was formed.
     """
 
     quorum_id: int
@@ -368,17 +369,17 @@ class QuorumResult:
 
     Args:
         quorum_id (int): the quorum's id.
-        replica_rank (int): the place of this replica.
-        replica_world_size (int): the replicas.
+        replica_rank (int): the rank of this replica.
+        replica_world_size (int): the number of replicas.
         recover_src_manager_address (str): the manager to heal from; empty: none.
-        recover_src_replica_rank (int): the place of that replica, or None.
-        recover_dst_replica_ranks (list[int]): the places of those that heal from this one.
+        recover_src_replica_rank (int): the rank of that replica, or None.
+        recover_dst_replica_ranks (list[int]): the ranks of the replicas that heal from this one.
         store_address (str): the store in which the ranks meet.
         max_step (int): the highest step.
-        max_replica_rank (int): the place among those that have it, or None.
+        max_replica_rank (int): the rank among the replicas that have that step, or None.
         max_world_size (int): how many have it.
-        heal (bool): whether this replica is to heal.
-        commit_failures (int): the most that any member reports.
+        heal (bool): whether this replica must heal.
+        commit_failures (int): the highest count that any member reports.
         replica_ids (list[str]): the members' names.
         reconfigure_handles (list[str]): each member's handle for this rank.
     """
@@ -422,7 +423,7 @@ def _member(message: wire.QuorumMember) -> QuorumMember:
 
 
 def _data(text: str) -> dict[Hashable, object] | None:
-    """The JSON that a member sent along.
+    """The JSON data that a member sent.
 
     Raises:
         RuntimeError: it is no JSON.

@@ -16,7 +16,7 @@ __all__ = ["DistributedDataParallel", "PureDistributedDataParallel"]
 
 
 class DistributedDataParallel(ddp.DistributedDataParallel):
-    """ftrun's, but parameters that a step does not use are found, as torchft always does."""
+    """ftrun's class, with unused parameters of a step detected, as torchft always does."""
 
     def __init__(self, manager: Manager, module: nn.Module, **kwargs: Any) -> None:
         super().__init__(manager, module, **{"find_unused_parameters": True, **kwargs})

@@ -1,6 +1,6 @@
 """torchft.futures: deadlines for futures, streams and blocks of code.
 
-Each callback runs in a thread of its own, so that one that blocks holds up no other. One that takes
+Each callback runs in a separate thread, so a blocked one delays no other. A callback that takes
 longer than TORCHFT_WATCHDOG_TIMEOUT_SEC is reported in the log; torchft would end the process.
 """
 
@@ -102,7 +102,7 @@ def future_wait(fut: Future[T], timeout: timedelta) -> T:
 
 
 def stream_timeout(callback: Callable[[], None], timeout: timedelta) -> None:
-    """Call ``callback`` unless the current stream has come to this point within ``timeout``."""
+    """Call ``callback`` unless the current stream reaches this point within ``timeout``."""
     event = torch.Event()
     event.record()
 
@@ -115,7 +115,7 @@ def stream_timeout(callback: Callable[[], None], timeout: timedelta) -> None:
 
 @contextmanager
 def context_timeout(callback: Callable[[], None], timeout: timedelta) -> Iterator[None]:
-    """Call ``callback`` unless the block ends, well or by an exception, within ``timeout``."""
+    """Call ``callback`` unless the block ends, normally or by an exception, within ``timeout``."""
     timer = _TIMEOUT_MANAGER.start(callback, timeout)
     try:
         yield

@@ -7,7 +7,7 @@ from http.server import ThreadingHTTPServer
 
 
 class _IPv6HTTPServer(ThreadingHTTPServer):
-    """A server of the standard library, with a queue for the restart of many clients at once."""
+    """The standard library's server, with a queue for many clients that restart at once."""
 
     address_family = socket.AF_INET6
     request_queue_size = 1024

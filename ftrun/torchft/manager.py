@@ -1,7 +1,6 @@
 """torchft.manager: the Manager, and the names beside it.
 
-The Manager is ftrun's own (training/manager.py): its signature accepts every call that torchft's
-does.
+The Manager is ftrun's (training/manager.py). Its signature accepts every call that torchft's does.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _ManagedWork = ManagedWork
 
 
 def get_timeout(timeout_sec_env: str | None, default_timeout_sec: timedelta) -> timedelta:
-    """The timeout that a variable's text states; ``default_timeout_sec`` if it is not set."""
+    """The timeout in a variable's text; ``default_timeout_sec`` if it is not set."""
     return (
         default_timeout_sec if timeout_sec_env is None else timedelta(seconds=int(timeout_sec_env))
     )

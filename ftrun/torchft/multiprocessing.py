@@ -1,4 +1,4 @@
-"""torchft.multiprocessing: a pipe whose receiver does not wait for ever."""
+"""torchft.multiprocessing: a pipe whose receiver does not wait forever."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 class _MonitoredPipe:
     """One end of a ``multiprocessing`` pipe, whose ``recv`` has a deadline.
 
-    For scripts that use torchft's. The objects in a pipe are pickled by ``multiprocessing``, so its
-    other end must be a process of the same program; ftrun itself uses none.
+    For scripts that use torchft's class. ``multiprocessing`` pickles the objects in a pipe, so its
+    other end must be a process of the same program. ftrun itself uses no such pipe.
     """
 
     def __init__(self, pipe: Connection) -> None:

@@ -1,6 +1,6 @@
-"""torchft.otel: where the loggers ``torchft_quorums``, ``_commits`` and ``_errors`` go.
+"""torchft.otel: the loggers ``torchft_quorums``, ``torchft_commits`` and ``torchft_errors``.
 
-ftrun writes to these loggers as torchft does. It brings no OpenTelemetry exporter of its own: with
+ftrun writes to these loggers as torchft does. It has no OpenTelemetry exporter: with
 TORCHFT_USE_OTEL it logs a warning, and any handler that a script adds to the loggers gets the
 records.
 """
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def setup_logger(name: str) -> None:
-    """Nothing without TORCHFT_USE_OTEL; with it, a warning that no exporter is attached."""
+    """Does nothing without TORCHFT_USE_OTEL; with it, warns that no exporter is attached."""
     if os.environ.get(USE_OTEL, "false") != "false":
         log.warning(
             "%s: ftrun attaches no OpenTelemetry exporter to the logger %r. Add a handler of "
@@ -28,4 +28,4 @@ def setup_logger(name: str) -> None:
 
 
 def shutdown() -> None:
-    """Nothing: there is no exporter to flush."""
+    """Does nothing: there is no exporter to flush."""

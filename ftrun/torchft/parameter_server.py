@@ -1,7 +1,7 @@
 """torchft.parameter_server: sessions of a server with one client each, over process groups.
 
-A client asks for a session by HTTP and gets the place in a store at which both build a group of
-two. If either side dies, its session ends; the server and the other sessions go on.
+A client requests a session by HTTP and receives the place in a store at which both build a group of
+two. If either side dies, its session ends; the server and the other sessions continue.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SERVER, CLIENT = 0, 1
 class ParameterServer(ABC):
     """Serves sessions in threads, one client each.
 
-    Whoever reaches the port may open a session, as with torchft: bind it where only the job's
-    machines reach it.
+    Any process that reaches the port may open a session, as with torchft: bind it where only the
+    job's machines reach it.
 
     Args:
         port: of the HTTP server; 0 lets the kernel choose.
@@ -97,10 +97,10 @@ class ParameterServer(ABC):
 
     @abstractmethod
     def forward(self, session_id: str, pg: ProcessGroup) -> None:
-        """Serve one session, in a thread of its own; the session ends when this returns.
+        """Serve one session in a separate thread. The session ends when this returns.
 
         Args:
-            session_id: unlike every other.
+            session_id: unique.
             pg: the group: the server is rank 0, the client rank 1.
         """
 
@@ -119,7 +119,7 @@ class ParameterServer(ABC):
         try:
             reconfigure_with_store(group, store_addr, SERVER, 2)
             self.forward(session_id, group)
-        except Exception:  # of the session alone: a client that dies, or the script's own
+        except Exception:  # ends this session only: its client died, or the script raised
             log.exception("session %s has ended with an error; the others go on", session_id)
         finally:
             group.shutdown()

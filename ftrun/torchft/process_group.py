@@ -1,7 +1,7 @@
 """torchft.process_group: groups that can be reconfigured, and groups around them.
 
-ftrun's own ProcessGroupGloo and ProcessGroupNCCL bear torchft's names here, and so do the wrappers.
-A backend that this machine lacks can be imported, and raises an error when it is constructed.
+ftrun's ProcessGroupGloo and ProcessGroupNCCL have torchft's names here, and so do the wrappers. A
+backend that this machine lacks can be imported, and raises an error when it is constructed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _rendezvous = meet
 
 
 def create_store_client(store_addr: str, timeout: timedelta) -> Store:
-    """A client of the TCPStore at ``host:port/prefix``, whose keys all have that prefix."""
+    """A client of the TCPStore at ``host:port/prefix``. All its keys get that prefix."""
     host, port, prefix = split_store_address(store_addr)
     store = TCPStore(
         host_name=host, port=port, is_master=False, wait_for_workers=False, timeout=timeout
@@ -92,7 +92,7 @@ def reconfigure_with_store(
 
     Args:
         pg: the group to reconfigure.
-        store_addr: ``host:port/prefix``; a prefix of its own for each call.
+        store_addr: ``host:port/prefix``; the prefix must be unique to this call.
         rank: of this process.
         world_size: the number of ranks.
         timeout: for the handles of all ranks, and for the connections.
@@ -116,7 +116,7 @@ def reconfigure_with_store(
 
 
 def trigger_nccl_fr_trace_through_pipe(rank: int) -> bool:
-    """Ask NCCL's flight recorder of ``rank`` for a trace; False: it listens at no pipe."""
+    """Request a trace from NCCL's flight recorder of ``rank``; False: it listens at no pipe."""
     prefix = os.environ.get(TORCH_NCCL_DEBUG_INFO_PIPE_FILE_ENV_VAR, "")
     if not prefix:
         return False
@@ -133,7 +133,7 @@ def _refuse(name: str, needs: str) -> None:
 
 
 class ProcessGroupXCCL(ProcessGroupWrapper):
-    """Intel's collectives: can be imported, and refuses to be constructed.
+    """Intel's collectives: can be imported, but not constructed.
 
     Raises:
         UserError: ftrun has no groups for Intel's devices.
@@ -145,7 +145,7 @@ class ProcessGroupXCCL(ProcessGroupWrapper):
 
 
 class ProcessGroupBabyXCCL(ProcessGroupBaby):
-    """XCCL in a process of its own: can be imported, and refuses to be constructed.
+    """XCCL in a separate process: can be imported, but not constructed.
 
     Raises:
         UserError: ftrun has no groups for Intel's devices.

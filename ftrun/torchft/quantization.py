@@ -1,7 +1,7 @@
 """torchft.quantization: Triton kernels, which ftrun does not have.
 
-The functions can be imported, and their errors name what to call instead. The quantised collectives
-themselves are in collectives.py and run on each device by torch's operations.
+The functions can be imported, and their errors name what to call instead. The quantized collectives
+are in collectives.py and run on each device by torch's operations.
 """
 
 from __future__ import annotations

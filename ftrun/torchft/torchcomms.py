@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT = timedelta(seconds=60)
 
 
 class ProcessGroupTorchComms(ReconfigurableGroup):
-    """Collectives of torchcomms: can be imported, and refuses to be constructed.
+    """Collectives of torchcomms: can be imported, but not constructed.
 
     Raises:
         UserError: a TorchComm replaces its only connections when it is reconfigured.

@@ -1,6 +1,6 @@
 """torchft.torchx: a component that starts torchrun for each replica group; ftrun needs none.
 
-It can be imported without torchx, and its error names what to run.
+It can be imported without torchx. Its error names the command to run instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def hsdp(
     """Refused: it would start ``replicas`` torchruns and needs a lighthouse beside them.
 
     Raises:
-        UserError: always; it names the command of ftrun.
+        UserError: always; it names ftrun's command.
     """
     raise UserError(
         "torchft.torchx.hsdp: ftrun starts all replica groups and their lighthouse by one command: "

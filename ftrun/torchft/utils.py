@@ -1,4 +1,4 @@
-"""torchft.utils: streams and events of whichever accelerator there is."""
+"""torchft.utils: streams and events of the machine's accelerator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def get_stream_context(stream: torch.Stream | None) -> AbstractContextManager[Any]:
-    """The context in which ``stream`` is the current one; nothing without a stream or device."""
+    """A context in which ``stream`` is the current one; does nothing without a stream or device."""
     kind: Any = _accelerator()
     if stream is None or kind is None:
         return nullcontext()
@@ -18,7 +18,7 @@ def get_stream_context(stream: torch.Stream | None) -> AbstractContextManager[An
 
 
 def record_event() -> Any:
-    """An event in the current stream, which another process may wait for.
+    """An event in the current stream, for which another process may wait.
 
     Raises:
         RuntimeError: there is no accelerator here.

@@ -1,4 +1,4 @@
-"""The Manager, and all else that training scripts import.
+"""The Manager, and everything else that training scripts import.
 
-Reach it as ``from ftrun import Manager``; nothing is imported here.
+Import it as ``from ftrun import Manager``; nothing is imported here.
 """

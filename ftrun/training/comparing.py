@@ -1,9 +1,9 @@
-"""The questions that replicas ask one another about the operations of a step.
+"""Sends the questions by which replicas compare the operations of a step.
 
-A question goes to the peer's state server, which waits a while for its answer. If there is none
-yet, the question is asked again while its step is the one under way. Connections are kept.
+A question goes to the peer's state server, which holds it for a while until it has an answer. If it
+has none, the question is sent again as long as its step is the current one. Connections are kept.
 
-Not here: the questions, and what an answer means (core/worker/comparison.py).
+Not here: the questions, and the meaning of an answer (core/worker/comparison.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(body: bytes) -> Entry:
-    """The answer in ``body``.
+    """Decode an answer.
 
     Raises:
         ProtocolError: ``body`` is no answer.
@@ -68,9 +68,9 @@ class Comparing:
 
     Args:
         context: of the worker that asks.
-        feed: takes an OperationAnswered of each peer.
-        is_current: whether an answer to a question is still of any use.
-        takes: whether an answer settles anything; if not, that peer is asked again.
+        feed: called with each peer's OperationAnswered.
+        is_current: whether an answer to a question is still useful.
+        takes: whether an answer settles the question; if not, that peer is asked again.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Comparing:
         self._closed = threading.Event()
 
     def ask(self, question: Question) -> None:
-        """Ask all members that ``question`` names. Returns at once."""
+        """Send ``question`` to all members that it names. Returns at once."""
         wanted = min(ASKERS_MAX, len(question.members))
         with self._lock:
             if self._closed.is_set():
@@ -103,7 +103,7 @@ class Comparing:
             self._orders.put((question, member))
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop asking."""
         with self._lock:
             self._closed.set()
             for _ in self._askers:
@@ -144,7 +144,7 @@ class Comparing:
         except (PeerError, OSError) as error:
             log.debug("replica %s sends no operation: %s", member.replica_id, error)
             link.close()
-            if is_new:  # else the peer closed it while it was idle
+            if is_new:  # otherwise the peer closed it while it was idle
                 self._closed.wait(RETRY_S)
             else:
                 del links[endpoint.heal]

@@ -1,8 +1,7 @@
-"""Functions that torch.compile leaves as they are: ftrun's part of a forward pass or a step, which
-asks peers.
+"""Excludes ftrun's part of a pass or a step, which talks to peers, from torch.compile.
 
-``torch.compile(DistributedDataParallel(model))`` compiles what is called beneath it: the model is
-to be compiled, and ftrun's own functions around it must run each time as they are written.
+``torch.compile(DistributedDataParallel(model))`` compiles everything that is called beneath. The
+model must be compiled, but ftrun's own functions around it must run as written in each call.
 """
 
 from __future__ import annotations
@@ -25,18 +24,19 @@ except AttributeError:
 
 
 def only_inside(function: F) -> F:
-    """A function that runs as it is, and what it calls may be compiled.
+    """Exclude a function from compilation, but not the functions that it calls.
 
-    Names private to torch mark it for the compiler. Without them the public ones do, which import
-    the compiler (1 s) and let it break its graph at each function of ftrun's that this one calls.
+    The mark uses private names of torch. If they are missing, torch's public decorators are used.
+    Those import the compiler (1 s) and break the graph at each function of ftrun that is called
+    inside.
     """
     return _marked(function, _ITSELF, recursive=False)
 
 
 def never(function: F) -> F:
-    """A function that runs as it is, with all that it calls.
+    """Exclude a function from compilation, with everything that it calls.
 
-    It is marked too, because a wrapper of torch's own takes several microseconds at each call.
+    This too is a mark, because torch's own wrapper costs several microseconds per call.
     """
     return _marked(function, _WITH_ALL, recursive=True)
 
@@ -44,8 +44,8 @@ def never(function: F) -> F:
 def _marked(function: F, strategy: Any, *, recursive: bool) -> F:
     if _set_strategy is None:
         return torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-any-return,no-untyped-call]
-    plain: Any = getattr(function, "__func__", function)  # of a bound method
+    plain: Any = getattr(function, "__func__", function)  # for a bound method
     _set_strategy(plain.__code__, strategy)
-    # torch's own mark: a compiled caller ends its graph before it calls.
+    # torch's own mark: a compiled caller breaks its graph before the call.
     plain._torchdynamo_disable = True
     return function

@@ -1,6 +1,6 @@
-"""The identity of this worker process: the bootstrap installs it before the script runs.
+"""The identity of this worker process, which the bootstrap installs before the script runs.
 
-Not here: its use (session.py, link.py) and how it was decided (agent/).
+Not here: its use (session.py, link.py), how it was decided (agent/).
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from ftrun.training.keeper import Keeper
 
 Place: TypeAlias = "tuple[int | None, bool]"
-"""A step, None before the first one, and whether it is its peers', because the worker heals."""
+"""A step (None before the first one), and whether it is the peers' step because the worker
+heals."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """The launcher's description of a worker and its job.
 
-    ``host``: the numeric address on which peers reach this worker. ``socket_path``: the agent's
-    Unix socket. ``device``: "cpu" or "cuda". ``heal_tls``: states are served and fetched with TLS.
-    ``restarts``: earlier starts of this slot. ``peers_train``: a replica of this node did when this
-    worker was started. ``hang_factor``: above 0 the agent wants to know that
-    the loop goes on, also without a Manager. ``global_batch``: samples of all replicas in one step.
-    ``data``: who chooses the samples of an unmodified script. ``script``, ``inject``: what runs,
-    for snapshots. ``group_store``: where the ranks of a group meet; "": at MASTER_ADDR and
-    MASTER_PORT. ``snapshot_dir``: where they go; empty: none are taken. ``resume_dir``: where the
-    first one to go on from is, if none is in ``snapshot_dir``.
+    Attributes:
+        host: the numeric address at which peers reach this worker.
+        socket_path: the agent's Unix socket.
+        device: "cpu" or "cuda".
+        heal_tls: states are served and fetched with TLS.
+        restarts: how often this slot was started before.
+        peers_train: a replica of this node was training when this worker was started.
+        hang_factor: above 0, the agent watches whether the loop makes progress, even without a
+            Manager.
+        global_batch: samples of all replicas in one step.
+        data: who chooses the samples of an unmodified script.
+        script, inject: what runs, for snapshots.
+        group_store: where the ranks of a group meet; "": at MASTER_ADDR and MASTER_PORT.
+        snapshot_dir: the directory for snapshots; empty: none are taken.
+        resume_dir: where to look for a first snapshot, if there is none in ``snapshot_dir``.
     """
 
     job_id: str
@@ -70,11 +77,11 @@ class WorkerContext:
 
     @property
     def group_rank(self) -> int:
-        """This worker's place inside its replica group."""
+        """This worker's rank within its replica group."""
         return self.key.group_rank
 
     def options_of_samplers(self) -> str:
-        """The options that only an ElasticSampler can keep, as they were given; "": none."""
+        """The given options that require an ElasticSampler, as text; "": none was given."""
         asked = [] if self.data == defaults.AS_WRITTEN else [f"--data {self.data}"]
         if self.global_batch is not None:
             asked.append(f"--global-batch {self.global_batch}")
@@ -82,17 +89,20 @@ class WorkerContext:
 
 
 class Process:
-    """The state of this process, which is one worker for all its life.
+    """The state of this process, which is the same worker for all its life.
 
-    ``failed``: the script has raised or exits non-zero, so exit handlers must not report it as
-    finished. ``managed``: the worker whose Manager is open. ``managers``: how many the worker
-    ``owner`` has had, with that one. ``place``: of the last Manager, which may be closed; for the
-    report of a failure. ``leave``: of a Manager that has begun its first step; it raises
-    ``Drained`` unless left. ``before_claim``: see there. ``keeper``: of its first
-    Manager; None: nobody could take this worker's place in its group. ``stop_signal``: what it was
-    asked to stop with; 0: it was not. ``is_pressed``: the script is to leave where it stands, and
-    stands in a place of ftrun's: a wait for peers there ends by ``Drained``, because it may last
-    longer than the grace.
+    Attributes:
+        failed: the script has raised or exits non-zero, so exit handlers must not report success.
+        managed: the worker whose Manager is open.
+        managers: how many Managers the worker ``owner`` has had, with the open one.
+        place: the place of the last Manager, open or closed, for the report of a failure.
+        leave: leaves the job at once and raises ``Drained``; set by a Manager's first step.
+        before_claim: see the function of this name.
+        keeper: of the worker's first Manager; None: no process could take this worker's place in
+            its group.
+        stop_signal: the signal by which it was asked to stop; 0: it was not asked.
+        is_pressed: the script must leave, and its main thread is in ftrun's code. A wait for peers
+            ends with ``Drained``, because it could last longer than the grace period.
     """
 
     context: WorkerContext | None = None
@@ -119,15 +129,15 @@ def current() -> WorkerContext | None:
 
 
 def before_claim(call: Callable[[], None]) -> None:
-    """Call this before each Manager of this process is made."""
+    """Register a function that is called before each Manager of this process is made."""
     Process.before_claim = call
 
 
 def claim(key: WorkerKey) -> None:
-    """Note that this worker has a Manager from now on.
+    """Note that this worker now has a Manager.
 
     Raises:
-        UserError: it has one already.
+        UserError: its earlier Manager is still open.
     """
     if Process.before_claim is not None:
         Process.before_claim()
@@ -151,7 +161,7 @@ def release(key: WorkerKey) -> None:
 
 
 def place() -> Place:
-    """The Manager's place now, or at its end; no step if there was no Manager."""
+    """The place of the open or last Manager; no step if there was no Manager."""
     return Process.place() if Process.place is not None else (None, False)
 
 
@@ -165,7 +175,7 @@ def managers_before(key: WorkerKey) -> int:
 
 
 def request_stop(number: int = signal.SIGTERM) -> None:
-    """Note that the agent has asked this process to stop; ``number``: as if by this signal."""
+    """Note that the agent has asked this process to stop; ``number``: the signal to act as for."""
     Process.stop_signal = Process.stop_signal or int(number)
 
 
@@ -179,15 +189,15 @@ def stop_requested() -> bool:
 
 
 def is_pressed() -> bool:
-    """Whether the script is to leave as soon as it can: a wait for peers ends now."""
+    """Whether the script must leave as soon as it can: a wait for peers ends now."""
     return Process.is_pressed
 
 
 def stops_with() -> BaseException:
-    """What a script without a Manager is ended by."""
+    """The exception that ends a script without a Manager."""
     return KeyboardInterrupt() if was_interrupted() else SystemExit(128 + Process.stop_signal)
 
 
 def was_interrupted() -> bool:
-    """Whether it was asked by Ctrl-C."""
+    """Whether the stop was requested by Ctrl-C."""
     return Process.stop_signal == signal.SIGINT

@@ -1,6 +1,6 @@
 """The samples that a worker reads: one shard for each worker of each replica group.
 
-Not here: anything that follows membership; shards never move.
+Not here: anything that depends on membership; shards never move.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch.utils.data.distributed import DistributedSampler as TorchSampler
 class DistributedSampler(TorchSampler[Any]):
     """torch's DistributedSampler over all workers of all replica groups.
 
-    The shards are fixed by ``num_replica_groups``: while a group is away its shard is not read, so
+    The shards are fixed by ``num_replica_groups``. While a group is away its shard is not read, so
     an epoch with losses leaves samples out.
 
     Args:
         dataset: the samples.
-        replica_rank: the place of this replica group, 0 to ``num_replica_groups`` - 1.
-        num_replica_groups: how many replica groups the job has when it is complete.
-        group_rank: this worker's rank inside its group.
-        num_replicas: workers in a group.
+        replica_rank: the number of this replica group, 0 to ``num_replica_groups`` - 1.
+        num_replica_groups: how many replica groups the complete job has.
+        group_rank: this worker's rank within its group.
+        num_replicas: workers per group.
         kwargs: ``shuffle``, ``seed``, ``drop_last``.
 
     Raises:
-        ValueError: a rank is out of its range.
+        ValueError: a rank is out of range.
     """
 
     def __init__(

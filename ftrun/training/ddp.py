@@ -1,24 +1,24 @@
 """Data parallelism across replica groups: torch's DDP whose buckets go through the Manager.
 
 **One bucket layout from the first step.** torch rebuilds its buckets after the first backward pass,
-in the order in which gradients came. A newcomer in its first step would reduce other buckets than
-its peers. Here the layout is final at construction: the reducer is given the parameters in reverse,
-with the information that their gradients came in that order, as they do in most models. So the
-layout follows from the model alone, and no step pays for a rebuild.
+in the order in which gradients came. A newcomer in its first step would then reduce different
+buckets from its peers. Here the layout is final at construction: the reducer gets the parameters in
+reverse order, and the information that their gradients came in that order, as they do in most
+models. So the layout follows from the model alone, and no step pays for a rebuild.
 
 **Dividing costs no pass over the gradients.** The reducer divides while it copies a gradient into
-its bucket, by the size of its process group: here the number of contributors at that moment. A
+its bucket, by the size of its process group: here the current number of contributors. A
 communication hook would have to divide afterwards. If contributors change before the bucket goes
-out, it is written again from ``.grad``. Gradients that *are* the buckets
-(``gradient_as_bucket_view``) leave nothing to write again from: there the Manager divides.
+out, it is written again from ``.grad``. If the gradients *are* the buckets
+(``gradient_as_bucket_view``), there is no copy to write from, so the Manager divides.
 
 **Workers within a replica group** (``within``) that each compute a part of the batch: a bucket is
-averaged within the group when the reducer gives it, and across the groups after that. The Manager
-keeps a copy for a repair, because ``.grad`` holds one worker's part only.
+averaged within the group as soon as it is full, and across the groups after that. The Manager keeps
+a copy for a repair, because ``.grad`` holds one worker's part only.
 
 **Unused parameters** (``find_unused_parameters=True``) are those that no contributor used. The map
-of uses is reduced as one more bucket of the same batch, so that gradients and map stand or fall
-together, and replicas never differ in what they step. ``static_graph=True`` promises that all
+of used parameters is reduced as one more bucket of the same batch, so that gradients and map stand
+or fall together, and all replicas step the same parameters. ``static_graph=True`` promises that all
 replicas use the same parameters: its map stays local.
 
 Not here: reducing, repairing, dividing (session.py, in_flight.py, reductions.py).
@@ -69,27 +69,27 @@ _WITHOUT_EFFECT = ("broadcast_buffers", "init_sync")
 _torchs_init: Any = TorchDDP.__init__
 _torchs_forward: Any = TorchDDP.forward
 _torchs_helper: Any = TorchDDP._ddp_init_helper
-"""torch's own. In an unmodified script others stand in torch's class, which call those here."""
+"""torch's own function. In an unmodified script, torch's class has replacements, which call this
+one."""
 
 
 class DistributedDataParallel(TorchDDP):
     """torch's DistributedDataParallel across the replica groups of a Manager.
 
-    ``no_sync``, gradient clipping and GradScaler work as they do with torch's. Constructing it
-    sends nothing: replicas get equal weights by healing. Buffers are not broadcast across replica
-    groups.
+    ``no_sync``, gradient clipping and GradScaler work as with torch's class. The constructor sends
+    nothing: replicas get equal weights by healing. Buffers are not broadcast across replica groups.
 
     Args:
         manager: the Manager of this process.
         module: the model.
-        within: the workers of this replica group among which the batch is split too; None: each
-            worker computes the whole of it. They begin with the first one's parameters and buffers.
+        within: the workers of this replica group among which the batch is split; None: each worker
+            computes the whole batch. They begin with the first worker's parameters and buffers.
         across: a group of all workers of all replicas, in which parameters and buffers are
-            broadcast as torch does; None: they are not.
+            broadcast as torch does; None: they are not broadcast.
         kwargs: torch's own arguments, except those that name a process group.
 
     Raises:
-        UserError: an argument that cannot be kept.
+        UserError: an argument is not supported.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class DistributedDataParallel(TorchDDP):
 
     @compiling.only_inside
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model; the next backward pass begins with the first bucket."""
+        """Call the model. The next backward pass begins with the first bucket."""
         self._buckets.begin()
         return _torchs_forward(self, *args, **kwargs)
 
@@ -143,13 +143,13 @@ class DistributedDataParallel(TorchDDP):
     def _distributed_broadcast_coalesced(
         self, tensors: Any, buffer_size: int, authoritative_rank: int = 0
     ) -> None:
-        """torch calls this for the buffers."""
+        """Called by torch to broadcast the buffers."""
         if self._across is not None and tensors:
             torchs: Any = dist
             torchs._broadcast_coalesced(self._across, tensors, buffer_size, authoritative_rank)
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
-        """Not offered: the Manager decides what is reduced, and how.
+        """Not supported: the Manager decides what is reduced, and how.
 
         Raises:
             UserError: always.
@@ -162,7 +162,7 @@ class DistributedDataParallel(TorchDDP):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Any:
-        """``ftrun.Join`` of this model alone: replicas may have unlike amounts of data.
+        """``ftrun.Join`` of this model alone, for replicas with different amounts of data.
 
         Unlike torch's, it divides by the number of replicas that have data, unless
         ``divide_by_initial_world_size``.
@@ -174,13 +174,13 @@ class DistributedDataParallel(TorchDDP):
         """The hook for a replica that has run out of data in an ``ftrun.Join``.
 
         Raises:
-            UserError: ``within`` or ``static_graph``, which cannot be followed.
+            UserError: ``within`` or ``static_graph`` is set, which Join does not support.
         """
         return self._buckets.follower(self.reducer._get_zeros_like_grad_buckets)
 
     @property
     def join_process_group(self) -> Any:
-        """Not offered to torch's own Join, whose collectives a death would break.
+        """Not supported: torch's own Join would use collectives that a death breaks.
 
         Raises:
             UserError: always.
@@ -197,7 +197,7 @@ class DistributedDataParallel(TorchDDP):
         param_to_name_mapping: dict[int, str],
         static_graph: bool,
     ) -> None:
-        """Make the reducer, as torch does, but make its layout final at once."""
+        """Make the reducer as torch does, but with its final layout at once."""
         if any(expect_sparse_gradient):
             raise UserError("sparse gradients cannot be managed; use Embedding(sparse=False)")
         if self.find_unused_parameters and not static_graph:  # torch keeps its first layout.
@@ -218,7 +218,7 @@ class DistributedDataParallel(TorchDDP):
 
 
 class PureDistributedDataParallel(nn.Module):
-    """Averages every gradient on its own when a backward pass ends: simple, slower than buckets.
+    """Averages each gradient separately when a backward pass ends: simple, slower than buckets.
 
     A parameter without a gradient counts as zeros, so that all replicas reduce the same list.
 
@@ -272,12 +272,12 @@ class PureDistributedDataParallel(nn.Module):
 
 
 class _Buckets(ProcessGroup):
-    """The reducer's process group: sends its buckets through the Manager, in order.
+    """The reducer's process group. It sends buckets through the Manager, in order.
 
     Args:
         manager: reduces the buckets.
         writes_again: a bucket can be written again from the parameters' gradients.
-        has_map: the map of uses follows the buckets; else a map is not reduced.
+        has_map: a map of used parameters follows the buckets and is reduced.
         is_static: the reducer waits for the buckets of its first pass as soon as they are issued.
         within: see ``DistributedDataParallel``.
     """
@@ -298,7 +298,7 @@ class _Buckets(ProcessGroup):
         self._writes_again = writes_again
         self._has_map = has_map
         self._layouts: list[_BucketLayout] = []
-        self._parameters: list[nn.Parameter] = []  # Those of the map, in its order.
+        self._parameters: list[nn.Parameter] = []  # the parameters of the map, in its order
         self._next = 0
         self._divided_by = 1
         self.use(SoloGroup(AbortSignal()))
@@ -316,7 +316,8 @@ class _Buckets(ProcessGroup):
     def getSize(self) -> int:
         """The number by which the reducer divides the gradients of this backward pass.
 
-        In a Join the sums are divided, because nobody knows yet how many have data.
+        In a Join this is 1, and the sums are divided later, when it is known how many replicas have
+        data.
         """
         self._session.before_reduction()
         divides = self._writes_again and self._session.joining is None
@@ -325,7 +326,7 @@ class _Buckets(ProcessGroup):
 
     @compiling.never
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduce a bucket, or the map of uses. The reducer calls this for each."""
+        """Reduce a bucket, or the map of used parameters. Called by the reducer."""
         (tensor,) = tensors
         if not self._session.before_reduction():
             return _finished(tensor)
@@ -337,7 +338,7 @@ class _Buckets(ProcessGroup):
             _reduce_within(self._within, tensor, dist.ReduceOp.MAX)
         work = _UsesWork(self._session, tensor)
         self._await()
-        if not self._manager.is_participating():  # This replica's uses do not count.
+        if not self._manager.is_participating():  # this replica's uses do not count
             _after_the_reducer(functools.partial(self._forget_own, work))
         self._heal_afterwards()
         return work
@@ -367,7 +368,7 @@ class _Buckets(ProcessGroup):
         return work
 
     def _await(self) -> None:
-        """Await the buckets as late as possible: other modules' gradients are computed before."""
+        """Await the buckets as late as possible, after other modules' gradients are computed."""
         if self._is_static:
             self._session.await_buckets()
         else:
@@ -381,7 +382,7 @@ class _Buckets(ProcessGroup):
             _after_the_reducer(functools.partial(joining.note_gradients, self._parameters))
 
     def follower(self, zeros: Callable[[], Sequence[Any]]) -> Follower:
-        """The hook of a replica without data; ``zeros`` makes the reducer's buckets."""
+        """The hook of a replica without data. ``zeros`` makes the reducer's buckets."""
         refused = "within=…" if self._within is not None else "static_graph=True"
         if self._within is not None or self._is_static:
             raise UserError(
@@ -392,7 +393,7 @@ class _Buckets(ProcessGroup):
         return Follower(self._session, zeros, uses, self._parameters)
 
     def _reduce_uses(self, uses: Tensor) -> Callable[[], Tensor]:
-        """Reduce a map of uses; the result is that of the function that is returned."""
+        """Reduce a map of used parameters. Returns a function that waits for the result."""
         work = _UsesWork(self._session, uses)
 
         def result() -> Tensor:
@@ -403,7 +404,8 @@ class _Buckets(ProcessGroup):
 
     @compiling.never
     def _forget_own(self, work: _UsesWork) -> None:
-        """Drop gradients that no contributor has, because the contributors do not step them."""
+        """Drop the gradients that no contributor has, because no contributor steps those
+        parameters."""
         work.wait()
         for parameter, used in zip(self._parameters, work.uses.tolist(), strict=True):
             if not used:
@@ -431,7 +433,8 @@ class _BucketLayout:
 
 
 class _UsesWork(Work):
-    """The reduction of the map of uses: an average of zeros and ones; above 0 means used."""
+    """The reduction of the map of used parameters: an average of zeros and ones; above 0 means
+    used."""
 
     def __init__(self, session: Session, uses: Tensor) -> None:
         super().__init__()
@@ -450,7 +453,8 @@ class _UsesWork(Work):
 
 
 def _begin_alike(made: Any, across: dist.ProcessGroup) -> None:
-    """As torch's constructor: the same shapes everywhere, and rank 0's values."""
+    """Check that shapes are the same everywhere, and take rank 0's values, as torch's constructor
+    does."""
     from torch.distributed import utils
 
     utils._verify_param_shape_across_processes(across, made._module_parameters)
@@ -465,9 +469,9 @@ def _begin_alike(made: Any, across: dist.ProcessGroup) -> None:
 
 
 def begin_alike(module: nn.Module, within: dist.ProcessGroup) -> None:
-    """Give all workers of ``within`` the first one's parameters and buffers, as torch's DDP does.
+    """Give all workers of ``within`` the first one's parameters and buffers, as torch's DDP.
 
-    Across the groups the first heal does that, rank by rank.
+    Across the groups the first heal does this, rank by rank.
     """
     options = dist.BroadcastOptions()
     options.rootRank = 0
@@ -478,7 +482,7 @@ def begin_alike(module: nn.Module, within: dist.ProcessGroup) -> None:
 
 
 def _finished(tensor: Tensor) -> Work:
-    """The Work of a gradient that stays this worker's own."""
+    """The Work of a gradient that is not reduced."""
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(tensor)
     work: Work = _create_work_from_future(future)
@@ -492,17 +496,17 @@ def _reduce_within(within: dist.ProcessGroup, tensor: Tensor, op: Any) -> None:
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Call back when the backward pass under way has ended, after what was asked for before."""
+    """Call back when the current backward pass has ended, after earlier callbacks."""
     Variable._execution_engine.queue_callback(callback)
 
 
 def _after_the_reducer(callback: Callable[[], None]) -> None:
-    """Call back two rounds later: the reducer's own callback, which waits, lies between."""
+    """Call back two rounds later, after the reducer's own callback, which waits."""
     at_end_of_backward(compiling.only_inside(lambda: at_end_of_backward(callback)))
 
 
 def _no_buffer_broadcast() -> dict[str, bool]:
-    """Turn buffer broadcasts off; torch 2.13 renamed the argument and warns of the old name."""
+    """Turn buffer broadcasts off. torch 2.13 renamed the argument and warns of the old name."""
     names = inspect.signature(TorchDDP.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
     return {name: False}

@@ -1,19 +1,20 @@
-"""DiLoCo: replicas train by themselves, and an outer optimizer steps by what they have changed.
+"""DiLoCo: replicas train independently, and an outer optimizer steps by their average change.
 
 As in "DiLoCo: Distributed Low-Communication Training of Language Models" (arXiv 2311.08105), and in
 fragments as in "Streaming DiLoCo with overlapping communication" (arXiv 2501.18512). One outer step
-of one fragment is one step of the Manager, which names the fragment: all replicas take the same.
-With two fragments, ``sync_every=8`` and ``fragment_sync_delay=1``:
+of one fragment is one step of the Manager. The Manager's step number determines the fragment, so
+all replicas take the same one. With two fragments, ``sync_every=8`` and ``fragment_sync_delay=1``:
 
 | inner step         | 1 | 2 | 3            | 4           | 5 | 6 | 7            | 8           |
 |--------------------|---|---|--------------|-------------|---|---|--------------|-------------|
 | after it           |   |   | reduce 0     | step 0      |   |   | reduce 1     | step 1      |
 | step of the Manager|   |   | begins       | is decided  |   |   | begins       | is decided  |
 
-A death between *reduce* and *step* is repaired beneath, while the inner steps go on. A newcomer
-heals when its first *reduce* begins: local and global weights, and both optimizers.
+If a replica dies between *reduce* and *step*, the reductions are repaired while the inner steps
+continue. A newcomer heals when its first *reduce* begins: local and global weights, and both
+optimizers.
 
-Not here: what a fragment does (fragments.py).
+Not here: the work on one fragment (fragments.py).
 """
 
 from __future__ import annotations
@@ -38,28 +39,29 @@ class DiLoCo(InnerSteps):
     """Steps of ``inner_optimizer`` on each replica, outer steps for all.
 
     Use it as a context manager around the training loop, which calls ``inner_optimizer.step()`` as
-    usual. If an outer step is not committed, its fragment goes back to its global weights, and is
+    usual. If an outer step is not committed, its fragment is reset to its global weights, and is
     the next one again.
 
     Args:
         manager: the Manager of this process, made with ``use_async_quorum=False``.
         model_fragments: parts of the model, reduced in turn; one part is plain DiLoCo.
-        inner_optimizer: steps the local weights. Its state stays each replica's own.
+        inner_optimizer: steps the local weights. Its state stays local to each replica.
         outer_optimizer: steps the global weights; one for all fragments, or one for each.
-        sync_every: inner steps until each fragment has been stepped once; a multiple of their
-            number.
+        sync_every: inner steps until each fragment has been stepped once; a multiple of the number
+            of fragments.
         backup_device: where the global weights are kept; None: in host memory.
         pin_memory: pin them there, if there is an accelerator.
         use_bucketization: reduce a fragment in buckets, not parameter by parameter. The variable
             TORCHFT_USE_BUCKETIZATION=True does the same.
-        bucket_cap_mb: MiB of a bucket; None: 1,024. A larger parameter has a bucket of its own.
+        bucket_cap_mb: size of a bucket in MiB; None: 1,024. A larger parameter is a bucket by
+            itself.
         should_quantize: send 8 bits for each value (see ``Manager.allreduce``).
-        fragment_sync_delay: inner steps from *reduce* to *step*, while reductions are under way.
+        fragment_sync_delay: inner steps from *reduce* to *step*, while reductions run.
         fragment_update_alpha: share of the local weights in the model after an outer step.
 
     Raises:
         ValueError: arguments that do not fit together, or an asynchronous quorum.
-        UserError: an outer optimizer that has no parameter of its fragment.
+        UserError: an outer optimizer has no parameter of its fragment.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class DiLoCo(InnerSteps):
 
 
 def _check(count: int, sync_every: int, delay: int, alpha: float) -> None:
-    """Raise ValueError for a schedule that cannot be kept."""
+    """Raise ValueError for an impossible schedule."""
     if count < 1 or sync_every < count:
         raise ValueError(
             f"sync_every={sync_every} with {count} model_fragments: each needs a step of its own"

@@ -1,8 +1,8 @@
-"""A DataLoader that works ahead and still gives each sample once.
+"""A DataLoader that loads ahead and still delivers each sample once.
 
-Its worker processes load the batches that follow if all replicas stay. When one is lost or joins,
-or a step is computed again, the batches that were loaded for nothing are dropped, and the right
-ones are asked for. One iterator of torch's serves all epochs, so no worker process starts again.
+Its worker processes load the batches that follow if membership stays the same. When a replica is
+lost or joins, or a step is computed again, wrongly predicted batches are dropped, and the right
+ones are requested. One torch iterator serves all epochs, so worker processes are not restarted.
 
 Not here: which batches are right (elastic_sampler.py).
 """
@@ -22,15 +22,15 @@ REFUSED = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
 
 
 class ElasticLoader(DataLoader[Any]):
-    """torch's DataLoader of an ElasticSampler's batches.
+    """torch's DataLoader over an ElasticSampler's batches.
 
     Args:
         dataset: the training set, with indices.
-        sampler: gives the batches. One loader reads from it.
+        sampler: yields the batches. Only one loader may read from it.
         kwargs: torch's own arguments, except those that choose samples.
 
     Raises:
-        UserError: an argument that cannot be kept.
+        UserError: an argument is not supported.
     """
 
     def __init__(self, dataset: Any, sampler: ElasticSampler, **kwargs: Any) -> None:
@@ -51,7 +51,7 @@ class ElasticLoader(DataLoader[Any]):
             yield self.load(batch)
 
     def load(self, batch: Batch) -> Any:
-        """The samples of a batch that was drawn; what was loaded for nothing is dropped."""
+        """The samples of a drawn batch. Drops batches that were loaded by a wrong prediction."""
         self._ahead.want(batch)
         if self._inner is None:
             self._inner = super().__iter__()
@@ -59,16 +59,16 @@ class ElasticLoader(DataLoader[Any]):
             asked = None
             try:
                 loaded = next(self._inner)
-            finally:  # a sample that cannot be read ends the script, unless that goes on
+            finally:  # after an unreadable sample a script may catch the error and continue
                 asked = self._ahead.arrived()
             if asked == batch:
                 return loaded
 
 
 class _Ahead:
-    """The batches that torch's iterator asks for, in order, and those under way.
+    """The batches that torch's iterator is asked for, in order, including those being loaded.
 
-    ``_asked`` holds as many as the loader works ahead.
+    ``_asked`` has as many batches as the loader works ahead.
     """
 
     def __init__(self, sampler: ElasticSampler) -> None:
@@ -86,10 +86,10 @@ class _Ahead:
         return len(self._sampler)
 
     def want(self, batch: Batch) -> None:
-        """``batch`` comes next; if it is not under way, it and those after it are asked for."""
+        """``batch`` comes next. If it is not being loaded, request it and the batches after it."""
         if batch not in self._asked:
             self._next = self._sampler.forecast()
 
     def arrived(self) -> Batch | None:
-        """The batch that has come; None: none did."""
+        """The batch that was loaded next; None: none was requested."""
         return self._asked.popleft() if self._asked else None

@@ -1,9 +1,10 @@
-"""Every sample once per epoch, whichever replicas come and go; and a global batch that stays.
+"""Each sample exactly once per epoch while replicas come and go, and a constant global batch.
 
 The position in the data is state: it heals with the weights, and moves when a step is committed. A
 batch is drawn inside its step, so drawing one begins a step, as ``zero_grad()`` does.
 
-Not here: whose the samples are (core/data/plan.py), loaders that work ahead (elastic_loader.py).
+Not here: which replica gets which samples (core/data/plan.py), loaders that work ahead
+(elastic_loader.py).
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ ORDERS_MAX = 3
 class Batch:
     """The samples that one worker reads at once.
 
-    ``samples``: how many of them count; 0: the worker has none left in this step, and these only
-    let its script run. ``fraction``: the factor of its mean loss.
+    Attributes:
+        samples: how many of them count; 0: the worker has none left in this step, and these only
+            keep its script running.
+        fraction: the factor of its mean loss.
     """
 
     epoch: int
@@ -42,24 +45,26 @@ class Batch:
 
 
 class ElasticSampler(Sampler[list[int]]):
-    """Gives each sample of an epoch to exactly one replica of one committed step.
+    """Assigns each sample of an epoch to exactly one replica of one committed step.
 
-    A batch sampler: ``DataLoader(dataset, batch_sampler=sampler)``, or ``ftrun.ElasticLoader`` for
-    loaders with worker processes. All replicas make it alike, before their first step.
+    A batch sampler: use ``DataLoader(dataset, batch_sampler=sampler)``, or ``ftrun.ElasticLoader``
+    for loaders with worker processes. All replicas must make it with the same arguments, before
+    their first step.
 
-    A step that is not committed gives its batches again. At an epoch's end batches are smaller, and
-    a replica may have one that does not count (``samples`` is 0). The Manager weighs gradients and
-    other averages by samples, so that a step's average is one over all its samples.
+    If a step is not committed, its batches are drawn again. At an epoch's end batches are smaller,
+    and a replica may get a batch that does not count (``samples`` is 0). The Manager weighs
+    gradients and other averages by samples, so that a step's average is the average over all its
+    samples.
 
     Args:
         manager: the Manager of this process.
         dataset: the training set, or its length.
         batch_size: samples that this worker reads at once.
-        batches_per_step: batches of a step, whose gradients the script adds up.
-        global_batch: samples of all replicas in one step; it stays while they come and go, because
-            each reads more batches of at most ``batch_size``, or fewer. Default: the launcher's
-            ``--global-batch``.
-        shuffle: permute the samples, again in each epoch, as torch's DistributedSampler does.
+        batches_per_step: batches of a step, whose gradients the script accumulates.
+        global_batch: samples of all replicas in one step. It stays constant while replicas come and
+            go, because each reads more or fewer batches of at most ``batch_size``. Default: the
+            launcher's ``--global-batch``.
+        shuffle: permute the samples in each epoch, as torch's DistributedSampler does.
         seed: of the permutations.
 
     Raises:
@@ -93,9 +98,9 @@ class ElasticSampler(Sampler[list[int]]):
         except ValueError as error:
             raise UserError(f"ElasticSampler: {error}") from error
         self._position = self._plan.start()
-        self._step: int | None = None  # that ``_batches`` are of
+        self._step: int | None = None  # the step of ``_batches``
         self._batches: list[Batch] = []
-        self._drawn = 0  # of them
+        self._drawn = 0  # how many of them were drawn
         self._is_reduced = False  # gradients of this step were reduced
         self._epochs_max: int | None = None
         self._weighed: tuple[tuple[DataPosition, tuple[str, ...]], float] | None = None
@@ -111,7 +116,7 @@ class ElasticSampler(Sampler[list[int]]):
             yield self.indices(batch)
 
     def __len__(self) -> int:
-        """The batches of an epoch in which no replica is lost: a forecast."""
+        """The number of batches of an epoch in which no replica is lost: a forecast."""
         steps = self._plan.steps_per_epoch(self._plan.slots)
         if self._plan.global_batch is None:
             return steps * (self._plan.per_slot // (self._batch_size * self._workers))
@@ -119,9 +124,9 @@ class ElasticSampler(Sampler[list[int]]):
         return steps * -(-each // self._batch_size)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of ``count``: the outer loop of a script.
+        """The remaining epochs of ``count``: the outer loop of a script.
 
-        A replica that has joined goes on in the epoch of its peers.
+        A replica that has joined continues in the epoch of its peers.
         """
         self._epochs_max = count
         while self._position.epoch < count:
@@ -129,7 +134,7 @@ class ElasticSampler(Sampler[list[int]]):
 
     @property
     def epoch(self) -> int:
-        """The epoch under way, or the next one."""
+        """The current epoch, or the next one between two epochs."""
         return self._position.epoch
 
     @property
@@ -139,35 +144,36 @@ class ElasticSampler(Sampler[list[int]]):
 
     @property
     def samples(self) -> int:
-        """How many samples of the batch drawn last count; 0: the batch counts nothing."""
+        """How many samples of the last drawn batch count; 0: the batch counts nothing."""
         last = self._last
         return last.samples if str(self._slot) in self._manager.contributors() else 0
 
     @property
     def fraction(self) -> float:
-        """The part of this replica's samples of the step that the batch drawn last holds.
+        """The share of the last drawn batch in this replica's samples of the step.
 
-        Multiply the mean loss of a batch by it where a step has several, or a replica has several
-        workers. It is times the workers then, because they average their gradients.
+        If a step has several batches, or a replica several workers, multiply the mean loss of a
+        batch by this factor. It includes the number of workers, because they average their
+        gradients.
         """
         return self._last.fraction
 
     @property
     def begins_step(self) -> bool:
-        """Whether the batch drawn last is the first of its step."""
+        """Whether the last drawn batch is the first of its step."""
         return self._drawn == 1
 
     @property
     def ends_step(self) -> bool:
-        """Whether the batch drawn last is the last of its step: reduce gradients after it."""
+        """Whether the last drawn batch is the last of its step: reduce gradients after it."""
         return self._drawn == len(self._batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position and what it is a position in, for checkpoints."""
+        """The position, and the data and rules that it belongs to, for checkpoints."""
         return {**self._position.encode(), **self._data(), **self._rules()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint; batches, global batch and replicas may be others.
+        """Resume from a checkpoint. Batch size, global batch and replicas may have changed.
 
         Call it on all replicas, before the first step.
 
@@ -182,12 +188,12 @@ class ElasticSampler(Sampler[list[int]]):
         """Take the peers' position.
 
         Raises:
-            UserError: they have made another sampler.
+            UserError: the peers have made a sampler with other arguments.
         """
         self._load(state, {**self._data(), **self._rules()})
 
     def weight(self) -> float:
-        """The factor for what this worker adds to an average, by its samples."""
+        """The factor for this worker's part of an average, by its samples."""
         case = (self._position, self._manager.contributors())
         if self._weighed is None or self._weighed[0] != case:
             weight = self._plan.weight(self._position, _slots(case[1]), self._slot)
@@ -195,7 +201,7 @@ class ElasticSampler(Sampler[list[int]]):
         return self._weighed[1]
 
     def before_reduction(self) -> None:
-        """Check that the gradients are of the samples of this step.
+        """Check that the gradients are those of this step's samples.
 
         Raises:
             UserError: they are not.
@@ -214,7 +220,7 @@ class ElasticSampler(Sampler[list[int]]):
         self._is_reduced = True
 
     def committed(self, contributors: tuple[str, ...]) -> None:
-        """The step is committed, with these contributors.
+        """Move on after a committed step with these contributors.
 
         A step without a reduction has trained nothing, on no replica.
         """
@@ -225,7 +231,7 @@ class ElasticSampler(Sampler[list[int]]):
     # ------------------------------------------------------------ for loaders
 
     def draw(self) -> Batch:
-        """The next batch of the step under way; it begins one if there is none.
+        """The next batch of the current step. Begins a step if there is none.
 
         Raises:
             UserError: the last step is not decided.
@@ -248,7 +254,7 @@ class ElasticSampler(Sampler[list[int]]):
         return self._last
 
     def put_back(self) -> None:
-        """The batch drawn last is the next one again."""
+        """Undo the last draw: the next draw returns the same batch."""
         self._drawn -= 1
 
     def is_over(self, epoch: int | None) -> bool:
@@ -259,9 +265,9 @@ class ElasticSampler(Sampler[list[int]]):
         return epoch is not None and epoch != self._position.epoch
 
     def forecast(self) -> Iterator[Batch]:
-        """The batch drawn last and those to follow, if all steps are committed by all that train.
+        """The last drawn batch and those that follow if the current replicas commit all steps.
 
-        Without an end: the epochs follow one another.
+        Endless: one epoch follows another.
         """
         yield from self._batches[self._drawn - 1 :]
         position, contributors = self._position, _slots(self._manager.contributors())
@@ -327,7 +333,7 @@ class ElasticSampler(Sampler[list[int]]):
 
 
 class Drawing:
-    """One pass over an epoch: the one in which its first batch is drawn."""
+    """One pass over the epoch in which its first batch is drawn."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
         self._sampler = sampler
@@ -341,8 +347,8 @@ class Drawing:
     def next(self) -> Batch | None:
         """The next batch; None: the epoch has ended.
 
-        Where the epoch has not ended before the draw but in it, because this replica has healed, a
-        step has begun already: the next epoch goes on with it.
+        The draw itself may end the epoch, because this replica heals in it. Then a step has begun
+        already, and the next epoch continues with that step.
         """
         sampler = self._sampler
         if sampler.is_over(self._epoch):

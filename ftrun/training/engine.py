@@ -1,8 +1,8 @@
 """The shell around one worker's step machine: carries out what core/worker/machine.py decides.
 
-Every event passes ``feed``: under one lock the machine decides and its instructions are carried
-out in order; then, outside the lock, the futures complete that scripts and DDP wait for. Threads
-that feed events: the main thread, the link, builders, the backend's completion threads, the state
+Every event passes ``feed``. Under one lock the machine decides and its instructions are carried out
+in order. Then, outside the lock, the futures complete that scripts and DDP wait for. Threads that
+feed events: the main thread, the link, builders, the backend's completion threads, the state
 loader.
 
 Not here: what users call (manager.py), the flow of a step (step_flow.py), its reductions
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.1
 LOCK_WAIT_S = 5.0
-"""How long the report of a failure waits for another thread that decides about an event."""
+"""How long the report of a failure waits for another thread that is processing an event."""
 BUILD_TIMEOUT_S = 10.0
 CLOSED = "the Manager was closed"
 T = TypeVar("T")
@@ -73,7 +73,9 @@ class Engine:
         self.peers: m.Roster | None = None
         self.exchanges: Exchanges | None = None
         self._begun = machine.begun
-        self.lock = threading.RLock()  # of ``changed``; by itself it costs a step less
+        self.lock = (
+            threading.RLock()
+        )  # the lock of ``changed``; used directly where it saves time in each step
         self.changed = threading.Condition(self.lock)
         self.context = context
         self._registered = False
@@ -96,8 +98,8 @@ class Engine:
         healing.connect(self)
 
     def follow_quorums(self, beside: Beside) -> Callable[[list[BuiltGroup]], None]:
-        """Build, use and abort other groups too whenever the Manager's own is; what shuts some down
-        that are used no more."""
+        """Build, use and abort other groups together with the Manager's own. Returns a function
+        that shuts down unused ones in the background."""
         with self.changed:
             self._groups.beside = beside
         return self._groups.release
@@ -118,7 +120,7 @@ class Engine:
             self.feed(m.AskReport())
 
     def goes_live(self) -> None:
-        """From now on messages reach this worker: an Interrupt follows, which it answers."""
+        """Deliver messages to this worker from now on. An Interrupt follows, which it answers."""
         self._registered = True
 
     def feed(self, event: e.Event) -> None:
@@ -126,13 +128,13 @@ class Engine:
         with self.lock:
             self._events.append(event)
             if self._draining:
-                return  # this thread is draining already, and comes to this event
+                return  # this thread is draining already, and will process this event
             self._drain()
         if self.in_flight.ready:
             self.in_flight.run_ready()
 
     def issue(self, reduction: Reduction) -> None:
-        """Issue one more reduction of this step: it goes out now, or once it has been compared."""
+        """Add a reduction to this step. It goes out now, or once it has been compared."""
         with self.lock:
             over = reduction.closes and reduction.awaited
             self.healing.forward_over(may_resume=reduction.batched and not over)
@@ -148,7 +150,7 @@ class Engine:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether a step is under way in which nothing has happened yet."""
+        """Whether a step has begun in which nothing has happened yet."""
         return (
             self.machine.may_issue
             and not self.in_flight.reductions
@@ -156,7 +158,7 @@ class Engine:
         )
 
     def finish_results(self) -> None:
-        """Return when every result that stands is in its tensor and its callbacks have run."""
+        """Wait until all final results are in their tensors and their callbacks have run."""
         self.in_flight.complete_results()
         self.healing.forward_over()
 
@@ -175,10 +177,11 @@ class Engine:
             condition: what is waited for.
             timeout_s: the deadline.
             what: the name of it, for the error.
-            counts_isolation: time in isolation counts for the deadline, because the script has
-                stated this one in its call. Without it the agent ends the wait: it asks the script
-                to stop once no lighthouse has answered for ``--lighthouse-timeout``.
-            gives_up: called again and again; it raises to end the wait.
+            counts_isolation: count time without a lighthouse towards the deadline, because the
+                script has given this deadline in its call. Otherwise the agent ends the wait: it
+                asks the script to stop after ``--lighthouse-timeout`` without an answer from a
+                lighthouse.
+            gives_up: called repeatedly; it raises to end the wait.
 
         Raises:
             TimeoutError: ``condition`` did not come true within ``timeout_s``.
@@ -203,7 +206,7 @@ class Engine:
                 self.raise_fatal()
 
     def die(self, error: Exception) -> None:
-        """Make ``error`` fatal: the main thread awaits nothing more and raises it."""
+        """Make ``error`` fatal: the main thread stops waiting and raises it."""
         with self.changed:
             self.fatal = self.fatal or error
             self.in_flight.end(error)
@@ -218,7 +221,7 @@ class Engine:
             raise self.fatal
 
     def note_progress(self, at_once: bool = False) -> None:
-        """Report progress to the agent: at most ten times a second, and the last one always."""
+        """Report progress to the agent: at most ten times a second, and always the last one."""
         self._progress_due = True
         if at_once or clock.now() - self._progress_sent >= PROGRESS_INTERVAL_S:
             with self.changed:
@@ -226,7 +229,8 @@ class Engine:
                 self._flush_progress()
 
     def place(self) -> tuple[int | None, bool]:
-        """The machine's, for the report of a failure; None also: another thread keeps the lock."""
+        """The machine's place, for the report of a failure; None also if another thread keeps the
+        lock."""
         if not self.changed.acquire(timeout=LOCK_WAIT_S):
             return None, False
         try:
@@ -254,7 +258,7 @@ class Engine:
     # ------------------------------------------------------------ under the lock
 
     def _drain(self) -> None:
-        """Let the machine decide about all events, and carry its instructions out."""
+        """Let the machine decide about all queued events, and carry out its instructions."""
         self._draining = True
         try:
             while self._events:
@@ -273,7 +277,7 @@ class Engine:
         self.announce()
 
     def announce(self) -> None:
-        """Wake all that wait for a change."""
+        """Wake all threads that wait for a change."""
         if self._waiting:
             self.changed.notify_all()
 
@@ -317,7 +321,7 @@ class Engine:
                 assert_never(instruction)
 
     def _begin_step(self) -> None:
-        """Forget the last step, before any other thread can touch the new one."""
+        """Reset the state of the last step, before any other thread can touch the new one."""
         self._begun = self.machine.begun
         self.in_flight.begin_step()
         if self._groups.beside is not None:
@@ -353,7 +357,7 @@ class Engine:
         self.in_flight.contributors = tuple(quorum.members[rank].replica_id for rank in ranks)
 
     def _is_current(self, question: Question) -> bool:
-        """Whether an answer to ``question`` would still be of use. From any thread."""
+        """Whether an answer to ``question`` would still be useful. From any thread."""
         return self.fatal is None and self.machine.counts(question.tag.attempt)
 
     def look_up(self, question: Question, timeout_s: float) -> bytes | None:
@@ -362,7 +366,8 @@ class Engine:
         return None if entry is None else encode(entry)
 
     def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """The value that this worker keeps of an exchange; None: not known yet. From any thread."""
+        """The value that this worker keeps for an exchange; None: not known yet. From any
+        thread."""
         return None if self.exchanges is None else self.exchanges.answer(question, timeout_s)
 
     def await_answer(self, find: Callable[[], T | None], timeout_s: float) -> T | None:
@@ -379,7 +384,8 @@ class Engine:
         return found
 
     def may_overwrite(self, tag: Tag) -> bool:
-        """Ask the machine whether the state may be torn; it notes that it is. From any thread."""
+        """Ask the machine whether the script's state may be overwritten; it notes that. From any
+        thread."""
         with self.changed:
             self.feed(e.OverwriteBegun(tag))
             return self.machine.may_overwrite(tag)
@@ -396,8 +402,8 @@ class Engine:
     def _on_message(self, message: Any | None) -> None:
         if not self._registered and not isinstance(message, (m.Lease, m.LeaveNow, m.Roster)):
             if isinstance(message, m.AskReport) and self.machine.has_asked_for_peers:
-                self.feed(e.PeersAsked())  # a lighthouse has come back: peers wait for this one
-            return  # messages to all workers are of no use before the first Report
+                self.feed(e.PeersAsked())  # a lighthouse is back, and peers wait for this worker
+            return  # before the first Report, messages to all workers do not matter here
         began = clock.now()
         if message is not None:
             self.feed(message)

@@ -1,9 +1,9 @@
 """The loggers ``torchft_quorums``, ``torchft_commits`` and ``torchft_errors``: facts as ``extra``.
 
 A handler that a script attaches to them gets a record with the facts as attributes: at each new
-quorum, each decision about a step, each step with an error. Nothing is logged to a logger of
-these that has neither a handler nor a level of its own: a script that logs everything of level INFO
-would else have a line of each step.
+quorum, each decision about a step, each step with an error. A logger without a handler or a level
+of its own gets no records. Otherwise a script that logs everything at level INFO would get a line
+for each step.
 
 Not here: the log lines for people, ``ftrun status``.
 """
@@ -22,7 +22,7 @@ class EventLoggers:
     """The records of one Manager.
 
     Args:
-        job_id: of ftrun; JOB_ID in the environment counts more, as with torchft.
+        job_id: ftrun's id of the job; JOB_ID in the environment overrides it, as with torchft.
         replica_id: the script's own name for this replica group, or the slot.
     """
 
@@ -32,7 +32,7 @@ class EventLoggers:
         self._quorum_id = -1
 
     def step_begins(self, quorum_id: int, step: int) -> None:
-        """A step begins; a record if its quorum is another one than the last step's."""
+        """A step begins. Logs a record if its quorum differs from the last step's."""
         if quorum_id == self._quorum_id:
             return
         self._quorum_id = quorum_id
@@ -41,7 +41,7 @@ class EventLoggers:
             QUORUMS.info("quorum %d from step %d on", quorum_id, step, extra=facts)
 
     def decided(self, step: int, committed: bool, error: Exception | None) -> None:
-        """The step was committed or not; ``error``: why not."""
+        """A step was decided; ``error``: why it was not committed."""
         is_told = _is_heard(COMMITS)
         if not is_told and error is None:
             return
@@ -54,6 +54,6 @@ class EventLoggers:
 
 
 def _is_heard(logger: logging.Logger) -> bool:
-    """Whether the script has asked for the records of this logger."""
+    """Whether the script has configured this logger."""
     is_asked_for = bool(logger.handlers) or logger.level != logging.NOTSET
     return is_asked_for and logger.isEnabledFor(logging.INFO)

@@ -1,4 +1,4 @@
-"""Tensors in named exchanges: as bytes, back again, and reduced.
+"""Tensors in named exchanges: to bytes and back, and reduced.
 
 Not here: the exchange (exchanges.py), who takes part (core/worker/exchange.py).
 """
@@ -20,7 +20,7 @@ OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PRE
 def to_bytes(tensor: torch.Tensor) -> bytes:
     """The elements of ``tensor`` in order.
 
-    Not by numpy: afterwards torch would refuse to resize the script's storage, as FSDP does.
+    Does not use numpy: afterwards torch would refuse to resize the script's storage, as FSDP does.
     """
     is_flat = tensor.is_cpu and tensor.is_contiguous()
     flat = tensor if is_flat else tensor.detach().cpu().contiguous()
@@ -29,9 +29,9 @@ def to_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def small_bytes(tensors: Sequence[torch.Tensor], limit: int) -> list[bytes] | None:
-    """``to_bytes`` of each; None: they are not on the host, or have more than ``limit`` together.
+    """``to_bytes`` of each; None: they are not on the host, or exceed ``limit`` bytes together.
 
-    A call of a script's own makes it twice, so that each function less counts.
+    A script's collective calls this twice, so each avoided function call counts.
     """
     found = []
     for tensor in tensors:
@@ -44,19 +44,19 @@ def small_bytes(tensors: Sequence[torch.Tensor], limit: int) -> list[bytes] | No
 
 
 def memory_at(tensor: torch.Tensor, limit: int) -> Any:
-    """The memory from a small tensor's first element on: ``[:nbytes]`` copies it, as long as the
-    tensor has it. None: it is not on the host, not in one piece, or has more than ``limit``."""
+    """The memory of a small tensor; copy it with ``[:nbytes]`` while the tensor lives. None: the
+    tensor is not on the host, not contiguous, or larger than ``limit`` bytes."""
     is_here = tensor.is_cpu and tensor.layout is _STRIDED and tensor.is_contiguous()
     return _memory(tensor.data_ptr()) if is_here and tensor.nbytes <= limit else None
 
 
 _STRIDED = torch.strided
 _memory: Callable[[int], Any] = (ctypes.c_char * (1 << 40)).from_address
-"""Gives all memory from an address on; a part of it is copied without a foreign call."""
+"""All memory from an address on. Slicing copies it without a foreign call."""
 
 
 def from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:
-    """A tensor like ``like``, with the elements that ``to_bytes`` has written."""
+    """A tensor like ``like``, with the elements that ``to_bytes`` encoded."""
     if not body:
         return torch.empty_like(like)
     flat = torch.frombuffer(bytearray(body), dtype=like.dtype)
@@ -64,7 +64,7 @@ def from_bytes(body: bytes, like: torch.Tensor) -> torch.Tensor:
 
 
 def words(operation: str, tensor: torch.Tensor) -> str:
-    """An operation for people and for comparison: ``all_reduce sum of float32 2x3``."""
+    """An operation as text, for people and for comparison: ``all_reduce sum of float32 2x3``."""
     sizes = "x".join(map(str, tensor.shape)) or "scalar"
     return f"{operation} of {str(tensor.dtype).removeprefix('torch.')} {sizes}"
 
@@ -74,10 +74,10 @@ def operation_name(op: Any) -> str:
 
 
 def reduced(found: torch.Tensor, op: Any) -> torch.Tensor | None:
-    """All tensors as one, along the first dimension; None: ``op`` is not known."""
+    """Reduce along the first dimension; None: ``op`` is not known."""
     if op == ReduceOp.SUM:
         return found.sum(0).to(found.dtype)
-    if op == ReduceOp.AVG:  # of integers as NCCL does
+    if op == ReduceOp.AVG:  # for integers as NCCL does
         floats = found.is_floating_point() or found.is_complex()
         count = found.shape[0]
         whole = found.sum(0).div(count, rounding_mode="trunc") if not floats else None

@@ -1,13 +1,13 @@
-"""Values that replicas give each other outside the steps' reductions: small, by name, kept.
+"""Small named values that replicas exchange outside the steps' reductions.
 
-A managed group that broadcasts, or waits at a barrier, calls ``exchange``. Every replica that runs
-the same program counts the same exchanges since a step was begun; step and count name the next one,
-also after the step's end. The main thread asks each member's state server in turn and waits there,
-because it needs all answers anyway. A death or a switch begins another round by itself; nobody
-waits for a timeout then.
+A managed group that broadcasts, or waits at a barrier, calls ``exchange``. Every replica runs the
+same program and so counts the same exchanges since its last step began. Step and count are the name
+of an exchange, also after the step's end. The main thread asks each member's state server in turn,
+because it needs all answers anyway. A death or a switch begins another round at once, so no replica
+waits for a timeout.
 
-Not here: whom to ask, what counts, when it is over (core/worker/exchanging.py), where replicas
-stand (core/worker/exchange_places.py); the connections (questions.py); tensors
+Not here: whom to ask, which answers count, when it is over (core/worker/exchanging.py), where
+replicas stand (core/worker/exchange_places.py), the connections (questions.py), tensors
 (managed_group.py).
 """
 
@@ -49,7 +49,8 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.05
 NOTICE_AFTER_S = 20.0
 STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
-"""How long a question for a stage is kept, and waits: whoever asks has to look at its quorum."""
+"""How long a stage question is held by its receiver, and waited for by its sender. Short, because
+the sender must check its quorum in between."""
 
 
 COUNTS, COUNTS_NOT = b"\x01", b"\x00"
@@ -64,11 +65,11 @@ class Given:
 
 
 class Exchanges:
-    """The exchanges of one worker. For the main thread, except for ``answer``.
+    """The exchanges of one worker. For the main thread, except ``answer``.
 
     Args:
-        engine: of this worker; its lock guards what is kept.
-        leave: called while the main thread waits: it raises if the script is to leave there.
+        engine: of this worker; its lock guards the kept values.
+        leave: called while the main thread waits; raises if the script must leave there.
     """
 
     def __init__(
@@ -89,21 +90,22 @@ class Exchanges:
     def exchange(
         self, site: str, what: str, body: bytes, timeout_s: float, *, counts: bool
     ) -> list[Given] | None:
-        """Give ``body`` and get what all members of the quorum give at the same place.
+        """Send ``body``, and receive the values of all members of the quorum at the same place.
 
         Args:
-            site: who exchanges.
+            site: the name of the caller.
             what: the operation with its dtype and shape.
             body: less than 16 MiB.
             timeout_s: deadline for all answers.
             counts: see ``Given``.
 
         Returns:
-            What they give, in the order of the slots; None: the last step was not committed, and
+            The members' values, in the order of the slots; None: the last step was not committed
+                here, and
             peers that have committed it never come to this place.
 
         Raises:
-            PeerError: no step has begun, so that there is no quorum.
+            PeerError: no step has begun, so there is no quorum.
             UserError: ``body`` is too large, or this replica is out of step with its peers.
             TimeoutError: a member has not come to this place within ``timeout_s``.
         """
@@ -152,7 +154,7 @@ class Exchanges:
         self._links.close()
 
     def step_begun(self, step: int) -> None:
-        """A step begins, perhaps once more."""
+        """A step begins, perhaps as a retry."""
         self._names.step_begun(step)
         with self._engine.lock:
             self._kept.step_begun(step)
@@ -163,7 +165,7 @@ class Exchanges:
         return [] if quorum is None else [member.replica_id for member in quorum.members]
 
     def part(self, timeout_s: float) -> None:
-        """At the script's end: stay until all members have what this worker has given last."""
+        """At the script's end, wait until all members have received this worker's last value."""
 
         def is_over() -> bool | None:
             return None if self._kept.owes(self.members()) else True
@@ -174,7 +176,7 @@ class Exchanges:
     # ------------------------------------------------------------ places
 
     def show_place(self, encode: Callable[[], str]) -> None:
-        """Show peers that heal to the state of this step where the script stands at it."""
+        """Publish the script's place at this step for peers that heal to its state."""
         with self._engine.lock:
             self._places.show(self._engine.machine.position, encode)
             self._engine.announce()
@@ -184,7 +186,7 @@ class Exchanges:
     ) -> str:
         """The place of the donors of ``quorum`` at ``step``. For the thread that fetches a state.
 
-        All of it is one donor's, because values that nobody reduces differ between replicas.
+        It comes from one donor only, because values that are not reduced differ between replicas.
 
         Raises:
             PeerError: no donor has answered within ``timeout_s``, or before ``is_over``.
@@ -210,7 +212,7 @@ class Exchanges:
         raise PeerError(f"its donors do not tell where they stand at step {step}")
 
     def peek_place(self, timeout_s: float) -> str | None:
-        """Where the replicas that train stand now; None: no replica trains, or none answers."""
+        """The current place of the training replicas; None: no replica trains, or none answers."""
         asking, deadline = PeekingAtPlace(self._context.key), clock.now() + timeout_s
         while clock.now() < deadline:
             with self._engine.changed:
@@ -230,7 +232,7 @@ class Exchanges:
     # ------------------------------------------------------------ moves
 
     def peers(self, timeout_s: float, *, counts_isolation: bool = False) -> Roster:
-        """The replicas that train, or all that are to take part if none does yet.
+        """The replicas that train. If none trains yet: all that are expected, once they are there.
 
         ``counts_isolation``: see ``Engine.wait_until``.
 
@@ -260,7 +262,8 @@ class Exchanges:
         return self.peers(timeout_s, counts_isolation=True)
 
     def ask(self, move: AskPeer) -> tuple[list[ex.Contribution] | None, bool]:
-        """Ask a peer for its stage: its answer, if it has one, and whether it was reached."""
+        """Ask a peer for its stage. Returns its answer, if it has one, and whether it was
+        reached."""
         return self._links.ask(move, timeout_s=STAGE_TIMEOUT_S)
 
     @property
@@ -284,7 +287,7 @@ class Exchanges:
             self._leave()
             with changed:
                 move = exchanging.next(self._known)
-                changed.notify_all()  # it may have given its value: peers wait for that
+                changed.notify_all()  # it may have set its value: peers wait for that
                 open_ones = exchanging.open
             if move is None:
                 return
@@ -333,7 +336,7 @@ class Exchanges:
     # ------------------------------------------------------------ questions and answers
 
     def step_is_void(self, step: int) -> None:
-        """The step that was begun is given up, so its place is no answer any more."""
+        """The step was given up, so its place is no longer an answer."""
         self._places.forget(step)
 
     def answer(self, question: ex.ExchangeQuestion, timeout_s: float) -> bytes | None:
@@ -363,13 +366,13 @@ class Exchanges:
             if found is None:
                 quorum = machine.in_force
                 self.stage.asked_in_vain(question, None if quorum is None else quorum.attempt)
-            self._engine.changed.notify_all()  # this worker may wait to end
+            self._engine.changed.notify_all()  # this worker may be waiting to end
         return None if found is None else encode(found)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """One call of the script, and how long it may wait."""
+    """One call of the script, and its deadline."""
 
     own: ex.Contribution
     deadline: float
@@ -380,10 +383,10 @@ class _Waiting:
         return max(0.0, self.deadline - clock.now())
 
     def check(self, whom: Sequence[str]) -> None:
-        """Log for which replicas this waits, every ``NOTICE_AFTER_S`` seconds.
+        """Log which replicas this waits for, every ``NOTICE_AFTER_S`` seconds.
 
         Raises:
-            TimeoutError: the deadline has come.
+            TimeoutError: the deadline has passed.
         """
         now = clock.now()
         names = ", ".join(whom)

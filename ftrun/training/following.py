@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Follower(JoinHook):
-    """DDP's hook: each call shadows the reductions of one backward pass.
+    """DDP's hook: each call mirrors the reductions of one backward pass.
 
     Args:
-        session: the Manager's, which reduces.
+        session: of the Manager, which reduces.
         zeros: makes a zero bucket for each of the reducer's, in order.
-        uses: reduces a map of uses and returns what came of it; None: DDP reduces none.
-        parameters: those of the map, in its order.
+        uses: reduces a map of used parameters and returns the result; None: DDP reduces none.
+        parameters: the parameters of the map, in its order.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class FragmentSettings:
 class Fragment:
     """Some of a model's parameters, which are reduced and stepped together.
 
-    ``original_parameters``: the global weights, by the parameters' names; of a DTensor, this
+    ``original_parameters``: the global weights, by the parameters' names; for a DTensor, this
     process's part.
 
     Args:
@@ -108,13 +108,13 @@ class Fragment:
         self._outer_optimizer.load_state_dict(state["outer_optimizer"])
 
     def save_parameters(self) -> None:
-        """Take the model's weights for the global ones."""
+        """Copy the model's weights to the global weights."""
         with torch.no_grad():
             for name, parameter in self._module.named_parameters():
                 self.original_parameters[name].copy_(local_of(parameter.data))
 
     def restore_parameters(self) -> None:
-        """Set the model's weights to the global ones."""
+        """Reset the model's weights to the global ones."""
         with torch.no_grad():
             for name, parameter in self._module.named_parameters():
                 local_of(parameter.data).copy_(self.original_parameters[name])
@@ -122,13 +122,13 @@ class Fragment:
     # ------------------------------------------------------------ an outer step
 
     def prepare_sync(self) -> None:
-        """Let the averaging of the pseudo-gradients begin; within a step of the Manager."""
+        """Start to average the pseudo-gradients, within a step of the Manager."""
         with torch.profiler.record_function("ftrun::diloco::prepare_sync"):
             self._save_grads()
             self._average_grads()
 
     def perform_sync(self) -> bool:
-        """Wait for the averages and step; otherwise the model gets its global weights again.
+        """Wait for the averages and step; if the step fails, reset the model to its global weights.
 
         Returns:
             Whether the outer step is committed.
@@ -138,7 +138,7 @@ class Fragment:
                 work.wait()
             self._works = []
             committed = self._manager.should_commit()
-            # Peers may read the model's weights until the decision, so they change after it only.
+            # Peers may read the model's weights until the decision, so they change only after it.
             alpha = self._settings.update_alpha
             mixed = self._local_copies() if committed and alpha else {}
             self.restore_parameters()
@@ -169,7 +169,7 @@ class Fragment:
             ]
 
     def _in_buckets(self, limit: int) -> list[torch.Tensor]:
-        """Move the pseudo-gradients to a few flat tensors, of which they are views from here on."""
+        """Copy the pseudo-gradients into a few flat tensors, and make them views of those."""
         flats = []
         for names in self._buckets(limit):
             flat = torch.cat([self._grads[name].reshape(-1) for name in names])
@@ -180,9 +180,9 @@ class Fragment:
         return flats
 
     def _buckets(self, limit: int) -> list[list[str]]:
-        """Names of pseudo-gradients that share a bucket: of one kind, and within its limit.
+        """Group pseudo-gradients of one dtype and device into buckets of up to ``limit`` bytes.
 
-        One that is larger than the limit has a bucket of its own.
+        A gradient that is larger than the limit is a bucket by itself.
         """
         buckets: list[list[str]] = []
         last: dict[tuple[torch.dtype, torch.device], int] = {}
@@ -199,7 +199,7 @@ class Fragment:
         return buckets
 
     def _set_grads(self) -> None:
-        """Give the averages to the parameters, as gradients for the outer optimizer."""
+        """Set the averages as gradients for the outer optimizer."""
         for name, parameter in self._module.named_parameters():
             average = self._grads.pop(name, None)
             if average is None:
@@ -217,10 +217,10 @@ class Fragment:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """The outer optimizer steps this fragment only, and leaves no gradient of its own behind.
+        """Let the outer optimizer step this fragment only, and clear its gradients afterwards.
 
-        At this point other parameters have gradients of the inner step, which are each replica's
-        own, and an outer optimizer may have parameters of several fragments.
+        Other parameters still have local gradients of the inner step, and an outer optimizer may
+        have parameters of several fragments.
         """
         own = set(self._module.parameters())
         groups = self._outer_optimizer.param_groups

@@ -1,4 +1,4 @@
-"""A future with a deadline and a default: what ``Manager.wrap_future`` gives a script.
+"""A future with a deadline and a default: the result of ``Manager.wrap_future``.
 
 Not here: the futures of reductions, which the step machine bounds (reductions.py, engine.py).
 """
@@ -16,7 +16,7 @@ from torch import cuda
 class BoundedFuture:
     """``future`` yields the value of ``source``, or ``default`` if that fails or takes too long.
 
-    ``report`` then gets the error, at most once.
+    In that case ``report`` gets the error, once at most.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """torchft's ``PGTransport``: a checkpoint over a process group, without pickle.
 
-A header goes first (checkpoint/header.py, JSON), then the leaves one by one, as they lie in memory.
-A receiver with a state of its own gets a leaf straight into it where the two are alike.
+A header is sent first (checkpoint/header.py, JSON), then the leaves one by one, as they lie in
+memory. If the receiver has a matching leaf in a state of its own, it receives directly into it.
 
-For scripts that carry checkpoints themselves. Not here: the heals of a Manager, which need none of
+For scripts that transfer checkpoints themselves. Not here: the heals of a Manager, which do not use
 this (healing.py).
 """
 
@@ -33,10 +33,10 @@ class PGTransport(CheckpointTransport[T]):
     """Sends a checkpoint to ranks of a process group, which receive it at the same time.
 
     Args:
-        pg: the group; its ranks are those of ``send_checkpoint`` and ``recv_checkpoint``.
-        timeout: deadline of each wait, unless a call gives its own.
-        device: the device that the group sends from and receives to.
-        state_dict: the receiver's own state, which is written in place where it is alike.
+        pg: the group. ``send_checkpoint`` and ``recv_checkpoint`` use its ranks.
+        timeout: deadline of each wait, unless a call states one.
+        device: the device from which the group sends and to which it receives.
+        state_dict: returns the receiver's own state, which is overwritten where it matches.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class PGTransport(CheckpointTransport[T]):
         self._state_dict = state_dict
 
     def metadata(self) -> str:
-        """A fixed text, which receivers do not need: the group knows its ranks."""
+        """A fixed text. Receivers do not need it, because the group knows its ranks."""
         return "<n/a>"
 
     def disallow_checkpoint(self) -> None:
-        """Nothing: what was to be sent has gone when ``send_checkpoint`` returns."""
+        """Nothing to do: everything has been sent when ``send_checkpoint`` returns."""
 
     def send_checkpoint(
         self,
@@ -65,10 +65,10 @@ class PGTransport(CheckpointTransport[T]):
         state_dict: T,
         timeout: timedelta | None = None,
     ) -> None:
-        """Send ``state_dict`` to these ranks; returns when it has gone.
+        """Send ``state_dict`` to these ranks. Returns when it has been sent.
 
         Raises:
-            UserError: it holds an object that cannot be carried, named by its key.
+            UserError: it holds an object that cannot be sent; names its key.
             RuntimeError: a rank did not receive within ``timeout``.
         """
         limit = self._timeout if timeout is None else timeout
@@ -91,11 +91,11 @@ class PGTransport(CheckpointTransport[T]):
     def recv_checkpoint(
         self, src_rank: int, metadata: str, step: int, timeout: timedelta | None = None
     ) -> T:
-        """The checkpoint of ``step`` that this rank sends.
+        """Receive the checkpoint of ``step`` that rank ``src_rank`` sends.
 
         Raises:
-            ProtocolError: what comes is no checkpoint, or that of another step.
-            RuntimeError: it was not there within ``timeout``.
+            ProtocolError: the data is no checkpoint, or belongs to another step.
+            RuntimeError: it did not arrive within ``timeout``.
         """
         limit = self._timeout if timeout is None else timeout
         mine = pack(self._state_dict()).leaves if self._state_dict is not None else ()
@@ -145,7 +145,7 @@ class PGTransport(CheckpointTransport[T]):
 
 
 def _tagged(leaves: Sequence[Leaf]) -> Iterator[tuple[int, Leaf]]:
-    """The leaves that have bytes, each with the tag under which it goes."""
+    """The leaves that have bytes, each with its message tag."""
     return enumerate((leaf for leaf in leaves if leaf.spec.nbytes), LEAF_TAG)
 
 

@@ -15,8 +15,8 @@ from ftrun.base import clock
 from ftrun.base.errors import Bug, PeerError
 from ftrun.core.activity import Pause
 from ftrun.core.ids import Attempt
+from ftrun.core.messages import BuildFailed, Built
 from ftrun.core.quorum import Quorum
-from ftrun.core.worker.events import GroupBuilt, GroupFailed
 from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
@@ -26,43 +26,43 @@ log = logging.getLogger(__name__)
 
 
 class Beside(Protocol):
-    """Groups that follow the same quorums, beside the one in which gradients are reduced."""
+    """More groups that follow the same quorums as the one in which gradients are reduced."""
 
     awaits: Pause | None
-    """The collective in which the script waits, and since when, over all tries of it."""
+    """The collective in which the script waits, and since when, counting all retries."""
 
     def build(self, quorum: Quorum, prefix: str, timeout_s: float, signal: AbortSignal) -> None:
-        """Make those of a quorum, in its builder's thread; ``signal`` ends it.
+        """Build the groups of a quorum, in the builder's thread; ``signal`` ends it.
 
         Raises:
             PeerError, RuntimeError, OSError: the quorum cannot be built.
         """
 
     def use(self, quorum: Quorum) -> None:
-        """The quorum, which was built, is in force. Under the engine's lock."""
+        """Switch to the groups of ``quorum``, which were built. Under the engine's lock."""
 
     def abort(self, attempt: Attempt) -> None:
-        """The attempt was given up."""
+        """Abort the groups of ``attempt``."""
 
     def boundary(self, step: int) -> None:
         """A step begins. Under the engine's lock."""
 
     def wanted_by(self, store: str) -> str:
         """At the script's end: a replica that waits in one of these groups for a call that this
-        worker never made; "": none does. ``store``: of the quorum in force."""
+        worker never made; "": there is none. ``store``: of the quorum in force."""
 
 
 CLOSE_TIMEOUT_S = 2.0
 
 
 class Following:
-    """The worker whose quorums such groups follow, as they see it.
+    """A worker as the groups that follow its quorums see it.
 
     Args:
         machine: of the worker.
         raise_fatal: raises the error that has ended it.
-        leave: raises if the script is to leave where it stands.
-        release: shuts groups down in a thread, for which the end of this worker waits a moment.
+        leave: raises if the script must leave where it stands.
+        release: shuts groups down in a thread. The worker waits for it for a moment when it ends.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Following:
         self.release = release
 
     def may_wait(self) -> None:
-        """Raise if the main thread is to wait no longer for its peers."""
+        """Raise if the main thread must stop waiting for its peers."""
         self._raise_fatal()
         self._leave()
 
@@ -100,11 +100,12 @@ class Following:
 
 @dataclass(eq=False, repr=False)
 class Groups:
-    """All groups that exist in this worker, by attempt: one in use, a few built or dropped."""
+    """All groups of this worker, by attempt: the one in use, and a few that are built or
+    dropped."""
 
     _context: WorkerContext
     _factory: ProcessGroup
-    _report: Callable[[GroupBuilt | GroupFailed], None]
+    _report: Callable[[Built | BuildFailed], None]
     _build_timeout_s: float
     beside: Beside | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,14 +115,14 @@ class Groups:
     _threads: set[threading.Thread] = field(default_factory=set)
 
     def build(self, quorum: Quorum) -> None:
-        """Start to build; a thread of its own reports GroupBuilt or GroupFailed."""
+        """Start to build. A thread reports Built or BuildFailed."""
         signal = AbortSignal()
         with self._lock:
             self._signals[quorum.attempt] = signal
         self._start("ftrun-build", lambda: self._build(quorum, signal))
 
     def use(self, quorum: Quorum) -> BuiltGroup:
-        """Let collectives go to the group of ``quorum``, which was reported as built."""
+        """Send collectives to the group of ``quorum``, which was reported as built."""
         with self._lock:
             group = self._built.get(quorum.attempt)
         if group is None:
@@ -144,7 +145,7 @@ class Groups:
             self.release([group])
 
     def drop(self, attempt: Attempt) -> None:
-        """Keep a group that is used no more here: peers may still wait for its last bytes."""
+        """Keep a group that is no longer used here: peers may still wait for its last bytes."""
         with self._lock:
             self._signals.pop(attempt, None)
             group = self._built.pop(attempt, None)
@@ -152,17 +153,18 @@ class Groups:
                 self._dropped.append(group)
 
     def release_dropped(self) -> None:
-        """Release dropped groups: a later group's collective is complete, so no peer uses them."""
+        """Release dropped groups: a later group has completed a collective, so no peer uses
+        them."""
         if self._dropped:
             with self._lock:
                 groups, self._dropped = self._dropped, []
             self.release(groups)
 
     def close(self) -> None:
-        """Abort all builds, and release all groups: at most CLOSE_TIMEOUT_S.
+        """Abort all builds, and release all groups. Takes up to CLOSE_TIMEOUT_S.
 
-        A group may take longer, because a Gloo collective that was under way can stay in its
-        threads until its timeout (process_groups/gloo.py). It ends with the process.
+        A group may take longer, because a Gloo collective can stay in its threads until its timeout
+        (process_groups/gloo.py). It ends with the process.
         """
         with self._lock:
             signals = list(self._signals.values())
@@ -175,7 +177,7 @@ class Groups:
             signal.trigger()
         try:
             self.release(groups)
-        except RuntimeError:  # the interpreter ends, and Python 3.12 starts no thread any more
+        except RuntimeError:  # the interpreter ends, and Python 3.12 starts no more threads
             for group in groups:
                 group.shutdown()
         deadline = clock.now() + CLOSE_TIMEOUT_S
@@ -217,11 +219,11 @@ class Groups:
             if not signal.triggered:
                 log.warning("could not build the process group of %s: %s", quorum.attempt, error)
             unreached = error.unreached if isinstance(error, PeerError) else ""
-            self._report(GroupFailed(quorum.attempt, str(error)[:1000], unreached))
+            self._report(BuildFailed(quorum.attempt, str(error)[:1000], unreached))
             return
         with self._lock:
             self._built[quorum.attempt] = group
-        self._report(GroupBuilt(quorum.attempt))
+        self._report(Built(quorum.attempt))
 
     def _connect(self, quorum: Quorum, signal: AbortSignal) -> BuiltGroup:
         key = self._context.key
@@ -242,7 +244,8 @@ class Groups:
         return f"{self._context.job_id}/{attempt.quorum_id}.{attempt.number}"  # C3
 
     def release(self, groups: list[BuiltGroup]) -> None:
-        """Shut down in a thread of its own, because the backend joins threads for milliseconds."""
+        """Shut down in a separate thread, because the backend takes milliseconds to join its
+        threads."""
 
         def shut_down() -> None:
             for group in groups:

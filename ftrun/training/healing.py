@@ -1,13 +1,13 @@
 """The script's state as it heals: gathered for peers, fetched from them, given to the script.
 
-A newcomer reads parameters and an optimizer's state straight into their own memory, while it
-computes a pass whose results nobody will use. That saves a copy of the state and the time to touch
-it. Only tensors that a managed optimizer steps are read like that, because nothing else writes to
-them. They are checked when the script has been given all state: if something else has written to
-them, this worker reads into new memory from then on.
+A newcomer reads parameters and optimizer state straight into their own memory, while it computes a
+pass whose results are discarded. That saves a copy of the state and the time to touch its pages.
+This is done only for tensors that a managed optimizer steps, because nothing else writes to those.
+They are checked after all state was given to the script. If something else has written to them,
+this worker reads into new memory from then on.
 
-An offer of the live state has one owner here: it waits while the script forbids to read, or while
-the main thread may be in a forward pass.
+An offer of the live state is delayed while the script forbids reads, and while the main thread may
+be in a forward pass.
 
 Not here: bytes on the wire (checkpoint/), when to heal and from whom (core/worker/machine.py,
 core/lighthouse/).
@@ -54,38 +54,38 @@ COPY_BYTES_MAX = 64 << 30
 USER, OWN, TRANSPORT, PASSED = "user", "torchft", "transport", "passed"
 
 AskPlace = Callable[[Quorum, int, Callable[[], bool], float], str]
-"""Of a quorum's donors at a step, until the heal is over, within seconds."""
+"""Asks the donors of a quorum for their place at a step: (quorum, step, is_over, timeout_s)."""
 
 
 class StateUnread(UserError):
-    """A state function of the script's has raised; the text names its key."""
+    """A state function of the script has raised; the text names its key."""
 
 
 class Worker(Protocol):
-    """The worker whose state it is: its engine. From any thread."""
+    """The worker that owns the state: its engine. From any thread."""
 
     machine: StepMachine
 
     def feed(self, event: Event) -> None:
-        """A StateLoaded or HealFailed."""
+        """Process a StateLoaded or HealFailed."""
 
     def die(self, error: Exception) -> None:
-        """The script's own functions have raised this in another thread."""
+        """End the worker: one of the script's functions has raised this in another thread."""
 
     def may_overwrite(self, tag: Tag) -> bool:
-        """Whether the script's own memory may be written to now."""
+        """Whether the script's own memory may be overwritten now."""
 
     def look_up(self, question: Question, timeout_s: float) -> bytes | None:
         """The answer to a peer's question about an operation; None: not known yet."""
 
     def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """The same about an exchange."""
+        """The answer to a peer's question about an exchange; None: not known yet."""
 
 
 class Healing:
-    """State functions by key, the server that peers heal from, and the fetch under way.
+    """State functions by key, the server that peers heal from, and the current fetch.
 
-    ``serves_between_steps``: the training thread alone may ask the script for its state.
+    ``serves_between_steps``: only the training thread may call the script's state functions.
     """
 
     def __init__(
@@ -98,21 +98,23 @@ class Healing:
     ) -> None:
         self.fetched: FetchedState | None = None
         self.ask_place: AskPlace | None = None
-        """Asks the donors where they stand in the script: a state comes with its place."""
+        """Asks the donors for their place in the script; None: states come without a place."""
         self.place = ""
-        """Where the donors stood at the state that was applied last."""
+        """The donors' place for the state that was applied last."""
         self._unlike: set[str] = set()
         self._fetched_place = ""
         self.is_loading = False
         self.applying = threading.Lock()
-        """Held while a state is applied: meanwhile no other state begins to be written over it."""
+        """Held while a state is applied, so that no other fetch begins to overwrite it."""
         self._in_place = in_place and transport is None
         self._transport = transport
         self._one_donor = False
         self.serves_between_steps = False
         self._is_still = False  # the script does not change what is served
         self._training_thread = threading.get_ident()
-        self._seen: dict[str, Any] = {}  # the state in the training thread, where that is needed
+        self._seen: dict[
+            str, Any
+        ] = {}  # the last state read in the training thread, if only it may read
         self._optimizers: list[torch.optim.Optimizer] = []
         self._arrivals = Arrivals()
         self._fetching: threading.Thread | None = None
@@ -125,7 +127,7 @@ class Healing:
         self._readable = True
         self.is_unread = False
         """The script does not hold the state that it has claimed (resuming.py): no offer yet."""
-        self._in_forward = False  # True also where the main thread only may be in one
+        self._in_forward = False  # True if the main thread may be in a forward pass
         self._offer: OfferState | None = None
         self._offer_waits = False
         self._cancel = threading.Event()
@@ -138,7 +140,7 @@ class Healing:
         return Endpoint(self._context.host, self._server.address, self._server.certificate)
 
     def connect(self, worker: Worker) -> None:
-        """Connect with the engine: called once, before any other thread comes here."""
+        """Connect with the engine. Called once, before any other thread uses this object."""
         self._worker = worker
         self._server.look_up, self._server.exchanged = worker.look_up, worker.answer_exchange
 
@@ -147,13 +149,14 @@ class Healing:
     ) -> None:
         """Add the state functions of ``key``.
 
-        ``on_training_thread``: ``state`` is called there only, between two steps.
+        ``on_training_thread``: call ``state`` only in the training thread, between two steps.
 
-        They are not called before the first step, because many scripts make the Manager first, and
-        then the model that the functions use.
+        The functions are not called before the first step, because many scripts make the Manager
+        before the model that the functions use.
 
         Raises:
-            UserError: the key is taken; or, in a later step, the state cannot be carried.
+            UserError: the key is taken; or, after the first step has begun, the state cannot be
+                sent.
         """
         if key in self._functions:
             raise UserError(f"state functions for {key!r} are registered twice: use another key")
@@ -163,15 +166,16 @@ class Healing:
         self.serves_between_steps = self.serves_between_steps or on_training_thread
 
     def read_on_training_thread(self) -> None:
-        """All state functions are called there only, because they change what a pass computes."""
+        """Call all state functions only in the training thread, because they change what a pass
+        computes."""
         self.serves_between_steps = True
 
     def from_one_donor(self) -> None:
-        """Heal from one donor alone, because the states of two do not belong together."""
+        """Heal from one donor alone, because parts of two donors' states do not fit together."""
         self._one_donor = True
 
     def begin(self) -> None:
-        """Check, at the first step, that all registered state can be carried.
+        """Check, at the first step, that all registered state can be sent.
 
         Raises:
             UserError: some cannot; key and path are named.
@@ -187,18 +191,20 @@ class Healing:
         self._has_begun = True
 
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Heal in place what ``optimizer`` steps: it alone writes there, in committed steps."""
+        """Heal the tensors of ``optimizer`` in place. It alone may write to them, in committed
+        steps."""
         self._optimizers.append(optimizer)
 
     def heal_unlike(self, key: str) -> None:
-        """Let replicas differ in what their functions of this key give: it is not compared."""
+        """Do not compare the state of this key: replicas may differ in it."""
         self._unlike.add(key)
 
     def keys(self) -> tuple[str, ...]:
         return tuple(self._functions)
 
     def tree(self) -> dict[str, Any]:
-        """All state as one tree; as last seen, where only the training thread may ask for it."""
+        """All state as one tree. Outside the training thread, the last one read if only that may
+        read."""
         user = dict(self._seen) if self._is_elsewhere else self._read()
         return {USER: user, OWN: self._own_state()}
 
@@ -266,20 +272,20 @@ class Healing:
         )
 
     def succeed(self, state: FetchedState, place: str) -> None:
-        """Give the state of a lost worker to the script, in whose place this one is, and which
-        stood at ``place``."""
+        """Apply the state of a lost worker that this process replaces; ``place``: where that
+        stood."""
         self.fetched, self._fetched_place = state, place
         self.apply()
 
     def offer(self, order: OfferState) -> None:
-        """Serve the live state until ``retire``, from the moment when it may be read."""
+        """Serve the live state until ``retire``, as soon as it may be read."""
         with self._lock:
             self._offer, self._offer_waits = order, True
         if not self._in_forward:
             self._serve()
 
     def retire(self, tag: Tag) -> None:
-        """End an offer, because the script's state is about to change: receivers get a copy."""
+        """End an offer, because the script's state is about to change. Receivers get a copy."""
         with self._lock:
             self._offer, self._offer_waits = None, False
             try:
@@ -298,9 +304,9 @@ class Healing:
         self.passes.over(lambda: leaves_of({**self._read()}))
 
     def forward_over(self, may_resume: bool = False) -> None:
-        """In the main thread: it is in no forward pass now, so an offer that waits is served.
+        """In the main thread, which is in no forward pass now: serve an offer that waits.
 
-        ``may_resume``: it may be in one again, because backward passes with activation
+        ``may_resume``: a forward pass may follow, because backward passes with activation
         checkpointing compute parts of the forward pass again.
         """
         self._in_forward = False
@@ -312,7 +318,8 @@ class Healing:
     def between_passes(self) -> Iterator[None]:
         """In the training thread, while it waits for a result: it is in no forward pass.
 
-        The result may need a newcomer that heals first, so an offer must not wait for the result.
+        The result may depend on a newcomer that heals first, so an offer must not wait for the
+        result.
         """
         before = self._in_forward
         self.forward_over()
@@ -322,15 +329,15 @@ class Healing:
             self._in_forward = before
 
     def quorum_stands(self) -> None:
-        """In the training thread, before its forward pass: what only it may read is served now."""
+        """In the training thread, before its forward pass: serve an offer that only it may read."""
         if self.serves_between_steps and self._offer_waits:
             self._serve()
 
     def keep_still(self) -> None:
-        """In the training thread, between two steps: from now on any thread may serve its state.
+        """In the training thread, between two steps: any thread may serve the state from now on.
 
-        Until the next step, which is none at the script's end. The training thread may wait for
-        peers that have to heal first, and could not serve them meanwhile.
+        This holds until the next step; at the script's end there is none. The training thread may
+        now wait for peers that have to heal first, and could not serve them itself.
         """
         if self.serves_between_steps:
             self._see()
@@ -350,11 +357,11 @@ class Healing:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether this thread may not ask the script for its state."""
+        """Whether this thread may not call the script's state functions."""
         return self.serves_between_steps and threading.get_ident() != self._training_thread
 
     def allow_read(self, allowed: bool) -> None:
-        """Whether the script allows to read its state now; it is in no forward pass at this call.
+        """Allow or forbid reads of the script's state, which is in no forward pass at this call.
 
         With False, returns only when no thread reads any more.
         """
@@ -366,7 +373,7 @@ class Healing:
                 self.retire(self._offer.tag)
 
     def _serve(self) -> None:
-        """Serve the offer that waits, if it may be read. Only its receivers pay for an error."""
+        """Serve a waiting offer if it may be read. An error affects only its receivers."""
         with self._lock:
             order = self._offer
             try:
@@ -376,7 +383,8 @@ class Healing:
                 self._refuse(order.tag, error)
 
     def _refuse(self, tag: Tag, error: Exception) -> None:
-        """This replica trains on: it may be the last one that holds the job's state."""
+        """Refuse to serve a state. This replica trains on: it may be the last that holds the job's
+        state."""
         what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         reason = f"Replica {self._context.replica_id} cannot give its state to others: {what}"
         self._server.refuse(tag, reason)
@@ -404,14 +412,14 @@ class Healing:
         self._server.offer(order.tag, order.state, tree, *terms, kept=order.kept)
 
     def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
-        """Let the script's transport send ``tree``; returns what ftrun serves instead."""
+        """Let the script's transport send ``tree``. Returns what ftrun serves instead."""
         quorum, key = self._worker.machine.in_force, self._context.key
         if quorum is not None:
             transport.send(receivers(quorum, key.replica_id), step, tree)
         return {USER: {}, OWN: tree[OWN], TRANSPORT: transport.metadata()}
 
     def load(self, order: LoadState) -> None:
-        """Fetch a state in the background; StateLoaded or HealFailed follows."""
+        """Fetch a state in the background. StateLoaded or HealFailed follows."""
         endpoints = self._donors(order.quorum)
         if self._transport is not None or self._one_donor:
             key = self._context.key
@@ -434,9 +442,9 @@ class Healing:
         thread.start()
 
     def progress(self) -> HealProgress | None:
-        """How much of a state has arrived that is not applied yet; None: none is on its way.
+        """How much of a state has arrived that is not applied yet; None: no heal is in progress.
 
-        From any thread, and without the lock: ``retire`` may keep that for as long as it copies.
+        From any thread, and without the lock, because ``retire`` may hold it while it copies.
         """
         fetching, to = self._fetching, self._arrivals.destination
         if self.fetched is None and (fetching is None or not fetching.is_alive()):
@@ -464,12 +472,12 @@ class Healing:
             self._worker.feed(HealFailed(order.tag, str(error)[:REASON_CHARS_MAX], is_refused))
             return
         except Exception as error:  # noqa: BLE001
-            # The state cannot be put together here, or one of the script's functions has raised.
+            # The state cannot be rebuilt here, or one of the script's functions has raised.
             self._worker.die(error)
             return
         with self._lock:
             if order.cancel.is_set():
-                return  # another state is being fetched, and must not be replaced by this one
+                return  # another state is being fetched, which this one must not replace
             donors = tuple(order.donors[d] for d in fetched.donors)
             for address, why in fetched.unlike.items():
                 log.warning("healed without replica %s: %s", order.donors[address], why)
@@ -478,7 +486,7 @@ class Healing:
         self._worker.feed(StateLoaded(order.tag, fetched.state_id))
 
     def _fetch(self, order: _Fetch) -> FetchedState:
-        """From all donors at once; or from one alone, the first that can serve its state.
+        """Fetch from all donors at once, or from the first one that can serve its state.
 
         Raises:
             PeerError: as ``fetch``.
@@ -505,10 +513,10 @@ class Healing:
         raise NoneServes("; ".join(refusals))
 
     def _ask_place(self, order: _Fetch) -> str:
-        """The donors' place, if the script has one; at step 0 all stand at the beginning.
+        """The donors' place, if the script has one; "" at step 0, where all stand at the beginning.
 
-        Who only catches up stays where it is. Its donors may wait for it before their next step, as
-        in an evaluation, and so before the place that they would tell.
+        A replica that only catches up keeps its own place. Its donors may wait for it before their
+        next step, as in an evaluation, and so before they could answer.
 
         Raises:
             PeerError: they do not answer.
@@ -522,7 +530,7 @@ class Healing:
     def _receive(
         self, transport: ScriptTransport, order: _Fetch, small: FetchedState
     ) -> FetchedState:
-        """The state that the donor's transport sends; ``small`` has its address.
+        """Receive the state from the donor's transport; ``small`` has its address.
 
         Raises:
             PeerError: it could not be received.
@@ -536,7 +544,7 @@ class Healing:
         return replace(small, tree={**tree, OWN: small.tree[OWN]})
 
     def _overwrite(self, order: _Fetch) -> Overwrite | None:
-        """Which of the script's memory may be written to, and when; None: none."""
+        """Which of the script's memory may be overwritten, and when; None: none."""
         if not (self._in_place and order.load.in_place and self._readable):
             return None
         own = set(self._stepped_memory())
@@ -572,7 +580,8 @@ class Healing:
 class _Fetch:
     """One order to load a state.
 
-    ``donors``: replica_id by address. ``certificates``: what each must show; None: no TLS.
+    ``donors``: replica_id by address. ``certificates``: the certificate that each must present;
+    None: no TLS.
     """
 
     load: LoadState

@@ -1,10 +1,10 @@
-"""The reductions of the step under way: launched, awaited, repaired, handed out.
+"""The reductions of the current step: launched, awaited, repaired, handed out.
 
 The engine calls all methods under its lock, except ``await_batch`` and ``complete_results`` (main
-thread) and ``run_ready`` (any thread): these complete futures that scripts and DDP wait for.
+thread) and ``run_ready`` (any thread), which complete futures that scripts and DDP wait for.
 
-Not here: which reduction goes out or is handed out when (core/worker/machine.py), tensors
-(reductions.py), how groups come about (groups.py).
+Not here: when each reduction is launched or handed out (core/worker/machine.py), tensors
+(reductions.py), how groups are built (groups.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Launched = tuple[BuiltGroup, Attempt, int, Work]
 
 @dataclass(eq=False, repr=False)
 class InFlight:
-    """All reductions of the step under way, by index, and the group that they go out on.
+    """All reductions of the current step, by index, and the group that they go out on.
 
     Args:
         machine: the step machine, only read here.
@@ -53,15 +53,15 @@ class InFlight:
         die: the engine's ``die``.
 
     Attributes:
-        reductions: in order of issue; the machine knows them by their place here.
+        reductions: in order of issue; the machine refers to them by index.
         divisor: number of contributors to this step.
-        rank: this worker's place among the contributors; None: its input does not count.
+        rank: this worker's rank among the contributors; None: its input does not count.
         contributors: the replica_ids of the contributors, in order.
-        sampled: the sampler, which weighs what this worker adds to an average; None: there is none.
-        error: the reason for which reductions of this step were released without a result.
+        sampled: the sampler, which weighs this worker's part of an average; None: there is none.
+        error: why reductions of this step were released without a result.
         issues_awaited: the main thread is issuing a reduction that it awaits later.
         ready: calls that complete futures; they run outside the engine's lock.
-        keeper: of this worker; None: it is not kept.
+        keeper: of this worker; None: it has none.
     """
 
     _machine: StepMachine
@@ -80,7 +80,7 @@ class InFlight:
     ready: deque[Callable[[], None]] = field(default_factory=deque)
     keeper: Keeper | None = None
     _has_ended: bool = False
-    _refusal: Exception | None = None  # of an operation that may be at fault itself
+    _refusal: Exception | None = None  # of an operation that may itself be at fault
     _batch: list[_Launched] = field(default_factory=list)
     _works: list[Work] = field(default_factory=list)
     _aborted: list[tuple[BuiltGroup, list[Work]]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class InFlight:
     # ------------------------------------------------------------ under the engine's lock
 
     def begin_step(self) -> None:
-        """Forget the last step, before any thread can touch the new one."""
+        """Reset the state of the last step, before any thread can touch the new one."""
         self.reductions = []
         self._batch = []
         self._works = []
@@ -128,8 +128,8 @@ class InFlight:
             self._launch(index, self.reductions[index], is_awaited)
 
     def restore_inputs(self, first: int) -> None:
-        """Put local inputs back, divided by the number of contributors, of the reductions from
-        ``first`` on; launches follow."""
+        """Restore the local inputs of the reductions from ``first`` on, divided by the number of
+        contributors. Launches follow."""
         self._wait_for_writers()
         self._batch = []
         self._refusal = None
@@ -137,7 +137,7 @@ class InFlight:
             reduction.restore(self.divisor)
 
     def hand_out(self, indices: tuple[int, ...]) -> None:
-        """Make ready the futures of these reductions: their results stand."""
+        """Queue the completion of the futures of these reductions: their results are final."""
         divisor, tag = self.divisor, self._machine.commits_as
         if self.keeper is not None and tag is not None:
             known = [(index, self.reductions[index]) for index in indices]
@@ -148,19 +148,19 @@ class InFlight:
                 self.ready.append(partial(reduction.hand_out, divisor))
 
     def release_all(self, error: Exception) -> None:
-        """Make ready the futures of all reductions, without results, because of ``error``."""
+        """Queue the completion of all futures, without results, because of ``error``."""
         self.error = self.error or self._refusal or error
         for reduction in self.reductions:
             if reduction.claim():
                 self.ready.append(reduction.release)
 
     def end(self, error: Exception) -> None:
-        """Release all reductions and await nothing more: ``error`` ends this worker."""
+        """Release all reductions and stop waiting: ``error`` ends this worker."""
         self._has_ended = True
         self.release_all(error)
 
     def close(self, error: Exception) -> None:
-        """Release those that still wait, because of ``error``: the Manager is closed."""
+        """Release those that still wait, because the Manager is closed."""
         if not all(reduction.is_claimed for reduction in self.reductions):
             self.end(error)
 
@@ -208,19 +208,19 @@ class InFlight:
         *,
         at_launch: bool = False,
     ) -> e.OperationFailed:
-        """The kind of a failure: of a connection, or of the operation itself. From any thread."""
+        """Classify a failure: of a connection, or of the operation itself. From any thread."""
         refused = False if group.aborted else group.is_connected()
         if refused is None and at_launch and not isinstance(error, DistError):
-            refused = True  # it has met no peer
+            refused = True  # it has reached no peer
         if refused is not False:
             self._refusal = self._refusal or error
         return e.OperationFailed(attempt, index, str(error)[:REASON_CHARS_MAX], refused)
 
     def _wait_for_writers(self) -> None:
-        """Wait until no thread of an aborted group writes to tensors that are written again now.
+        """Wait until no thread of an aborted group writes to tensors that are about to be reused.
 
         Raises:
-            PeerError: such a thread is still at work after ``LIMIT_S``.
+            PeerError: a thread is still running after ``LIMIT_S``.
         """
         aborted, self._aborted = self._aborted, []
         for group, works in aborted:
@@ -235,9 +235,10 @@ class InFlight:
     def await_batch(self) -> None:
         """Wait for the batched reductions that the main thread has issued.
 
-        The main thread waits by itself: a thread of the backend that reported each completion would
-        take the interpreter from the main thread just when it goes on. An abort does not wake every
-        wait (see gloo.py), so the main thread checks again and again whether the attempt counts.
+        The main thread waits itself. If a thread of the backend reported each completion, it would
+        take the interpreter from the main thread just when that continues. An abort does not wake
+        every wait (see gloo.py), so the main thread checks periodically whether the attempt still
+        counts.
         """
         counts = self._machine.counts
         batch, self._batch = self._batch, []
@@ -259,7 +260,7 @@ class InFlight:
             self._groups.release_dropped()
 
     def complete_results(self) -> None:
-        """Return when every result that stands is in its tensor and its callbacks have run."""
+        """Wait until all final results are in their tensors and their callbacks have run."""
         self.run_ready()
         for reduction in self.reductions:
             if reduction.is_claimed and not reduction.is_released:

@@ -31,9 +31,9 @@ def manager(
 ) -> Manager:
     """The Manager of this process, connected, with a process group for its device.
 
-    The first call makes it and may give every argument of ``Manager`` but ``pg``
-    (``min_replica_size`` defaults to the launcher's ``--min-replicas``); later calls return the
-    same one and take no arguments.
+    The first call makes it and takes every argument of ``Manager`` except ``pg``.
+    ``min_replica_size`` defaults to the launcher's ``--min-replicas``. Later calls return the same
+    Manager and take no arguments.
 
     Raises:
         UserError: not started by ftrun, or arguments for a Manager that exists already.

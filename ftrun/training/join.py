@@ -1,9 +1,9 @@
-"""Join: replicas with unlike amounts of data train together until the last one has none left.
+"""Join: replicas with different amounts of data train together until all have run out.
 
-torch's generic join across replica groups. A replica that leaves the block early follows: in each
-step it adds nothing, takes the average of those that have data, and steps like them, so that its
-weights stay theirs. It is an ordinary member of every step, so a death or a newcomer means what it
-means in any other step.
+torch's generic join across replica groups. A replica that leaves the block early *follows*: in each
+step it adds nothing, takes the average of the replicas that have data, and steps with it, so that
+its weights stay equal. It is an ordinary member of every step, so deaths and newcomers are handled
+as in any other step.
 
 Not here: what replicas announce (joining.py), the verdict (core/worker/joining.py).
 """
@@ -28,14 +28,14 @@ BY_ALL = "divide_by_initial_world_size"
 
 
 class Joinable(Protocol):
-    """An object that a Join can shadow. torch's own Joinable classes have this method too."""
+    """An object that Join can shadow. torch's own Joinable classes have this method too."""
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
         """The hook for a replica that has no data left; ``kwargs`` are those of the Join."""
 
 
 class Join:
-    """Goes on with replicas that have run out of data until all have::
+    """Keeps replicas that have run out of data in the job until all have run out::
 
         with ftrun.Join([network, scheduler]):
             for inputs, targets in loader:
@@ -44,28 +44,29 @@ class Join:
                 optimizer.step()
                 scheduler.step()
 
-    A replica without data calls each ``main_hook`` once in each step of the others, steps its
-    ``ftrun.Optimizer`` with their average, and then the schedulers. When nobody has data, one more
-    step is committed, which changes no weights, and each ``post_hook`` is called with the same last
-    joiner on all replicas.
+    In each step of the others, a replica without data calls each ``main_hook`` once, steps its
+    ``ftrun.Optimizer`` with their average, and then the schedulers. When no replica has data left,
+    one more step is committed, which changes no weights. Then each ``post_hook`` is called, with
+    the same last joiner on all replicas.
 
-    If the script changes the averaged gradients or the settings of the optimizer between
-    ``backward()`` and ``step()`` (``clip_grad_norm_``, a GradScaler), a replica without data takes
-    the state of one that has data in each step instead.
+    If the script changes the averaged gradients or the optimizer's settings between ``backward()``
+    and ``step()`` (``clip_grad_norm_``, a GradScaler), a replica without data heals from one with
+    data in each step instead.
 
     Args:
-        joinables: a ``DistributedDataParallel`` of ftrun's, other objects with a ``join_hook``
-            after it, and the learning-rate schedulers that step after each step.
-        enable: False: data is even, and nothing is done.
+        joinables: a ``DistributedDataParallel`` of ftrun, other objects with a ``join_hook`` after
+            it, and the learning-rate schedulers that step after each step.
+        enable: False: all replicas have the same amount of data, and Join does nothing.
         throw_on_early_termination: all replicas raise RuntimeError in the first step in which one
-            has no data; nobody commits that step.
+            has no data; no replica commits that step.
         kwargs: for every ``join_hook``. ``divide_by_initial_world_size=True`` divides the gradients
-            by the number of members; False, the default (torch's is True), by the number of those
-            that have data.
+            by the number of members; False, the default (torch's is True), by the number of
+            replicas that have data.
 
     Raises:
         ValueError: no joinables.
-        UserError: no DistributedDataParallel of ftrun's, or an arrangement that cannot be followed.
+        UserError: no DistributedDataParallel of ftrun, or an arrangement that a replica without
+            data cannot follow.
         RuntimeError: a replica has run out of data, and ``throw_on_early_termination`` is set.
     """
 
@@ -112,7 +113,7 @@ class Join:
             return
         try:
             if kind is not None:
-                return  # the script's own error; its peers go on as after any death
+                return  # the script's own error; peers continue as after any death
             if threading.get_ident() != self._thread:
                 raise UserError(
                     "a Join was entered in one thread and left in another: let the thread that "
@@ -135,7 +136,7 @@ class Join:
             hook.main_hook()
             verdict = joining.verdict
             if verdict is not None and verdict.is_over:
-                break  # nobody has anything left to shadow
+                break  # no replica has anything left to shadow
         optimizer.step()
         verdict = joining.verdict
         if optimizer.committed and verdict is not None and verdict.has_leader:

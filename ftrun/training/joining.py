@@ -1,11 +1,11 @@
 """One worker's part in a Join: its announcements, and whether it may commit a step.
 
-The announcement is a sum of one row per slot. It goes out before the first bucket of the step, in
-the same batch, and a bucket's average is divided by its count (core/worker/joining.py).
+The announcement is a sum with one row per slot. It goes out before the first bucket of the step, in
+the same batch, and its count divides a bucket's average (core/worker/joining.py).
 
-What the script does to gradients or settings between ``backward()`` and ``step()`` is not seen by a
-follower. So a leader looks whether it does anything: at the versions and addresses of the gradients
-that ``step()`` finds, and at a digest of the optimizer's settings.
+A follower cannot see what the script does to gradients or settings between ``backward()`` and
+``step()``. So a replica with data checks whether the script changed anything: it compares the
+versions and addresses of the gradients in ``step()``, and a digest of the optimizer's settings.
 
 Not here: the loop of a replica that has run out of data (join.py), its gradients (following.py).
 """
@@ -30,15 +30,15 @@ from ftrun.training.reductions import Reduction
 log = logging.getLogger(__name__)
 
 ENDS_UNLIKE_MAX = 3
-"""Heals at the end of a Join; one is enough unless it is interrupted."""
+"""Most heals at the end of a Join. One is enough unless it is interrupted."""
 
 
 class Announcement(Reduction):
     """The rows of all slots on their way through a sum.
 
     Args:
-        row: of this worker; it is marked as healing where its input does not count.
-        slot, slots: the place of its row, and how many there are.
+        row: of this worker; marked as healing if its input does not count.
+        slot, slots: the index of its row, and how many there are.
         device: of the gradients, whose group carries it.
     """
 
@@ -54,22 +54,22 @@ class Announcement(Reduction):
 
     @property
     def verdict(self) -> rows.JoinVerdict | None:
-        """The verdict of the step, once its results stand."""
+        """The verdict of the step, once its results are final."""
         return self._verdict
 
     def add_nothing(self) -> None:
-        """Announce that this worker heals, so that its gradients do not count."""
+        """Mark this worker as healing, so that its gradients do not count."""
         self._write(replace(self._row, heals=True))
 
     def hand_out(self, divisor: int) -> None:
-        """Judge the rows, which stand, and complete the future."""
+        """Judge the rows, which are final, and complete the future."""
         self.judged()
         super().hand_out(divisor)
 
     def judged(self) -> rows.JoinVerdict:
         """The verdict, in any thread that hands out a result of the same batch."""
         verdict = self._verdict
-        if verdict is None:  # two threads at once come to the same
+        if verdict is None:  # two concurrent threads compute the same verdict
             verdict = self._verdict = rows.judge(rows.decode(self.data.tolist()))
         return verdict
 
@@ -83,15 +83,15 @@ class Joining:
     """The Joins of one Manager, one after another.
 
     Args:
-        replica_id: of this worker; its number is the row of its announcements.
+        replica_id: of this worker; also the index of its row.
         slots: how many replicas the job has.
-        issue: sends a reduction on its way.
+        issue: issues a reduction.
         machine: numbers the steps that have begun; only read here.
 
     Attributes:
         is_active: a Join is open.
         is_over: all replicas have run out of data, and the step that shows it is committed.
-        is_last_joiner: this replica ran out last. Exactly one replica has it.
+        is_last_joiner: this replica ran out last. True on exactly one replica.
     """
 
     _replica_id: str
@@ -106,7 +106,7 @@ class Joining:
     _has_batch: bool = True
     _followed: int = 0
     _is_fresh: bool = True  # no step of this Join is committed here
-    _lacks_settings: bool = False  # the script changes them after steps, and the Join does not
+    _lacks_settings: bool = False  # the script changes them after steps outside the Join
     _ends_unlike: int = 0
     _number: int = 0
     _stepped: rows.Stepped = rows.Stepped.UNKNOWN
@@ -116,7 +116,7 @@ class Joining:
     _settings: int = 0
 
     def begin(self, terms: rows.Terms, optimizer: OptimizerWrapper) -> None:
-        """A Join begins, in which ``optimizer`` steps what is averaged.
+        """Begin a Join, in which ``optimizer`` steps by the averages.
 
         Raises:
             UserError: one is open.
@@ -136,14 +136,14 @@ class Joining:
         self._has_batch = False
 
     def end(self) -> None:
-        """The Join is left, at its end or by an error."""
+        """The Join's block is left, at its end or by an error."""
         self.is_active = False
         self._optimizer = self._announced = None
 
     # ------------------------------------------------------------ in a step
 
     def announce(self, device: torch.device) -> None:
-        """Announce this replica in the step under way, unless that is done."""
+        """Announce this replica in the current step, unless that is done."""
         begun = self._machine.begun
         if self._announced is not None and self._announced[0] == begun:
             return
@@ -163,12 +163,12 @@ class Joining:
 
     @property
     def verdict(self) -> rows.JoinVerdict | None:
-        """The verdict of the step that began last; None: it has no results that stand."""
+        """The verdict of the step that began last; None: it has no final results."""
         announced = self._current
         return None if announced is None else announced.verdict
 
     def divisor(self, contributors: int) -> int:
-        """The number by which a bucket of this step is divided, when its result stands."""
+        """The number by which a bucket of this step is divided, when its result is final."""
         announced = self._current
         return contributors if announced is None else announced.judged().divisor
 
@@ -185,9 +185,9 @@ class Joining:
         self._settings = self._own_settings()
 
     def forgoes(self, scales: bool) -> str:
-        """The reason why this replica must not commit the step; "" if it may.
+        """Why this replica must not commit the step; "" if it may.
 
-        ``scales``: the optimizer's step is a GradScaler's.
+        ``scales``: a GradScaler steps the optimizer.
 
         Raises:
             UserError: this replica's Join has other arguments than its peers', or its optimizer has
@@ -236,7 +236,7 @@ class Joining:
                     "its optimizer's settings are not theirs (a learning-rate schedule? Give the "
                     "scheduler to the Join too)"
                 )
-        if reason and verdict.is_known:  # else it passes by itself
+        if reason and verdict.is_known:  # otherwise it passes by itself
             self._warn(
                 f"it has no data left and cannot step like the others, because {reason}. It takes "
                 "their state in each step instead, which costs the transfer of a state"
@@ -244,7 +244,8 @@ class Joining:
         return reason
 
     def _ends_with(self, verdict: rows.JoinVerdict) -> str:
-        """All have run out: the settings must be the last joiner's, or this replica heals."""
+        """All replicas have run out. Why this replica must heal first; "" if its settings equal the
+        last joiner's."""
         if verdict.last_settings == self._own_settings():
             return ""
         self._ends_unlike += 1
@@ -257,7 +258,7 @@ class Joining:
         return "its optimizer's settings are not those of the replica that ran out last"
 
     def decided(self, committed: bool) -> bool:
-        """The step is committed, or is not; returns whether the optimizer is to step."""
+        """The step is decided. Returns whether the optimizer shall step."""
         verdict = self.verdict
         if verdict is None or not committed:
             return committed and verdict is None
@@ -276,7 +277,7 @@ class Joining:
         return verdict.batches > 0
 
     def throw(self) -> NoReturn:
-        """End the Join, on all replicas, because one is out of data.
+        """End the Join on all replicas, because one is out of data.
 
         Raises:
             RuntimeError: always.
@@ -297,7 +298,7 @@ class Joining:
         return announced[1] if announced is not None and is_of_step else None
 
     def _is_changed(self) -> bool:
-        """Whether gradients or settings are not what they were after the backward pass."""
+        """Whether gradients or settings have changed since the backward pass."""
         assert self._optimizer is not None, "a Join has its optimizer"
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
@@ -317,7 +318,7 @@ class Joining:
 
 
 def digest(optimizer: OptimizerWrapper) -> int:
-    """A number for the optimizer's settings, equal on all replicas that have the same ones."""
+    """A number for the optimizer's settings, equal on all replicas with equal settings."""
     groups = [
         sorted((name, _plain(value)) for name, value in group.items() if name != "params")
         for group in optimizer.param_groups
@@ -335,5 +336,5 @@ def _plain(value: Any) -> str:
 
 
 def _trace(gradient: torch.Tensor) -> tuple[int, int, int]:
-    """Becomes another one when the gradient is replaced or written to."""
+    """A value that changes when the gradient is replaced or written to."""
     return id(gradient), gradient.data_ptr(), gradient._version

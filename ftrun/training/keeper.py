@@ -1,6 +1,6 @@
-"""What keeps a worker's part in its steps, so that another process can take its place in its group.
+"""What preserves a worker's part in its steps, so that another process can take its place.
 
-Not here: what is kept and where (inject/zero_edit/in_place.py), what a successor's machine does
+Not here: what is kept and where (inject/zero_edit/in_place.py), the machine of a successor
 (core/worker/machine.py).
 """
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Keeper(Protocol):
-    """Of one worker. Whoever keeps workers gives it to their process (context.py).
+    """Keeps one worker. Code that keeps workers registers it in their process (context.py).
 
-    ``is_repeating``: this process does again, alone, what a lost one has done.
+    ``is_repeating``: this process repeats, alone, what a lost process has done.
     """
 
     is_repeating: bool
@@ -28,34 +28,35 @@ class Keeper(Protocol):
         """The process group for the votes of this replica group."""
 
     def resuming(self, engine: Any) -> Any:
-        """A claim to the state that this replica's earlier processes have left in memory, for the
-        first Manager; None: there is none."""
+        """For the first Manager: a claim to the state that this replica's earlier processes have
+        left in memory; None: there is none."""
 
     def connect(self, session: Any) -> None:
-        """The Manager is made, with this Session: called once, before any step."""
+        """The Manager is made, with this Session. Called once, before any step."""
 
     def begins(self) -> None:
         """In the training thread, at a boundary: the script wants to begin a step."""
 
     def has_begun(self, *, is_whole: bool) -> None:
-        """In the training thread: a step has begun. ``is_whole``: with the job's state."""
+        """In the training thread: a step has begun. ``is_whole``: this worker holds the job's
+        state."""
 
     def decided(self, *, committed: bool) -> None:
         """In the training thread: the step has ended."""
 
     def sees(self, attempt: Attempt) -> None:
-        """The highest attempt that is known here. Under the engine's lock, and before this worker
-        acts on it."""
+        """A higher attempt has become known here. Under the engine's lock, before this worker acts
+        on it."""
 
     def hands_out(self, step: int, known: Sequence[tuple[int, Reduction]], at: Attempt) -> None:
-        """Results that stand under an attempt, by index, in the step of this number. Under the
-        engine's lock, and before anybody can see them."""
+        """These results, by index, are final under attempt ``at`` in the step of this number. Under
+        the engine's lock, and before anything can read them."""
 
     def answers(self, step: int, index: int, reduction: Reduction) -> list[Event]:
-        """While it repeats: what has become of a reduction. Under the engine's lock."""
+        """While it repeats: the outcome of a reduction. Under the engine's lock."""
 
     def lacks(self, what: str) -> None:
         """The script does something with its Manager that cannot be repeated."""
 
     def ends(self) -> None:
-        """The script is over: returns when no other worker of the group needs this one."""
+        """The script is over. Returns when no other worker of the group needs this one."""

@@ -1,7 +1,8 @@
-"""Arguments of the Manager that exist so that torchft's scripts run: the launcher decides these.
+"""Arguments of the Manager that exist so that torchft's scripts run, but that the launcher decides.
 
-One that contradicts the launcher is refused. One that would have no effect is shown once, because
-its author expects one. Not here: the arguments that the Manager keeps (manager.py).
+An argument that contradicts the launcher is refused. For one without effect a warning is shown
+once, because its author expects an effect. Not here: the arguments that the Manager uses
+(manager.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ USED_IN_THREADS = frozenset({"store_addr", "store_port", "lighthouse_addr"})
 
 
 def seconds_of(variable: str, given: timedelta) -> float:
-    """A timeout of the Manager in seconds: that of ``variable``, if it is set.
+    """A timeout of the Manager in seconds. ``variable`` overrides ``given`` if it is set.
 
     Raises:
         UserError: the variable holds no whole number of seconds.
@@ -48,17 +49,17 @@ def seconds_of(variable: str, given: timedelta) -> float:
 
 
 def stated_seconds(variable: str, given: timedelta | None) -> float | None:
-    """The same; None: neither the script nor the variable states one."""
+    """As ``seconds_of``; None: neither the script nor the variable states a timeout."""
     if given is None and variable not in os.environ:
         return None
     return seconds_of(variable, given or timedelta())
 
 
 def refuse_contradictions(context: WorkerContext, rank: int | None, world_size: int | None) -> None:
-    """Refuse a worker's own idea of its place in the replica group, unless it is the launcher's.
+    """Refuse a rank or world size that is not the launcher's.
 
     Raises:
-        UserError: ``rank`` or ``world_size`` is another one.
+        UserError: ``rank`` or ``world_size`` differs from the launcher's.
     """
     places = (
         ("rank", rank, context.group_rank),
@@ -74,7 +75,7 @@ def refuse_contradictions(context: WorkerContext, rank: int | None, world_size: 
 
 
 def show_unused(seat: Seat, **given: object) -> None:
-    """Show which of these arguments are given and have no effect; ``None`` and 0: not given."""
+    """Warn of given arguments that have no effect. ``None`` and 0 mean not given."""
     used = USED_IN_THREADS if seat.is_thread else frozenset()
     unused = {name: value for name, value in given.items() if name not in used}
     names = [name for name, value in unused.items() if value is not None and value != 0]
@@ -88,7 +89,7 @@ def show_unused(seat: Seat, **given: object) -> None:
 
 
 def show_unread(seat: Seat) -> None:
-    """Show which variables of torchft's are set and have no effect, in one line."""
+    """Warn in one line of torchft's variables that are set and have no effect."""
     found = [name for name in NEVER_READ if os.environ.get(name, "").lower() not in FALSE]
     if found and seat.context.group_rank == 0:
         reasons = [NEVER_READ[name] for name in found]

@@ -1,4 +1,4 @@
-"""How a drained replica leaves: at an agreed boundary, or at once from a signal's handler.
+"""How a drained replica leaves: at an agreed boundary, or at once from a signal handler.
 
 Not here: when it is asked to leave (inject/stopping.py, core/worker/machine.py).
 """
@@ -22,7 +22,8 @@ class Drained(SystemExit):
     """Raised by ``start_quorum`` when this replica has left at an agreed boundary.
 
     It is a SystemExit: ``finally`` blocks and context managers run, so a script can save its
-    checkpoint. A replica that leaves during a heal has nothing to save and raises SystemExit.
+    checkpoint. A replica that leaves during a heal has nothing to save and raises a plain
+    SystemExit.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Drained(SystemExit):
 
 
 class Interrupted(Drained, KeyboardInterrupt):
-    """``Drained`` after Ctrl-C: also ``except KeyboardInterrupt`` catches it."""
+    """``Drained`` after Ctrl-C, which ``except KeyboardInterrupt`` catches too."""
 
 
 @dataclass(eq=False, repr=False)
@@ -55,19 +56,20 @@ class Leaving:
         raise Drained
 
     def if_pressed(self) -> None:
-        """In a wait for peers: leave if the script is to leave where it stands."""
+        """In a wait for peers: leave if the script must leave where it stands."""
         if context.is_pressed():
             self.at_once()
 
     def at_once(self) -> None:
-        """Leave from a signal's handler, wherever the main thread stands; raise unless it has left.
+        """Leave from a signal handler, wherever the main thread stands. Raises unless already left.
 
-        Another thread sends it to the others, because this one may hold a lock of the link.
+        Another thread sends the message to the others, because this one may hold a lock of the
+        link.
         """
         if self._machine.phase is StepPhase.LEFT or self.closed:
             return
         if not self._machine.has_reported:
-            self.raise_drained()  # it is in nobody's quorum
+            self.raise_drained()  # it is in no quorum
         gone = e.WentAway(LeaveReason.DRAINED)
         threading.Thread(target=self._feed, args=(gone,), name="ftrun-leave").start()
         self.raise_drained()

@@ -1,10 +1,10 @@
-"""The end of a script whose peers may have to heal from it once more.
+"""The end of a script whose peers may still have to heal from it.
 
-A replica that dies in the last second must heal from somebody, or it would train alone from the
+A replica that dies in the last second must heal from another one, or it would train alone from the
 beginning. So a replica that has reached the end *lingers*: it stands at its next step, which needs
-all replicas that are still to finish, and commits nothing. The lighthouse sees that too few
-contribute, and lets a replica that is back join at this step. When all are there, they leave
-together. Only if its peers train on from the state that it holds, it leaves early, and alone.
+all replicas that have not finished, and commits nothing. The lighthouse sees that too few
+contribute, and lets a returning replica join at this step. When all are there, they leave together.
+If its peers train on from the state that it holds, it leaves early and alone.
 
 Not here: the moves (core/worker/parting.py); what happens to a step with too few contributors
 (core/worker/machine.py, core/lighthouse/membership.py).
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 SITE = "the end of the script"
 ANSWER_S = 2.0
-"""A lighthouse that is there answers at once."""
+"""A running lighthouse answers at once."""
 NOTICE_AFTER_S = 20.0
 UNCOMPARED = (
     "the replicas' parameters were not compared at the end of the script, because the lighthouse "
@@ -45,8 +45,8 @@ _Broken = RuntimeError
 class Parted(Enum):
     """How a worker has left the end of its script.
 
-    TOGETHER: with all others. ALONE: some replica was missing at the deadline, or this one was
-    asked to stop. EARLY: its peers train on.
+    TOGETHER: with all others. ALONE: a replica was missing at the deadline, or this one was asked
+    to stop. EARLY: its peers train on.
     """
 
     TOGETHER = "together"
@@ -62,14 +62,14 @@ def linger(
     timeout_s: float,
     vote: GroupVote | None = None,
 ) -> Parted:
-    """Wait at the end until all replicas have come to it, and serve those that heal meanwhile.
+    """Wait at the end until all replicas have reached it, and serve those that heal meanwhile.
 
-    Workers of one replica meet first, and leave together: each is the only one of its replica that
-    its counterparts in the others can heal from.
+    The workers of one replica meet first and leave together, because each is the only one of its
+    replica from which its counterparts in the others can heal.
 
     Args:
-        replicas: of the job; those that have finished or were drained are not waited for.
-        timeout_s: how long a replica that is missing is waited for.
+        replicas: of the job; replicas that have finished or were drained are not waited for.
+        timeout_s: how long to wait for a missing replica.
         vote: the vote of a replica group of several workers.
     """
     flow.is_over()
@@ -85,7 +85,7 @@ def linger(
 
 
 class _Lingering:
-    """One worker at the end of its script: it carries out the moves."""
+    """One worker at the end of its script: carries out the moves."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Lingering:
             engine.raise_fatal()
             with engine.changed:
                 move = parting.next(clock.now())
-                engine.changed.notify_all()  # its stage may have risen: peers wait for that
+                engine.changed.notify_all()  # its stage may have advanced: peers wait for that
             match move:
                 case None:
                     if not parting.is_compared:
@@ -132,7 +132,7 @@ class _Lingering:
         return Parted.ALONE
 
     def _look(self) -> None:
-        """Ask for the slots whose part is over; without an answer all stays as it was."""
+        """Ask for the slots whose part is over. Without an answer the old ones are kept."""
         roster: Roster | None = None
         with contextlib.suppress(TimeoutError):
             roster = self._exchanges.slots_that_are_over(ANSWER_S)

@@ -1,8 +1,8 @@
-"""The worker's link to its agent: one thread that receives, any thread may send.
+"""The worker's link to its agent: one thread receives, any thread may send.
 
 The receiving thread also ticks the step machine once a second, so that its deadlines are checked.
 
-Not here: what a message means (core/worker/machine.py).
+Not here: the meaning of a message (core/worker/machine.py).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class AgentLink:
     """Frames to and from the agent.
 
     Args:
-        context: names this worker, and the socket of its agent.
+        context: identifies this worker, and the socket of its agent.
         deliver: called in the link thread with every message, and with None at every tick.
-        lost: called once if the agent goes away: the receiving thread sees it.
+        lost: called once, by the receiving thread, if the agent goes away.
 
     Raises:
         PeerError: the agent cannot be reached.
@@ -53,7 +53,7 @@ class AgentLink:
         self._thread.start()
 
     def send(self, message: FromWorker) -> None:
-        """Send to the lighthouse, through the agent; does nothing once the agent is gone."""
+        """Send to the lighthouse, through the agent. Does nothing once the agent is gone."""
         try:
             self._frames.send(message)
         except ProtocolError as error:
@@ -61,7 +61,7 @@ class AgentLink:
         except PeerError as error:
             if not self._closing.is_set():
                 log.warning("could not reach the agent: %s", error)
-            # Half a frame may be out: end the stream; then the receiving thread calls ``lost``.
+            # Half a frame may be out: end the stream. Then the receiving thread calls ``lost``.
             self._frames.shut_down()
 
     def close(self) -> None:

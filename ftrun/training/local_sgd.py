@@ -1,10 +1,10 @@
-"""LocalSGD: replicas train by themselves and average their weights every few steps.
+"""LocalSGD: replicas train independently and average their weights every few steps.
 
-As in "Local SGD Converges Fast and Communicates Little" (arXiv 1805.09767). One such average is one
-step of the Manager: committed by all replicas or by none, repaired when a replica dies meanwhile,
-healed by newcomers.
+As in "Local SGD Converges Fast and Communicates Little" (arXiv 1805.09767). One average is one step
+of the Manager: committed by all replicas or by none, repaired when a replica dies, and healed by
+newcomers.
 
-Not here: DiLoCo, which averages what the weights have changed (diloco.py).
+Not here: DiLoCo, which averages changes of the weights (diloco.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def extract_local_tensor(t: torch.Tensor) -> torch.Tensor:
 
 
 class InnerSteps:
-    """Counts the steps of an inner optimizer while its ``with`` lasts: the base of both forms.
+    """Counts the steps of an inner optimizer within a ``with`` block: the base of both algorithms.
 
     Peers must not read the state while the optimizer changes it.
     """
@@ -79,13 +79,13 @@ class LocalSGD(InnerSteps):
     """Averages the weights of all replicas after every ``sync_every`` steps of ``optimizer``.
 
     Use it as a context manager around the training loop, which calls ``optimizer.step()`` as usual.
-    If an average is not committed, the replica goes on from its own weights. A newcomer heals in
+    If an average is not committed, the replica continues with its own weights. A newcomer heals in
     its first average.
 
     Args:
         manager: the Manager of this process.
         model: its parameters are averaged; buffers are not.
-        optimizer: steps the parameters. Its state stays each replica's own.
+        optimizer: steps the parameters. Its state stays local to each replica.
         sync_every: steps from one average to the next.
     """
 
@@ -107,7 +107,7 @@ class LocalSGD(InnerSteps):
             self.sync()
 
     def sync(self) -> None:
-        """Average the weights now, and count the steps to the next average from here."""
+        """Average the weights now, and restart the count of steps to the next average."""
         self._manager.start_quorum()
         averages = self._average()
         if self._manager.should_commit():

@@ -1,10 +1,11 @@
-"""The replicas of the quorum as a process group of torch.
+"""The replicas of the quorum as a torch process group.
 
 Within a step an all-reduce is a reduction of the step: it is managed, averaged and repaired. All
-other collectives, and all between two steps, are named exchanges among the members of the quorum
-(exchanges.py). ``send`` and ``recv`` use the quorum's connections.
+other collectives, and all collectives between two steps, are named exchanges among the members of
+the quorum (exchanges.py). ``send`` and ``recv`` use the quorum's connections.
 
-No collective raises for a peer: the caller gets its own value, and ``Manager.errored()`` the error.
+No collective raises because of a peer: the caller gets its own value, and ``Manager.errored()``
+returns the error.
 
 Not here: the process groups that carry tensors (process_groups/).
 """
@@ -37,17 +38,18 @@ INSTEAD = {
     "gather": ": call all_gather",
     "scatter": ": call broadcast",
 }
-"""What is refused, because each replica gets what all give, and what there is in its place."""
+"""Collectives that are refused, because an exchange gives each replica all values; what to call
+instead."""
 _Gathered = list[tuple[bool, torch.Tensor]]
 
 
 class ManagedProcessGroup(ReconfigurableGroup):
     """The replicas of the quorum as a torch process group.
 
-    For FSDP2's all-reduce hook, for means of a loss, or code that takes a group. ``size()`` is the
-    number of contributors, so it may change from step to step; an AVG divides by it. After
-    ``register(name)`` functional collectives find it. A root or a peer is a place among the
-    members of the quorum; the root of ``reduce`` is one among the contributors.
+    For FSDP2's all-reduce hook, for averages of a loss, or code that takes a group. ``size()`` is
+    the number of contributors, so it may change from step to step; an AVG divides by it. After
+    ``register(name)`` functional collectives find the group. Roots and peers are indices among the
+    members of the quorum; the root of ``reduce`` is an index among the contributors.
     """
 
     def __init__(self, manager: Manager) -> None:
@@ -58,11 +60,11 @@ class ManagedProcessGroup(ReconfigurableGroup):
     # ------------------------------------------------------------ facts
 
     def size(self) -> int:
-        """The number of contributors to the step under way, or to the last one."""
+        """The number of contributors to the current step, or to the last one."""
         return self._manager.num_participants()
 
     def rank(self) -> int:
-        """The place among the contributors; 0 for a spare or while healing."""
+        """The rank among the contributors; 0 for a spare or while healing."""
         return self._manager.participating_rank() or 0
 
     def getBackendName(self) -> str:
@@ -93,11 +95,11 @@ class ManagedProcessGroup(ReconfigurableGroup):
             tensor.copy_(_combined(found, op))
 
     def _reduce_at_root(self, tensor: torch.Tensor, opts: Any) -> None:
-        """The root is a place among the contributors; the others keep their tensor."""
+        """The root is an index among the contributors; the others keep their tensor."""
         self._reduce(tensor if self.rank() == opts.rootRank else tensor.clone(), opts)
 
     def _scatter(self, output: torch.Tensor, parts: torch.Tensor, opts: Any) -> None:
-        """Reduce the parts of all, and keep that of this replica's rank."""
+        """Reduce the parts of all members, and keep the part of this replica's rank."""
         op, parts = opts.reduceOp, parts.view(-1, *output.shape)
         if op == ReduceOp.AVG and not parts.is_floating_point():
             raise ValueError(exchanged_tensors.AVERAGE_OF_INTEGERS)
@@ -109,13 +111,13 @@ class ManagedProcessGroup(ReconfigurableGroup):
         self._scatter(output, torch.stack(parts), opts)
 
     def _broadcast(self, tensor: torch.Tensor, opts: Any) -> None:
-        """The root is a place among the members of the quorum."""
+        """The root is an index among the members of the quorum."""
         found = self._all(tensor, f"broadcast from {opts.rootRank}")
         if found is not None:
             tensor.copy_(found[min(opts.rootRank, len(found) - 1)][1])
 
     def _gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor, _opts: Any) -> None:
-        """Where a replica is away, its place has the caller's own."""
+        """If a replica is missing, its place gets the caller's own tensor."""
         found = self._all(tensor, "all_gather") or []
         for place, output in enumerate(outputs):
             value = found[place][1] if place < len(found) else tensor
@@ -136,7 +138,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
     }
 
     def barrier(self, opts: Any = None) -> Work:
-        """Return when all members of the quorum have come here."""
+        """Return when all members of the quorum have reached this barrier."""
         self._all(torch.zeros(0), "barrier")
         return FinishedWork()
 
@@ -148,7 +150,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
         input_split_sizes: Any,
         opts: Any = None,
     ) -> Work:
-        """Exchange equal parts among the contributors; for one that is away, the caller's own.
+        """Exchange equal parts among the contributors. A missing one's part is the caller's own.
 
         Raises:
             ValueError: the parts are not equal, or not one for each contributor.
@@ -169,7 +171,8 @@ class ManagedProcessGroup(ReconfigurableGroup):
         return FinishedWork([output_buffer])
 
     def _directly(self, name: str, tensors: list[torch.Tensor], peer: int, tag: int) -> Work:
-        """With a place among the members of the quorum; else the tensors stay as they are."""
+        """Send to or receive from a member of the quorum. On an error the tensors stay
+        unchanged."""
         try:
             work = getattr(self._session.pg, name)(tensors, peer, tag)
         except (RuntimeError, PeerError, Bug) as error:  # Bug: no quorum was formed yet
@@ -180,7 +183,8 @@ class ManagedProcessGroup(ReconfigurableGroup):
     # ------------------------------------------------------------ the exchange
 
     def _all(self, tensor: torch.Tensor, operation: str) -> _Gathered | None:
-        """Each member's tensor, and whether it contributes to the step; None: only its own."""
+        """Each member's tensor, and whether it contributes to the step; None: the exchange
+        failed."""
         what = exchanged_tensors.words(operation, tensor)
         if tensor.nbytes >= BODY_BYTES_MAX:
             self._too_large(what, tensor.nbytes)
@@ -205,7 +209,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
 
 
 def _combined(found: _Gathered, op: Any) -> torch.Tensor:
-    """One tensor of those that count; of all, if nobody contributes."""
+    """Reduce the tensors that count; all of them, if none counts."""
     counting = [tensor for counts, tensor in found if counts]
     whole = exchanged_tensors.reduced(torch.stack(counting or [tensor for _, tensor in found]), op)
     if whole is None:

@@ -1,6 +1,6 @@
-"""The Manager: what a training script calls. torchft's names and arguments, ftrun's protocol.
+"""The Manager, which training scripts call: torchft's names and arguments, ftrun's protocol.
 
-A script written for torchft runs as it is (torchft/).
+A script written for torchft runs unchanged (torchft/).
 
 Not here: any decision (core/worker/machine.py), the flow of a step (step_flow.py), threads
 (engine.py).
@@ -53,8 +53,8 @@ LATER_KEY = "set_state_dict_fns"
 class WorldSizeMode(Enum):
     """How many replicas of the quorum contribute.
 
-    DYNAMIC: every replica of the quorum contributes.
-    FIXED_WITH_SPARES: ``min_replica_size`` contribute; the others add zeros, and replace lost ones.
+    DYNAMIC: every replica of the quorum contributes. FIXED_WITH_SPARES: ``min_replica_size``
+    replicas contribute. The others are spares: they add zeros, and replace lost replicas.
     """
 
     DYNAMIC = 0
@@ -62,45 +62,49 @@ class WorldSizeMode(Enum):
 
 
 class Manager:
-    """One worker's part in a job that survives the death of others, step by step.
+    """One worker's part in a job that survives the death of other workers, step by step.
 
     Args:
-        pg: the process group across replica groups; ftrun builds one group per quorum with it.
-            One of ftrun's, or a torchft wrapper of such a group (process_groups/adapted.py).
+        pg: the process group across replica groups; ftrun builds one group per quorum with it. One
+            of ftrun's, or a torchft wrapper of such a group (process_groups/adapted.py).
         load_state_dict, state_dict: the script's state, for healing; first called at the first
             ``start_quorum``. ``register_state_dict_fn`` adds more.
-        min_replica_size: a step with fewer contributors is not committed. The launcher knows it,
-            and waits for more replicas instead of training with fewer.
+        min_replica_size: a step with fewer contributors is not committed. The launcher knows this
+            number, and waits for more replicas instead of training with fewer.
         use_async_quorum: a newcomer heals during its first forward and backward pass and adds
             zeros; False: it heals before its forward pass and counts at once.
-        timeout: deadline of an operation, and of a heal, by default 60 s. TORCHFT_TIMEOUT_SEC
-            overrides it. If either is given, a step is given up once its results have been awaited
-            for this time and ``quorum_timeout``, and ``errored()`` returns the error.
-        quorum_timeout: deadline of a quorum in ``start_quorum``; TORCHFT_QUORUM_TIMEOUT_SEC.
-        connect_timeout: deadline for the workers of this replica group to connect, and of a vote;
-            TORCHFT_CONNECT_TIMEOUT_SEC.
+        timeout: deadline of an operation, and of a heal; default: 60 s. TORCHFT_TIMEOUT_SEC
+            overrides it. If either is given, a step is given up if its results take longer than
+            this time plus ``quorum_timeout``, and ``errored()`` returns the error.
+        quorum_timeout: deadline of a quorum in ``start_quorum``. TORCHFT_QUORUM_TIMEOUT_SEC
+            overrides it.
+        connect_timeout: deadline for the workers of this replica group to connect, and of a vote.
+            TORCHFT_CONNECT_TIMEOUT_SEC overrides it.
         world_size_mode: DYNAMIC, or FIXED_WITH_SPARES (``min_replica_size`` contributors).
         init_sync: False promises that all replicas start with equal weights.
-        max_retries: steps in a row that may fail before ``should_commit`` raises.
-        repair: "reissue" keeps a step that a death interrupts; "discard" computes it again and
-            saves a gradient-sized buffer.
-        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory, while
+        max_retries: consecutive steps that may fail before ``should_commit`` raises.
+        repair: "reissue" keeps a step that a death interrupts; "discard" computes it again, which
+            saves a buffer of the gradients' size.
+        heal_in_place: a newcomer reads what its optimizer steps straight into its own memory while
             it computes its first pass, which does not count; False: into new memory, which costs a
             copy of the state and time.
-        rank, world_size: as the launcher gives them; others are refused.
+        rank, world_size: must equal the launcher's values; others are refused.
         replica_id: the script's name of this replica group, in the records of event_loggers.py.
         lighthouse_addr: in a program that ftrun did not start: the lighthouse of its threads, each
             of which is a rank of a replica group (seats.py). Then ``replica_id``, ``rank`` and
-            ``world_size`` say which one, and the group meets at ``store_addr``, ``store_port``.
-        checkpoint_transport: a script's own class carries the states of heals; ftrun's own transfer
-            does in place of an HTTPTransport or PGTransport, and needs no choice.
-        port, hostname, heartbeat_interval, quorum_retries: no effect, and a warning tells so; in a
-            worker of ftrun's the same holds for store_addr, store_port and lighthouse_addr.
+            ``world_size`` identify the thread, and its group meets at ``store_addr``,
+            ``store_port``.
+        checkpoint_transport: an object of a script's own class transfers the states of heals. In
+            place of an HTTPTransport or PGTransport, ftrun uses its own transfer, which is the
+            default.
+        port, hostname, heartbeat_interval, quorum_retries: no effect, and a warning says so. In a
+            worker of ftrun the same holds for store_addr, store_port and lighthouse_addr.
 
-    A ``timeout`` that a call states holds in every phase. These here do not count the time in which
-    no lighthouse answers: the agent asks the script to stop after ``--lighthouse-timeout``. A
-    reduction that times out goes out again: without a ``timeout``, or while a peer has announced a
-    pause, until the peer comes, or the launcher finds that it hangs (docs/HANGS.md).
+    A ``timeout`` that a call states includes all of its phases. The timeouts above do not count
+    time without a lighthouse: the agent asks the script to stop after ``--lighthouse-timeout``. A
+    reduction that times out is retried if no ``timeout`` is given, or while a peer has announced a
+    pause. The retries end when the peer comes, or when the launcher finds that it hangs
+    (docs/HANGS.md).
 
     Raises:
         UserError: not started by ftrun and no lighthouse for threads, or an argument contradicts
@@ -153,7 +157,7 @@ class Manager:
         connect_timeout_s = launcher_arguments.seconds_of(
             launcher_arguments.CONNECT_TIMEOUT_SEC_ENV, connect_timeout
         )
-        self._use_async_quorum = use_async_quorum  # torchft's name: local SGD of scripts reads it
+        self._use_async_quorum = use_async_quorum  # torchft's name: scripts' own local SGD reads it
         self._batch: Batch | None = None
         self._error: ExceptionWithTraceback | None = None
         asked = seats.SeatAsked(
@@ -216,28 +220,28 @@ class Manager:
         state_dict: StateFn,
         state_dict_on_training_thread: bool = False,
     ) -> None:
-        """Add state that heals with this replica, under a key of its own.
+        """Add state that heals with this replica, under a key.
 
-        ``state_dict_on_training_thread``: ``state_dict`` is called by the thread that trains alone,
-        between two steps; for states that must not be read beside a forward pass (FSDP2).
+        ``state_dict_on_training_thread``: call ``state_dict`` only in the training thread, between
+        two steps; for states that must not be read during a forward pass (FSDP2).
 
         Raises:
-            UserError: the key is taken; or, after the first step has begun, the state holds what
-                cannot be carried (named by path).
+            UserError: the key is taken; or, after the first step has begun, the state holds an
+                object that cannot be sent (named by path).
         """
         self._session.healing.register(
             key, load_state_dict, state_dict, state_dict_on_training_thread
         )
 
     def watch_buffers(self, module: torch.nn.Module) -> None:
-        """Give peers that heal the module's buffers as they are between two forward passes.
+        """Serve the module's buffers to peers as they are between two forward passes.
 
-        For modules without ftrun's DistributedDataParallel, which calls this by itself.
+        For modules without ftrun's DistributedDataParallel, which calls this itself.
         """
         self._session.healing.passes.watch(module)
 
     def set_state_dict_fns(self, load_state_dict: LoadFn, state_dict: StateFn) -> None:
-        """torchft's older name for ``register_state_dict_fn``; beside the constructor's own."""
+        """torchft's older name for ``register_state_dict_fn``; adds to the constructor's state."""
         self.register_state_dict_fn(LATER_KEY, load_state_dict, state_dict)
 
     def allow_state_dict_read(self) -> None:
@@ -245,7 +249,8 @@ class Manager:
         self._session.healing.allow_read(True)
 
     def disallow_state_dict_read(self) -> None:
-        """Forbid peers to read the state until ``allow_state_dict_read``: it is being changed."""
+        """Forbid peers to read the state, because it is being changed, until
+        ``allow_state_dict_read``."""
         self._session.healing.allow_read(False)
 
     def state_dict(self) -> dict[str, Any]:
@@ -255,14 +260,15 @@ class Manager:
         return {"step": state.step, "batches_committed": batches, "lineage": state.lineage}
 
     def _manager_state_dict(self) -> dict[str, Any]:
-        """torchft's name for all that heals: the registered state, and the Manager's own."""
+        """torchft's name for all state that heals: the registered state, and the Manager's own."""
         return self._session.healing.tree()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Call it before the first step; ``lineage`` may be missing.
+        """Resume from a checkpoint. Call it before the first step; ``lineage`` may be missing.
 
-        It changes nothing in a function that loads a state to heal with, because the Manager's own
-        state heals by itself; nor where the state is the one that this replica trains from.
+        The call has no effect inside a function that loads a state to heal with, because the
+        Manager's own state heals by itself. It has none if this replica trains from that state
+        already.
         """
         session = self._session
         if session.healing.is_loading:
@@ -280,16 +286,16 @@ class Manager:
     def start_quorum(
         self, allow_heal: bool = True, shrink_only: bool = False, timeout: timedelta | None = None
     ) -> None:
-        """Begin a step: at once while the quorum in force stays, else with the next quorum.
+        """Begin a step: at once while the quorum stays in force, otherwise with the next quorum.
 
-        ``allow_heal=False`` or ``shrink_only=True``: nobody joins at this step.
+        ``allow_heal=False`` or ``shrink_only=True``: no replica joins at this step.
 
         Raises:
             TimeoutError: no quorum, or no state to heal from before the forward pass, within
-                ``timeout`` (default ``quorum_timeout``, and at the first step no less than the
-                launcher's ``--join-timeout``).
+                ``timeout`` (default: ``quorum_timeout``; at the first step at least the launcher's
+                ``--join-timeout``).
             UserError: this Manager has left the job; or, at the first step, the registered state
-                cannot be carried.
+                cannot be sent.
             Drained: this replica was asked to leave and has left.
         """
         timeout_s = timeout.total_seconds() if timeout else None
@@ -299,12 +305,12 @@ class Manager:
     def stop_requested(self) -> bool:
         """Whether this worker was asked to stop: ``Drained`` follows at the next boundary.
 
-        A script may end its loop by itself instead. As ``ftrun.stop_requested()``.
+        A script may end its loop by itself instead. Same as ``ftrun.stop_requested()``.
         """
         return stop_requested()
 
     def wait_quorum(self) -> None:
-        """Do nothing: ``start_quorum`` has waited for the quorum of this step already."""
+        """Does nothing: ``start_quorum`` has already waited for the quorum of this step."""
 
     def allreduce(
         self,
@@ -312,16 +318,16 @@ class Manager:
         should_quantize: bool | str = False,
         reduce_op: Any = ReduceOp.AVG,
     ) -> Work:
-        """Reduce ``tensor`` in place over the contributors; AVG divides by their number.
+        """Reduce ``tensor`` in place over the contributors. AVG divides by their number.
 
-        Never raises for a peer's failure, nor for a tensor or an operation that cannot be reduced:
-        ``errored`` reports it, and no replica commits the step.
+        Never raises because a peer fails, or because a tensor or an operation cannot be reduced:
+        ``errored`` returns the error, and no replica commits the step.
 
-        ``should_quantize``: send 8 bits for each value: "int8" (True means this one) or "fp8". All
-        replicas get the same result, whose error process_groups/quantized.py bounds.
+        ``should_quantize``: send 8 bits for each value: "int8" (same as True) or "fp8". All
+        replicas get the same result. process_groups/quantized.py bounds its error.
 
         Raises:
-            UserError: ``should_quantize`` names no kind, or no step is under way.
+            UserError: ``should_quantize`` names no kind, or no step has begun.
             ValueError: an average of integers.
         """
         is_average = reduce_op == ReduceOp.AVG and isinstance(tensor, torch.Tensor)
@@ -338,7 +344,7 @@ class Manager:
                 reduction = Reduction(
                     tensor, reduce_op, keep=keep, batched=batched, copies=session.copies
                 )
-        except Exception as error:  # noqa: BLE001  # whatever torch says of the tensor
+        except Exception as error:  # noqa: BLE001  # whatever torch raises about the tensor
             self._refuse(error)
             return FinishedWork(tensor)
         if batch is None:
@@ -348,21 +354,21 @@ class Manager:
         return ManagedWork(reduction, self.report_error, batch, session.healing.between_passes)
 
     def _refuse(self, error: Exception) -> None:
-        """An operation of the step under way cannot be carried out: nobody commits the step."""
+        """Refuse an operation that cannot be carried out: no replica commits the step."""
         self._session.require_step()
         self.report_error(error)
         self._session.engine.feed(e.OperationRefused(f"{type(error).__name__}: {error}"))
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """The reductions of this block get their results together, when the last one has its own.
+        """Give the reductions of this block their results together, when the last one is done.
 
-        A death before that costs nothing: all of them are reduced again among the survivors.
-        (Without a batch results come one by one, and a step in which one has come cannot be
-        repaired.) They go out at once; wait for them after the block.
+        If a replica dies before that, all of them are reduced again among the survivors, and no
+        work is lost. (Without a batch results arrive one by one, and a step in which one has
+        arrived cannot be repaired.) The reductions go out at once; wait for them after the block.
 
         Raises:
-            UserError: a batch is open already, or no step is under way.
+            UserError: a batch is open already, or no step has begun.
         """
         self._session.require_step()
         if self._batch is not None:
@@ -379,13 +385,13 @@ class Manager:
     ) -> bool:
         """Whether the optimizer may step. The same answer on all ranks of a replica group (C1).
 
-        ``forgoes``: the reason why this replica does not commit the step, though others may. It
-        heals from them at its next one. ``all_forgo``: no replica commits it, for the same reason.
+        ``forgoes``: the reason why this replica does not commit the step, though others may; it
+        heals from them at its next step. ``all_forgo``: no replica commits it, for the same reason.
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
             TimeoutError: the results did not come within ``timeout``.
-            UserError: no step is under way, or a batch is open.
+            UserError: no step has begun, or a batch is open.
         """
         if self._batch is not None:
             raise UserError("should_commit() in a batch of reductions: end its block first")
@@ -398,10 +404,10 @@ class Manager:
     # ------------------------------------------------------------ outside a step
 
     def peers(self, timeout: timedelta | None = None) -> Roster:
-        """The replicas of the job before this one's first step: those that train, or all wanted.
+        """Before this replica's first step: the replicas that train, or all expected ones.
 
         Raises:
-            TimeoutError: not all wanted replicas are there within ``timeout`` (default: the
+            TimeoutError: not all expected replicas are there within ``timeout`` (default: the
                 launcher's ``--join-timeout``).
             Drained: this replica was asked to leave.
         """
@@ -410,14 +416,17 @@ class Manager:
         return self._session.exchanges.peers(timeout_s, counts_isolation=timeout is not None)
 
     def linger(self, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
-        """At the script's end, wait for replicas that have to heal once more, and serve them.
+        """At the script's end, wait for replicas that may have to heal again, and serve them.
 
-        If the others train on from the state that this replica holds, they would wait for it as
-        well: then it leaves the job at once (``session.ends_early``).
+        If the others train on from the state that this replica holds, they would wait for it too.
+        Then it leaves the job at once (``session.ends_early``).
 
         Returns:
-            False if a replica was still missing after ``timeout``, which counts also while no
-            lighthouse answers, or this one was asked to stop, or the others train on.
+            True if all replicas have reached the end. False if one was still missing after
+                ``timeout``
+            (time without a lighthouse counts), if this replica was asked to stop, or if the others
+                train
+            on.
         """
         session, machine = self._session, self._session.machine
         seats.refuse_in_threads(session.seat, "Manager.linger()")
@@ -440,11 +449,12 @@ class Manager:
     # ------------------------------------------------------------ errors
 
     def report_error(self, e: Exception) -> None:
-        """Forbid to commit the step under way, because of ``e``."""
+        """Forbid to commit the current step, because of ``e``."""
         self._session.flow.report_error(e)
 
     def errored(self) -> ExceptionWithTraceback | None:
-        """The error of the step under way; its ``original_exception`` is what was raised."""
+        """The error of the current step; its ``original_exception`` is the exception that was
+        raised."""
         error = self._session.flow.errored()
         if error is None or (self._error and self._error.original_exception is error):
             return None if error is None else self._error
@@ -457,9 +467,9 @@ class Manager:
         default: Any,
         timeout: timedelta | None = None,
     ) -> torch.futures.Future[Any]:
-        """A future that yields ``default`` and reports the error if ``fut`` fails.
+        """A future that yields ``default`` and reports the error if ``fut`` fails or times out.
 
-        It does the same if ``fut`` is not done within ``timeout`` (default: the Manager's).
+        ``timeout``: default: the Manager's.
         """
         timeout_s = timeout.total_seconds() if timeout else self._timeout_s
         return BoundedFuture(fut, default, timeout_s, self.report_error).future
@@ -467,7 +477,7 @@ class Manager:
     # ------------------------------------------------------------ facts
 
     def current_step(self) -> int:
-        """The step under way, or the next one: how many have been committed before it."""
+        """The current step, or the next one: the number of steps committed before it."""
         return self._session.machine.position
 
     def batches_committed(self) -> int:
@@ -475,11 +485,11 @@ class Manager:
         return self._session.progress.batches
 
     def participating_rank(self) -> int | None:
-        """The place among the contributors of this step; None for a spare or while healing."""
+        """The rank among the contributors of this step; None for a spare or while healing."""
         return self._session.engine.in_flight.rank
 
     def num_participants(self) -> int:
-        """How many contribute to this step: the divisor of its averages."""
+        """The number of contributors to this step: the divisor of its averages."""
         return self._session.engine.in_flight.divisor
 
     def is_participating(self) -> bool:
@@ -505,13 +515,13 @@ class Manager:
     # ------------------------------------------------------------ the end
 
     def leave(self) -> None:
-        """Leave the job, between two steps: the others go on at once, without a loss."""
+        """Leave the job between two steps. The others continue at once, without a loss."""
         self._session.close(LeaveReason.LEFT)
 
     def shutdown(self, wait: bool = True) -> None:
-        """Leave because the script has finished. Called at exit as well; idempotent.
+        """Leave because the script has finished. Also called at exit. Idempotent.
 
         After it the script may make another Manager: a newcomer that begins at step 0, or with the
-        state of those that train.
+        state of the replicas that train.
         """
         self._session.finish()

@@ -1,8 +1,8 @@
 """The optimizer that begins a step with a quorum and ends it with a commit; and its GradScaler.
 
-**A step that a GradScaler skips** because gradients are infinite is a step like any other: it is
+**A step that a GradScaler skips** because gradients are infinite is an ordinary step: it is
 committed, with weights unchanged. The scaler decides from averaged gradients, which are equal on
-all replicas, so all of them skip the same steps. It informs the wrapper by torch's own protocol for
+all replicas, so all of them skip the same steps. It informs the wrapper by torch's protocol for
 optimizers that unscale by themselves (``_step_supports_amp_scaling``): ``step`` is called in any
 case and finds ``grad_scale`` and ``found_inf``. The scale is state like the weights and must heal
 with them: the ``GradScaler`` here registers it.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class OptimizerWrapper(torch.optim.Optimizer):
-    """Wraps any optimizer: ``zero_grad`` starts the quorum, ``step`` steps if the commit stands.
+    """Wraps an optimizer: ``zero_grad`` begins a step, ``step`` steps if the step is committed.
 
     Everything else (``state_dict``, ``param_groups``, hooks …) is the wrapped optimizer's own, so
-    that learning-rate schedulers and GradScaler treat it as the wrapped one.
+    that learning-rate schedulers and GradScaler treat the wrapper like the wrapped optimizer.
 
     ``committed``: whether the last ``step()`` was committed.
 
@@ -34,11 +34,11 @@ class OptimizerWrapper(torch.optim.Optimizer):
         optim: the optimizer that does the work.
     """
 
-    # GradScaler then calls ``step`` also where gradients are infinite, and ``step`` skips.
+    # GradScaler then calls ``step`` even if gradients are infinite, and ``step`` skips.
     _step_supports_amp_scaling = True
 
     def __init__(self, manager: Manager, optim: torch.optim.Optimizer) -> None:
-        # Optimizer.__init__ would make parameter groups and hooks of its own.
+        # Optimizer.__init__ would make separate parameter groups and hooks.
         self.optim = optim
         self.manager = manager
         self.committed = True
@@ -52,11 +52,11 @@ class OptimizerWrapper(torch.optim.Optimizer):
         self.optim.zero_grad(set_to_none)
 
     def zero_grad_again(self) -> None:
-        """``zero_grad`` as the script has called it last: for a replica without data (join.py)."""
+        """Call ``zero_grad`` as the script last called it, for a replica without data (join.py)."""
         self.zero_grad(self._set_to_none)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Step if the reduced gradients of this step stand; otherwise change nothing (C5).
+        """Step if this step is committed; otherwise change nothing (C5).
 
         Raises:
             ValueError: a closure is given, which would run the model more than once in a step.
@@ -78,7 +78,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
             self._step()
 
     def _step(self) -> None:
-        attributes = vars(self)  # A GradScaler has set two for this call of ``step``.
+        attributes = vars(self)  # a GradScaler has set two of these for this call of ``step``
         if "found_inf" not in attributes:
             self.optim.step()
         elif getattr(self.optim, "_step_supports_amp_scaling", False):
@@ -138,7 +138,7 @@ class OptimizerWrapper(torch.optim.Optimizer):
         return self.optim.defaults
 
     def __getattr__(self, name: str) -> Any:
-        if name == "optim":  # Copied or unpickled without __init__.
+        if name == "optim":  # copied or unpickled without __init__
             raise AttributeError(name)
         return getattr(self.optim, name)
 
@@ -152,8 +152,8 @@ Optimizer = OptimizerWrapper
 class GradScaler(torch.amp.GradScaler):
     """torch's GradScaler as part of a replica's state: it heals, and counts committed steps only.
 
-    torch's own works as well, if the script's state functions carry its ``state_dict()``; but it
-    adapts its scale to the gradients of steps that are not committed, too.
+    torch's own works as well, if the script's state functions include its ``state_dict()``. But it
+    also adapts its scale to the gradients of steps that are not committed.
 
     Args:
         manager: the Manager of this process.
@@ -172,7 +172,7 @@ class GradScaler(torch.amp.GradScaler):
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """As torch's, but the scale stays as it is after a step that was not committed."""
+        """As torch's, but the scale does not change after a step that was not committed."""
         if new_scale is None and not self._counts:
             new_scale = self.get_scale()
         super().update(new_scale)

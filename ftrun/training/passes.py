@@ -1,13 +1,13 @@
-"""State that a forward pass changes by itself: buffers, and parameters without a gradient.
+"""State that a forward pass itself changes: buffers, and parameters without a gradient.
 
-A donor serves its live state, and a newcomer may ask for it in the middle of a step: then the
-donor's pass has changed these already, and that of the newcomer changes them once more. So a donor
-serves copies of them. Where the job goes on with all replicas only, so that newcomers come in the
-middle of a step, it copies them before each pass. Elsewhere it reports that its pass has changed
-them: the newcomer puts back what it was given when its own pass is over.
+A donor serves its live state, and a newcomer may ask for it in the middle of a step. By then the
+donor's pass has changed this state already, and the newcomer's pass would change it again. There
+are two remedies. In jobs that need all replicas, newcomers come in the middle of a step, so donors
+copy this state before each pass and serve the copies. In other jobs the donor reports that its pass
+has changed the state, and the newcomer restores what it received after its own pass.
 
-Whether a pass updates a parameter, as a momentum encoder does, is found out by its version, in the
-first steps and then now and then; so is a module that has got its first buffer.
+Whether a pass updates a parameter, as a momentum encoder does, is detected by the parameter's
+version: in the first steps and then now and then. So are modules that register a first buffer.
 
 Not here: when state is served (healing.py).
 """
@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from ftrun.checkpoint.leaves import Leaf, local_of
 
 LEARNS, LEARNS_EVERY = 4, 64
-"""In so many steps at first, and then in each of so many, all parameters and modules are looked
-at."""
+"""All parameters and modules are checked in the first LEARNS steps, then in one of LEARNS_EVERY."""
 
 
 class Passes:
-    """The tensors of one worker that its forward passes may change. For the training thread; what
-    donors ask is for any thread.
+    """The tensors of one worker that its forward passes may change.
+
+    For the training thread, except the methods by which a donor serves them: from any thread.
 
     Args:
         keeps: copies are made before each pass.
@@ -36,13 +36,13 @@ class Passes:
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
-        self._before: list[Tensor] = []  # copies of those that change
+        self._before: list[Tensor] = []  # copies of the changing ones
         self._changing: list[Tensor] = []
         self._modules: list[nn.Module] = []
         self._holders: list[nn.Module] = []  # of buffers
         self._buffers: list[tuple[nn.Module, str, Tensor]] = []
         self._learned: list[Tensor] = []  # parameters that a pass has changed
-        self._others: list[Tensor] = []  # parameters that no pass has changed so far
+        self._others: list[Tensor] = []  # parameters that no pass has changed yet
         self._versions: list[int] = []
         self._versions_of_others: list[int] = []
         self._steps = 0
@@ -50,14 +50,14 @@ class Passes:
         self._given: dict[str, Tensor] | None = None
 
     def watch(self, module: nn.Module) -> None:
-        """Watch what ``module`` computes with beside its trained parameters."""
+        """Watch the module's buffers, and its parameters without a gradient."""
         self._modules.append(module)
         self._look(is_whole=True)
         frozen = (x for x in module.parameters() if not (x.requires_grad or x.is_inference()))
         self._others += frozen
 
     def _look(self, *, is_whole: bool) -> None:
-        """Find the buffers: a pass may register some, or replace them."""
+        """Find the buffers. A pass may register or replace some."""
         if is_whole:
             parts = (part for module in self._modules for part in module.modules())
             self._holders = [part for part in parts if part._buffers]
@@ -78,7 +78,7 @@ class Passes:
         return [id(x) for *_, x in found] != [id(x) for *_, x in self._buffers]
 
     def begins(self) -> None:
-        """A step begins, and no pass of it has."""
+        """A step begins, before any pass of it."""
         self._is_in_step = True
         is_looked_at = self._steps < LEARNS or self._steps % LEARNS_EVERY == 0
         is_looked_at |= self._given is not None
@@ -89,23 +89,23 @@ class Passes:
         self._versions_of_others = _versions_of(self._others) if is_looked_at else []
 
     def has_passed(self) -> bool:
-        """Whether what is served has been changed by a pass of the step under way."""
+        """Whether a pass of this step has changed what is served."""
         if self._keeps or not self._is_in_step:
             return False
         is_moved = _versions_of(self._changing) != self._versions
         return is_moved or self._are_others(self._now())
 
     def stills(self) -> dict[int, Tensor]:
-        """By ``data_ptr`` each tensor that passes change, or its copy. In any thread."""
+        """By ``data_ptr``: each tensor that passes change, or its copy. In any thread."""
         is_copied = self._keeps and self._is_in_step
         stills = self._before if is_copied else self._changing
-        known = [*zip(self._changing, stills, strict=False)]  # one that was found later has none
+        known = [*zip(self._changing, stills, strict=False)]  # one that was found later has no copy
         if is_copied:  # a pass may have put another tensor in a buffer's place
             slots = [(part._buffers.get(name), x) for part, name, x in self._buffers]
             others = [(x, y) for (x, old), y in zip(slots, stills, strict=False) if x is not old]
             known += [(x, y) for x, y in others if x is not None and x.shape == y.shape]
         found = {local_of(x).data_ptr(): local_of(still) for x, still in known}
-        found.pop(0, None)  # of what has no elements
+        found.pop(0, None)  # tensors without elements
         return found
 
     def _copy(self) -> None:
@@ -116,12 +116,12 @@ class Passes:
             self._before += [x.detach().clone() for x in more]
 
     def heal_after(self, given: Iterable[Leaf]) -> None:
-        """This worker has loaded what a donor has given after its pass of this step."""
+        """This worker has loaded state that a donor's pass of this step had already changed."""
         self._given = {x.spec.path: x.data for x in given if isinstance(x.data, Tensor)}
         self.begins()
 
     def over(self, own: Callable[[], Sequence[Leaf]]) -> None:
-        """The passes of the step are over. ``own``: gives the leaves of this worker's state."""
+        """The passes of the step are over. ``own``: returns the leaves of this worker's state."""
         self._learn()
         given, self._given = self._given, None
         if given is not None:

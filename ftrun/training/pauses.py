@@ -1,8 +1,8 @@
-"""``ftrun.heartbeat()`` and ``with ftrun.paused("eval"):``: a script shows that it goes on.
+"""``ftrun.heartbeat()`` and ``with ftrun.paused("eval"):``: a script reports that it is alive.
 
-A loop that stands still is found and replaced (docs/HANGS.md). A long phase that is no step should
-therefore be announced. Without ftrun both do nothing. A debugger that holds the main thread is
-found by itself, and counts as an announced pause.
+A loop without progress is detected and its worker replaced (docs/HANGS.md). Announce a long phase
+that is no step. Without ftrun both calls do nothing. A debugger that stops the main thread is
+detected, and counts as an announced pause.
 
 Not here: what follows (core/lighthouse/standstill.py, core/agent/loop_watch.py).
 """
@@ -32,18 +32,20 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """A pause under way; it counts until ``until``."""
+    """An announced pause; it counts until ``until``."""
 
     pause: Pause
     until: float
 
 
 Listener = Callable[[str, float], None]
-"""Gets the name and limit of a pause that begins; "" and 0 at its end, and at a heartbeat."""
+"""Called with the name and limit of a pause that begins; with "" and 0 at its end, and at a
+heartbeat."""
 
 
 class _Process:
-    """This process's announced pauses. ``debugged_since``: a debugger holds its main thread."""
+    """This process's announced pauses. ``debugged_since``: since when a debugger stops its main
+    thread."""
 
     open: tuple[_Announced, ...] = ()
     beats: int = 0
@@ -53,7 +55,7 @@ class _Process:
 
 
 def heartbeat() -> None:
-    """Tell ftrun that the script goes on, although its step is not over yet.
+    """Report that the script makes progress, although its step is not over yet.
 
     The call takes well below a microsecond if a Manager trains, and may be made at any rate.
     """
@@ -64,14 +66,14 @@ def heartbeat() -> None:
 
 @contextlib.contextmanager
 def paused(name: str = "pause", *, limit_s: float = LIMIT_S) -> Iterator[None]:
-    """Announce a phase that is no step: an evaluation, the saving of a checkpoint.
+    """Announce a phase that is no step, such as an evaluation or saving a checkpoint.
 
-    For at most ``limit_s`` seconds a script that is inside is not taken for one that stands still.
-    The status shows ``name``. Pauses may be nested; the innermost counts.
+    For up to ``limit_s`` seconds a script in the phase does not count as hanging. ``ftrun status``
+    shows ``name``. Pauses may be nested; the innermost counts.
 
     Raises:
         UserError: the name is empty, not printable or longer than 32 characters, or the limit is
-            not a time above 0 and up to a week.
+            not above 0 and up to a week.
     """
     if not name or not name.isprintable() or len(name) > NAME_CHARS_MAX:
         raise UserError(
@@ -95,7 +97,7 @@ def paused(name: str = "pause", *, limit_s: float = LIMIT_S) -> Iterator[None]:
 
 
 def _tell_the_rest(listener: Listener) -> None:
-    """A pause has ended: the one around it goes on, or the loop does."""
+    """A pause has ended: report the enclosing pause, or the end of all pauses."""
     around = _Process.open[-1] if _Process.open else None
     left_s = 0.0 if around is None else around.until - clock.now()
     if around is None or left_s <= 0:
@@ -105,7 +107,7 @@ def _tell_the_rest(listener: Listener) -> None:
 
 
 def listen(listener: Listener) -> None:
-    """Call ``listener`` from now on; a script with a Manager is asked at each tick instead."""
+    """Call ``listener`` from now on. If the script has a Manager, it polls at each tick instead."""
     _Process.listener = listener
 
 
@@ -119,7 +121,7 @@ def beats() -> int:
 
 
 def current() -> Pause | None:
-    """The pause that the script is in now, if its limit is not over. From any thread."""
+    """The current pause, if its limit has not passed. From any thread."""
     announced = _Process.open
     if announced and clock.now() < announced[-1].until:
         return announced[-1].pause
@@ -132,10 +134,10 @@ def current() -> Pause | None:
 
 
 def _frame_of_main_thread() -> FrameType | None:
-    """The main thread's innermost frame; no garbage is collected meanwhile.
+    """The main thread's innermost frame, read without garbage collection.
 
     Python 3.11 holds its lock of all threads while it makes the frames. If a collection releases
-    the interpreter in between, no thread ever goes on (CPython's issue 106883).
+    the interpreter meanwhile, all threads deadlock (CPython's issue 106883).
     """
     with _ONE_AT_A_TIME:
         collects = gc.isenabled()
@@ -148,7 +150,7 @@ def _frame_of_main_thread() -> FrameType | None:
 
 
 def _is_debugged() -> bool:
-    """Whether the main thread stands in a debugger's own code, for example at its prompt."""
+    """Whether the main thread is in a debugger's own code, for example at its prompt."""
     if "bdb" not in sys.modules and "pydevd" not in sys.modules:
         return False
     frame = _frame_of_main_thread()

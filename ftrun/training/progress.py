@@ -21,8 +21,8 @@ POSITION_CHARS_MAX = 1024
 class WorkerProgress:
     """Makes the Progress messages of one worker.
 
-    ``batches``: the sum of contributors over all committed steps. ``position``: gives where
-    the script stands, in any thread; ``POSITION_CHARS_MAX`` characters of it are sent.
+    ``batches``: the sum of contributors over all committed steps. ``position``: returns the
+    script's place, in any thread; ``POSITION_CHARS_MAX`` characters of it are sent.
     """
 
     def __init__(self, machine: StepMachine) -> None:
@@ -30,10 +30,10 @@ class WorkerProgress:
         self.position: Callable[[], str] = str
         self._marks = Marks()
         self._machine = machine
-        self._scalars: dict[str, float] = {}  # replaced, never changed: other threads read it
+        self._scalars: dict[str, float] = {}  # replaced, never mutated: other threads read it
 
     def log(self, scalars: dict[str, float]) -> None:
-        """Add scalars, or replace those of the same names.
+        """Add scalars, or replace scalars of the same names.
 
         Raises:
             UserError: more than 64 names.
@@ -43,35 +43,36 @@ class WorkerProgress:
             raise UserError(f"log() keeps {SCALARS_MAX} scalars at most")
 
     def show(self, **scalars: float) -> None:
-        """Add ftrun's own scalars, where the script's leave room. From any thread."""
+        """Add ftrun's own scalars, if the script's leave room. From any thread."""
         merged = self._scalars | {name: float(value) for name, value in scalars.items()}
         if len(merged) <= SCALARS_MAX:
             self._scalars = merged
 
     def wants_mark(self) -> bool:
-        """Whether the step that was just committed may be shown; ask once per step."""
+        """Whether the step that was just committed may be compared. Call it once per step."""
         return self._marks.wants(self._machine.heal.state.step, clock.now())
 
     def mark(
         self, settings: Callable[[], str], parameters: str, position: Callable[[], str]
     ) -> None:
-        """Show what must be equal on all replicas after the step that was just committed.
+        """Publish what must be equal on all replicas after the step that was just committed.
 
         Args:
-            settings: gives the text of the optimizers' settings, in any thread.
+            settings: returns the text of the optimizers' settings, in any thread.
             parameters: a digest of the parameters; "" if none was made.
-            position: gives where the script stands, in any thread.
+            position: returns the script's place, in any thread.
         """
         self._marks.note(self._machine.state, settings, parameters, position)
 
     @property
     def agreed_step(self) -> int:
-        """The last step whose parameters were this replica's at all others; 0: none is known."""
+        """The last step after which all other replicas had the same parameters; 0: none is
+        known."""
         state = self._machine.agreed
         return state.step if state is not None and state in self._marks.compared else 0
 
     def make(self, activity: Activity | None = None, since_s: float = 0.0) -> Progress:
-        """The worker's progress now.
+        """The worker's current progress.
 
         ``activity``: None means the step machine's; ``since_s``: how long it has lasted.
         """

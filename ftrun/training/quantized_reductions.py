@@ -1,6 +1,6 @@
 """A reduction of a step that sends 8 bits for each value.
 
-Its tensor stays as it is until the result is handed out, so a repair needs no copy of the input.
+Its tensor stays unchanged until the result is handed out, so a repair needs no copy of the input.
 
 Not here: the messages (process_groups/quantized_messages.py), the error (quantized.py there).
 """
@@ -21,10 +21,10 @@ from ftrun.training.reductions import Reduction
 
 
 def quantized_kind(asked: bool | str) -> str:
-    """The kind of numbers for ``should_quantize``.
+    """The number format for ``should_quantize``.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: the name is unknown.
     """
     kind = DEFAULT if asked is True else str(asked)
     if kind not in CODECS:
@@ -37,7 +37,7 @@ class QuantizedReduction(Reduction):
     """A mean or sum of floating point values, in numbers of ``kind``: "int8" or "fp8".
 
     Raises:
-        ValueError: another operation, or values that are no floating point numbers.
+        ValueError: another operation, or values that are not floating point.
     """
 
     writes_early = False

@@ -1,4 +1,4 @@
-"""Questions to peers' state servers about exchanges, and the bytes of their answers.
+"""Questions to peers' state servers about exchanges, and the encoding of their answers.
 
 Not here: whom to ask, and for what (exchanges.py); the connection itself (checkpoint/donor.py).
 """
@@ -23,7 +23,7 @@ from ftrun.training.context import WorkerContext
 log = logging.getLogger(__name__)
 
 QUESTION_TIMEOUT_S = 10.0
-"""Longer than a peer waits for its answer, before it answers that it has none yet."""
+"""Longer than a peer holds a question before it answers that it has no answer yet."""
 
 
 class Links:
@@ -37,7 +37,7 @@ class Links:
     def ask(
         self, ask: AskPeer, *, refuses: bool = False, timeout_s: float = QUESTION_TIMEOUT_S
     ) -> tuple[list[Contribution] | None, bool]:
-        """One question: the answer, and whether the peer was reached.
+        """Send one question. Returns the answer, and whether the peer was reached.
 
         Raises:
             PeerError: with ``refuses``, the peer refuses for good.
@@ -65,7 +65,7 @@ class Links:
         if link is None:
             shown = endpoint.heal_certificate if self._context.heal_tls else None
             receiver = self._context.key.incarnation
-            tag = Tag(NO_ATTEMPT, 0)  # a link's tag is for states only
+            tag = Tag(NO_ATTEMPT, 0)  # a link's tag matters for states only
             link = DonorLink(endpoint.heal, tag, self._key, receiver, 0.0, shown)
             self._links[endpoint.heal] = link
         return link
@@ -77,7 +77,7 @@ class Links:
 
 
 def encode(found: Sequence[Contribution]) -> bytes:
-    """An answer: a line of JSON about the contributions, then their bodies."""
+    """Encode an answer: a line of JSON about the contributions, then their bodies."""
     head = [[c.replica_id, c.site, c.what, len(c.body)] for c in found]
     return json.dumps(head).encode() + b"\n" + b"".join(c.body for c in found)
 

@@ -1,4 +1,4 @@
-"""A step's reductions as tensors and futures; core/worker/operations.py counts them by index.
+"""A step's reductions as tensors and futures; core/worker/operations.py refers to them by index.
 
 Not here: when a reduction is issued, handed out or given up (core/worker/machine.py decides,
 in_flight.py carries out).
@@ -29,7 +29,7 @@ REDUCIBLE = frozenset(
     {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8}
     | {torch.int8, torch.int32, torch.int64, torch.complex32, torch.complex64, torch.complex128}
 )
-"""What Gloo takes; of these NCCL has no complex32."""
+"""The types that Gloo reduces. NCCL has all of these but complex32."""
 WIDER = {
     torch.int16: torch.int32,
     torch.uint16: torch.int32,
@@ -37,7 +37,7 @@ WIDER = {
     torch.float8_e4m3fn: torch.float32,
     torch.float8_e5m2: torch.float32,
 }
-"""In which types those are reduced that Gloo lacks."""
+"""The types in which other types are reduced, because Gloo lacks those."""
 NAMES = {
     "sum": ReduceOp.SUM,
     "product": ReduceOp.PRODUCT,
@@ -54,24 +54,24 @@ class Reduction:
     """A tensor on its way through an all-reduce.
 
     Args:
-        tensor: reduced in place; any shape. A copy is reduced if its values do not fill one stretch
-            of memory, or are of a type that backends lack.
+        tensor: reduced in place; any shape. A copy is reduced if its values are not one block of
+            memory, or are of a type that backends lack.
         op: the ReduceOp; AVG is a SUM that is divided by the number of contributors.
         restore: puts the local input back into ``tensor`` for a repair; None keeps a copy here,
             made just before the tensor is first written to.
         divided_by: the number by which an average's input has been divided already; None: the
             result is divided.
         keep: without ``restore``, keep a copy of the input for a repair.
-        batched: handed out with its batch only (DDP's buckets).
+        batched: handed out only with its batch (DDP's buckets).
         closes: the last reduction of its batch.
         awaited: the training thread awaits its batch (DDP's buckets), and so computes nothing then.
-        counted: the number by which an average is divided, from that of the contributors; called
-            when the result stands. None: that one.
+        counted: maps the number of contributors to the divisor of an average; called when the
+            result is final. None: the divisor is the number of contributors.
         copies: the memory for copies.
     """
 
     writes_early = True
-    """Its tensor is written to while it is under way, not only when it is handed out."""
+    """Whether its tensor is written to while the reduction runs, not only when it is handed out."""
 
     def __init__(
         self,
@@ -98,7 +98,9 @@ class Reduction:
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.is_claimed = False
         self.is_released = False
-        self.failure: Exception | None = None  # the result stands, and its tensor does not have it
+        self.failure: Exception | None = (
+            None  # the result is final, but could not be written to the tensor
+        )
         self._releases: int | None = None  # the thread that completes the future
         self._released = threading.Condition()
         self.shape = _shape(self.data, self.op)
@@ -112,7 +114,7 @@ class Reduction:
         self._kept_values = 0
 
     def restore(self, divisor: int) -> None:
-        """Put the local input back, because the tensor may hold half a reduction."""
+        """Put the local input back, because the tensor may hold a partial reduction."""
         if self._divided_by is not None:
             self._divided_by = divisor
         if self._restore is not None:
@@ -127,7 +129,8 @@ class Reduction:
             self.restore(divisor)
 
     def weigh(self, weight: float) -> None:
-        """Before launch: multiply an average's input, because replicas have unlike batches."""
+        """Before launch: multiply an average's input, because replicas have batches of different
+        sizes."""
         if weight == 0.0:
             self.add_nothing()
         elif weight != 1.0 and (self.data.is_floating_point() or self.data.is_complex()):
@@ -140,16 +143,17 @@ class Reduction:
         self.data.fill_(self._neutral)
 
     def answer(self, known: torch.Tensor) -> None:
-        """In place of ``launch``: this is its result."""
+        """Instead of ``launch``: set this result."""
         self._keep(self.data.numel())
         self._memory().copy_(known.view(self.data.dtype))
         _await_device(self.data)
 
     def launch(self, group: BuiltGroup) -> Work:
-        """Send it on its way, in pieces where the group wants some.
+        """Launch it, in pieces if the group asks for pieces.
 
-        A piece is copied for a repair just before it goes out, while those before it travel. DDP's
-        buckets go out whole: other buckets travel meanwhile, and torch's results are of whole ones.
+        Each piece is copied for a repair just before it goes out, while earlier pieces are being
+        sent. DDP's buckets go out whole: several are in flight anyway, and torch reduces whole
+        buckets.
         """
         works: list[Work] = []
         values = self.data.numel()
@@ -165,12 +169,12 @@ class Reduction:
             except RuntimeError as error:
                 if not works:
                     raise
-                works.append(FinishedWork(error=error))  # those before it may still write
+                works.append(FinishedWork(error=error))  # earlier pieces may still be written to
                 break
         return JoinedWork(works, [self.data])
 
     def _keep(self, values: int) -> None:
-        """Have a copy of the first ``values`` values of the input: they will be written to."""
+        """Copy the first ``values`` values of the input, which are about to be overwritten."""
         if not self._keeps or values <= self._kept_values:
             return
         memory, first = self._memory(), self._kept_values
@@ -180,7 +184,7 @@ class Reduction:
         self._kept_values = values
 
     def _memory(self) -> torch.Tensor:
-        """All values in the order of the memory."""
+        """All values in memory order."""
         return self.data.as_strided((self.data.numel(),), (1,))
 
     def claim(self) -> bool:
@@ -189,7 +193,7 @@ class Reduction:
         return not was_claimed
 
     def hand_out(self, divisor: int) -> None:
-        """Complete the future with the result, which stands."""
+        """Complete the future with the result, which is final."""
         try:
             self._finish(divisor)
         except Exception as error:  # noqa: BLE001  # whatever torch says of the script's tensor
@@ -205,7 +209,7 @@ class Reduction:
     def release(self) -> None:
         """Complete the future with the tensor as it is, and run the callbacks chained on it.
 
-        It completes whatever happens: ``failure`` is an error.
+        It always completes; an error is noted in ``failure``.
         """
         kept, self._kept = self._kept, None
         self._keeps = False
@@ -229,7 +233,7 @@ class Reduction:
         """Wait until the future is complete and its callbacks have run.
 
         (A wait for torch's future ends before the callbacks run.) A callback that waits for its own
-        reduction goes on at once.
+        reduction returns at once.
 
         Returns:
             False if that took longer than ``timeout_s``.
@@ -238,7 +242,7 @@ class Reduction:
             with self._released:
                 if not self._released.wait_for(lambda: self.is_released, timeout_s):
                     return False
-        self.future.wait()  # for a CUDA tensor this stream waits for the one that wrote it
+        self.future.wait()  # for a CUDA tensor, this stream waits for the stream that wrote it
         return True
 
     def _divide(self, divisor: int) -> None:
@@ -250,7 +254,7 @@ class Reduction:
 
 
 def _await_device(tensor: torch.Tensor) -> None:
-    """A waiting thread may be on another stream than this one."""
+    """Wait for the device: a waiting thread may use another stream than this one."""
     if tensor.is_cuda:
         torch.cuda.current_stream(tensor.device).synchronize()
 
@@ -259,7 +263,7 @@ def _reducible(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory, or a copy that backends can reduce.
 
     Raises:
-        ValueError: no backend can.
+        ValueError: no backend can reduce it.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"one tensor is reduced at a time, and this is a {type(tensor).__name__}")
@@ -269,7 +273,7 @@ def _reducible(tensor: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"{text} cannot be reduced")
     is_lazy = tensor.is_conj() or tensor.is_neg()
     if kind == tensor.dtype and _is_dense(tensor) and not is_lazy:
-        return tensor.detach()  # a parameter itself refuses to be written
+        return tensor.detach()  # a parameter itself refuses to be written to
     if _overlaps(tensor):
         raise ValueError(
             "elements of this tensor share memory (as after expand()), so they cannot have a "
@@ -280,7 +284,7 @@ def _reducible(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _shape(tensor: torch.Tensor, op: Any) -> Shape:
-    """The properties that peers' reductions must have in common with this one."""
+    """The properties that peers' reductions must share with this one."""
     name = next((name for name, known in NAMES.items() if op == known), str(op))
     return Shape(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
@@ -317,7 +321,7 @@ def _extreme(dtype: torch.dtype, lowest: bool) -> float | int | bool:
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill one stretch of memory, in any order: backends see no strides."""
+    """Whether its elements are one block of memory, in any order: backends see no strides."""
     if tensor.is_contiguous():
         return True
     expected = 1
@@ -329,7 +333,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two of its elements are at one place in memory."""
+    """Whether two of its elements share memory."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -344,10 +348,10 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 class Batch:
-    """Reductions that get their results together (``Manager.batch``). ``issue`` sends one off.
+    """Reductions that get their results together (``Manager.batch``). ``issue`` issues one.
 
-    Only the end of the block shows which reduction is the last one, and the step machine must know
-    it when that one is issued. So each reduction is issued when the next one comes.
+    Which reduction is the last one is known only at the end of the block, but the step machine must
+    know it when that reduction is issued. So each reduction is issued when the next one comes.
     """
 
     def __init__(self, issue: Callable[[Reduction], Any]) -> None:
@@ -356,7 +360,7 @@ class Batch:
         self._held: Reduction | None = None
 
     def add(self, reduction: Reduction) -> None:
-        """Issue the reduction before this one."""
+        """Issue the previous reduction."""
         held, self._held = self._held, reduction
         if held is not None:
             self._issue(held)
@@ -371,7 +375,7 @@ class Batch:
 
 
 class ManagedWork(Work):
-    """The Work of ``Manager.allreduce``: completes when the result stands, never raises.
+    """The Work of ``Manager.allreduce``. It completes when the result is final, and never raises.
 
     An error is in ``Manager.errored()`` and makes ``should_commit`` return False.
     """
@@ -392,11 +396,11 @@ class ManagedWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the result, and for the callbacks chained on its future until now.
 
-        The step machine's deadlines bound the wait. If ``timeout`` passes, it returns False, and
-        that is an error of the step.
+        The step machine's deadlines bound the wait. If ``timeout`` passes, it returns False, which
+        is an error of the step.
 
         Raises:
-            UserError: its batch is still open, so the wait would have no end.
+            UserError: its batch is still open, so the wait would never end.
         """
         if self._batch is not None and self._batch.is_open:
             raise UserError("a reduction has its result after its batch: wait after the block")
@@ -407,15 +411,15 @@ class ManagedWork(Work):
         return False
 
     def synchronize(self) -> None:
-        """``wait``: torch sometimes calls it by this name."""
+        """Same as ``wait``: torch sometimes calls it by this name."""
         self.wait()
 
     def is_success(self) -> bool:
-        """Whether it is complete; errors are in ``Manager.errored()``."""
+        """Whether it is complete. Errors are in ``Manager.errored()``."""
         return self._reduction.is_released
 
     def exception(self) -> None:
-        """None; errors are in ``Manager.errored()``."""
+        """None. Errors are in ``Manager.errored()``."""
 
     def result(self) -> list[torch.Tensor]:
         self.wait()

@@ -1,19 +1,19 @@
-"""The beginning from a snapshot: this worker's state is what the job had when it was written.
+"""Resuming from a snapshot: this worker starts with the job's state when the snapshot was written.
 
 A resumed job is one whose first members heal from the snapshot instead of from a donor. Each worker
-finds the newest whole snapshot and *claims* its state id before its first report. So all that
-follows is as after any start from equal states: a replica without the snapshot, or with an older
-one, heals from the others, and one whose peers train on heals from them.
+finds the newest whole snapshot and *claims* its state id before its first report. After that
+everything happens as at any start from equal states: a replica with no snapshot or an older one
+heals from the others, and a replica whose peers train heals from them.
 
-A worker of a slot's first start loads the snapshot at once. One that was started again mostly heals
-from peers, so it loads only if its first quorum counts on its claim. That is so when all replicas
-have died and their launcher has not.
+At a slot's first start, the worker loads the snapshot at once. A restarted worker mostly heals from
+peers, so it loads only if its first quorum relies on its claim. That happens when all replicas have
+died and their launcher has not.
 
 A snapshot whose bytes have changed is renamed, and the one before it is claimed.
 
-The workers of a replica claim the same snapshot, and read each its own part. A snapshot may become
+The workers of a replica claim the same snapshot, and each reads its own part. A snapshot may become
 whole while they look, so they compare what they have found, and take the lowest (vote.py). If a
-part of one is damaged, none of them takes it.
+part of a snapshot is damaged, none of them takes it.
 
 Not here: which snapshot is the newest (snapshots/directory.py), its bytes (snapshots/reading.py).
 """
@@ -48,10 +48,11 @@ class Resuming:
     """A worker's claim to a snapshot. For the main thread only.
 
     Attributes:
-        position: the script's place in its loop, as the snapshot that was loaded has it; empty:
-            none was loaded, or peers have given a newer state since.
-        form: what the script has turned out to be.
-        first_step: at which this job began: that of the snapshot, or of the script's own state.
+        position: the script's place in its loop, from the loaded snapshot; empty: none was loaded,
+            or peers have given a newer state since.
+        form: the form that the script has turned out to have.
+        first_step: the step at which this job began: the snapshot's, or that of the script's own
+            state.
     """
 
     _engine: Engine
@@ -72,7 +73,7 @@ class Resuming:
         self._fresh = self._machine.state
 
     def claim(self) -> None:
-        """Before the first report: begin with the newest snapshot's state, if it is ahead.
+        """Before the first report: claim the newest snapshot's state, if it is ahead.
 
         Raises:
             UserError: the snapshot is of another script, or does not fit this one.
@@ -91,9 +92,6 @@ class Resuming:
                 found.manifest.step,
             )
             return
-        engine = self._engine
-        self._context, self._machine = engine.context, engine.machine
-        self._healing, self._progress = engine.healing, engine.progress
         self._fresh = self._machine.state
         self._claim(found)
         if self._context.restarts == 0:
@@ -101,10 +99,8 @@ class Resuming:
                 pass
 
     def find_place(self) -> tuple[str, int] | None:
-        """This worker's place in the snapshot that is, or will be, claimed; None: there is none.
-
-        With the number of replicas that there were.
-        """
+        """This worker's place in the snapshot that is, or will be, claimed, and the number of
+        replicas that the job had then; None: there is no snapshot."""
         found = self._look()
         if found is None:
             return None
@@ -113,15 +109,15 @@ class Resuming:
 
     @property
     def is_pending(self) -> bool:
-        """A claimed state is counted on, and has not been loaded."""
+        """Whether the quorum relies on a claimed state that is not loaded yet."""
         return self._is_pending and not self._machine.healing
 
     def load_now(self) -> bool:
-        """Load what was claimed; False: an older one is claimed now, and the step is void."""
+        """Load the claimed snapshot; False: an older one is claimed now, and the step is void."""
         return self._load()
 
     def healed(self) -> None:
-        """The peers' state has replaced whatever was claimed or loaded."""
+        """Note that the peers' state has replaced the claimed or loaded one."""
         self._is_pending = False
         self.position = ""
         self._healing.is_unread = False
@@ -139,7 +135,7 @@ class Resuming:
         """The newest snapshot of all places, the same for all workers of this replica.
 
         Raises:
-            UserError: they find different ones again and again.
+            UserError: they find different ones repeatedly.
         """
         for _ in range(AGREEMENTS_MAX):
             newest = (self._newest(where, below) for where in places)
@@ -198,7 +194,7 @@ class Resuming:
     # ------------------------------------------------------------ loading
 
     def _load(self) -> bool:
-        """Load the claimed snapshot into the script; False: it is damaged, and an older one is it.
+        """Load the claimed snapshot into the script; False: damaged, an older one is claimed.
 
         Raises:
             UserError: it does not fit this script.
@@ -215,9 +211,9 @@ class Resuming:
         return True
 
     def _read(self, found: Found) -> Any:
-        """This worker's tree; None: the snapshot is damaged, here or at a worker beside this one.
+        """This worker's tree; None: the snapshot is damaged, here or at a mate.
 
-        All have read when one of them renames it.
+        All workers have read it before one of them renames it.
         """
         from ftrun.snapshots.reading import read  # few starts of a worker read one
 

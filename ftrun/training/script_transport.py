@@ -1,11 +1,11 @@
 """Heals by a script's own ``CheckpointTransport``: the donor sends, the newcomer receives.
 
-Each newcomer has one donor, because a transport sends to named ranks. What a receiver needs to
-reach it (``metadata``) travels with the Manager's own state by ftrun's transfer. As with torchft,
-a donor's optimizer waits until its transport has sent.
+Each newcomer has one donor, because a transport sends to named ranks. The address for a receiver
+(``metadata``) travels with the Manager's own state by ftrun's transfer. As with torchft, a donor's
+optimizer waits until its transport has sent.
 
 Not here: who heals from whom (core/), ftrun's own transfer (checkpoint/), torchft's two transports,
-in whose place that transfer does the work.
+which ftrun's transfer replaces.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ScriptTransport:
             log.warning("the checkpoint_transport could not send to %s: %s", ranks, error)
 
     def end(self) -> None:
-        """Wait until what is sent has gone, because the state is about to change."""
+        """Wait until everything is sent, because the state is about to change."""
         sending, self._sending = self._sending, None
         if sending is not None:
             sending.join(self._timeout_s)
@@ -92,7 +92,7 @@ class ScriptTransport:
         timeout = timedelta(seconds=self._timeout_s)
         try:
             return self._transport.recv_checkpoint(rank, metadata, step, timeout)
-        except Exception as error:  # of the script's own transport
+        except Exception as error:  # raised by the script's own transport
             raise PeerError(f"the checkpoint_transport: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class ScriptTransport:
 
 
 def receivers(quorum: Quorum, own_id: str) -> list[int]:
-    """The replica_ranks that heal from ``own_id``: the newcomers in turn, over all donors."""
+    """The replica_ranks that heal from ``own_id``: newcomers are spread evenly over all donors."""
     if own_id not in quorum.donors:
         return []
     return [rank for rank in _newcomers(quorum) if donor(quorum, rank) == own_id]

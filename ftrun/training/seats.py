@@ -1,8 +1,8 @@
-"""Where a Manager belongs: this process's own place, or a seat that a program's launcher gives.
+"""Where a Manager belongs: this process's own place, or a seat that a program's launcher assigns.
 
 A worker that ftrun has started has one place for all its life. In a program that ftrun did not
-start, whoever serves its Managers gives each a *seat* (``serve``): ``import ftrun.torchft`` makes
-replicas of threads (compat/threads/).
+start, a launcher assigns each Manager a *seat* (``serve``). ``import ftrun.torchft`` installs one
+that makes replicas of threads (compat/threads/).
 
 Not here: any launcher.
 """
@@ -21,9 +21,9 @@ from ftrun.training.keeper import Keeper
 
 
 class Seat:
-    """A Manager's place. All methods are for the Manager alone; by default they do nothing.
+    """A Manager's place. Only the Manager calls these methods. By default they do nothing.
 
-    ``context``: what the Manager knows of itself. ``is_thread``: it is a seat among threads.
+    ``context``: the worker's identity and job. ``is_thread``: it is a seat among threads.
     """
 
     is_thread = False
@@ -32,46 +32,48 @@ class Seat:
         self.context = context
 
     def managers_before(self) -> int:
-        """How many Managers have had this place and were shut down."""
+        """How many Managers had this place before and were shut down."""
         return 0
 
     def claim(self) -> None:
-        """The Manager is about to connect."""
+        """Called before the Manager connects."""
 
     def keeper(self) -> Keeper | None:
-        """What keeps this worker, so that another process can take its place; None: none does."""
+        """What keeps this worker, so that another process can take its place; None: it is not
+        kept."""
         return None
 
     def release(self) -> None:
-        """The Manager is closed; a second time does nothing."""
+        """Called when the Manager is closed. Idempotent."""
 
     def give_back(self) -> None:
-        """The Manager could not be made."""
+        """Called if the Manager could not be made."""
 
     def knows_place(self, place: Callable[[], Place]) -> None:
-        """The step, for the report of a failure."""
+        """Register a function that returns the step, for the report of a failure."""
 
     def trains(self, leave: Callable[[], None]) -> None:
-        """The Manager begins its first step; ``leave`` leaves at once."""
+        """Called when the Manager begins its first step; ``leave`` leaves at once."""
 
     def between_steps(self, is_agreed: Callable[[], bool]) -> None:
-        """The Manager is about to begin a step at which others may join.
+        """Called before a step at which others may join.
 
         ``is_agreed``: whether the step at which they join is known.
         """
 
     def has_failed(self) -> bool:
-        """Whether the script fails, so that its end must not be taken for a finish."""
+        """Whether the script has failed, so that its end is not a success."""
         raise NotImplementedError
 
     def on_end(self, end: Callable[[Exception], None]) -> None:
-        """Call ``end`` if the seat ends before the Manager does; from another thread."""
+        """Call ``end``, from another thread, if the seat ends before the Manager does."""
 
 
 class ProcessSeat(Seat):
     """The place of a process that ftrun has started. The agent ends it by killing the process.
 
-    ``give_back`` does nothing, because ``claim`` may have been refused: another Manager has it.
+    ``give_back`` does nothing, because ``claim`` may have been refused: another Manager holds the
+    place.
     """
 
     def managers_before(self) -> int:
@@ -98,7 +100,7 @@ class ProcessSeat(Seat):
 
 @dataclass(frozen=True, slots=True)
 class SeatAsked:
-    """A Manager's arguments that determine where it belongs, as its script gives them."""
+    """The arguments, as given by the script, that determine a Manager's place."""
 
     lighthouse_addr: str | None
     replica_id: str | None
@@ -111,10 +113,10 @@ class SeatAsked:
 
 
 Launcher: TypeAlias = Callable[[SeatAsked], Seat]
-"""Gives a seat to a Manager that this thread makes, in a program that ftrun did not start.
+"""Assigns a seat to a Manager of the calling thread, in a program that ftrun did not start.
 
-It raises a UserError if no lighthouse is given, or if that takes no such Manager, and a PeerError
-if the lighthouse does not answer.
+It raises a UserError if no lighthouse is given or if the lighthouse accepts no such Manager, and a
+PeerError if the lighthouse does not answer.
 """
 
 
@@ -123,15 +125,15 @@ class _Process:
 
 
 def serve(launcher: Launcher) -> None:
-    """Managers that are made in this process outside ftrun have their seats from ``launcher``."""
+    """Let ``launcher`` assign the seats of Managers in this process, unless ftrun started it."""
     _Process.launcher = launcher
 
 
 def take(asked: SeatAsked) -> Seat:
-    """The place of a Manager that is made now.
+    """The place of a new Manager.
 
     Raises:
-        UserError: ftrun did not start this process, and nobody serves it or no seat fits.
+        UserError: ftrun did not start this process, and there is no launcher or no seat fits.
         PeerError: the lighthouse does not answer.
     """
     own = process.current()
@@ -155,7 +157,7 @@ def no_agent() -> UserError:
 
 @contextlib.contextmanager
 def given_back_on_error(seat: Seat) -> Iterator[None]:
-    """Give the seat back if the Manager cannot be made."""
+    """Return the seat if the Manager cannot be made."""
     try:
         yield
     except BaseException:
@@ -164,7 +166,7 @@ def given_back_on_error(seat: Seat) -> Iterator[None]:
 
 
 def refuse_in_threads(seat: Seat, what: str) -> None:
-    """Refuse what needs a launcher that knows all replicas from the start.
+    """Refuse a feature that needs a launcher that knows all replicas from the start.
 
     Raises:
         UserError: the Manager has a seat among threads.

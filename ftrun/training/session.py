@@ -1,9 +1,8 @@
-"""The part of a Manager that ftrun's own DDP, optimizers, samplers, Join and unmodified scripts
-use.
+"""The inner interface of a Manager, used by ftrun's own classes and by unmodified scripts.
 
-``manager.session`` is this inner door. It holds the parts of a worker, from its seat to its step
-flow; each is used by its name (``session.healing``), and the methods here are those that several
-parts carry out together.
+``manager.session`` returns it, for ftrun's DDP, optimizers, samplers and Join. It holds the parts
+of a worker, from its seat to its step flow. Each part is used by its name (``session.healing``).
+The methods here need several parts at once.
 
 Not here: torchft's names and arguments (manager.py), any decision (core/worker/machine.py), the
 flow of a step (step_flow.py), threads (engine.py).
@@ -53,7 +52,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PARTING_S = 2.0
-"""How long one that ends waits for members that have not got what it has exchanged last."""
+"""How long a worker that ends waits for members that have not received its last exchanged
+values."""
 SAMPLER_KEY = "elastic_sampler"
 
 
@@ -64,22 +64,22 @@ class Session:
         seat: where the Manager belongs.
         pg: the process group across replica groups.
         choices: how it trains.
-        healing: states for peers and from them; this closes it.
-        own_error: why ``pg`` has failed by itself; None: it cannot tell.
+        healing: states for peers and from them; closed with this session.
+        own_error: returns why ``pg`` has failed by itself; None: ``pg`` cannot report that.
 
     Attributes:
         seat, choices, healing: as given.
         here: the launcher's description of this worker.
-        pg: its collectives go to the quorum in force.
+        pg: its collectives use the quorum in force.
         machine, engine, flow, progress, exchanges, leaving: of this worker.
-        vote: of the workers of this replica group; None: it has one.
-        keeper: of this worker; None: nobody could take its place.
+        vote: of the workers of this replica group; None: it has one worker.
+        keeper: of this worker; None: no process could take its place.
         resuming, snapshots: None: there is no directory for snapshots.
         events: the loggers of torchft's names.
         copies: of the inputs of this step's reductions.
-        optimizers: those that step committed steps only.
-        before_reduction: called before DDP reduces, for a script that knows no steps; False: it
-            does not reduce.
+        optimizers: the optimizers that step in committed steps only.
+        before_reduction: called before DDP reduces, for a script that has no explicit steps; False:
+            DDP does not reduce.
         ends_early: this replica has left because the others train on without it.
     """
 
@@ -142,7 +142,7 @@ class Session:
         self.seat.knows_place(engine.place)
         self.leaving = Leaving(machine, engine.feed, lambda: not self.healing.is_unread)
         self.resuming, self.snapshots = self._make_snapshots()
-        # Peers may take long to their first step: the launcher knows how long the job waits. They
+        # Peers may take long to their first step: the launcher states how long the job waits. They
         # are all there when a script makes its second Manager.
         first_s = 0.0 if self._before else self.here.quorum_timeout_s
         resumes = self.resuming, self.snapshots
@@ -177,10 +177,9 @@ class Session:
         *,
         for_draw: bool = False,
     ) -> None:
-        """Begin a step, as ``start_quorum`` describes it. ``for_draw``: because its batch is drawn
-        now.
+        """Begin a step, as ``start_quorum`` does. ``for_draw``: because its batch is drawn now.
 
-        ``start_quorum`` then goes on with that step.
+        A later ``start_quorum`` then continues with this step.
         """
         self.engine.raise_fatal()
         if self.leaving.closed:
@@ -211,7 +210,7 @@ class Session:
         return pending is not None and pending.promise is not None
 
     def _refuse_options_of_samplers(self) -> None:
-        """No ElasticSampler was made before the first step: what it alone can keep is refused."""
+        """Refuse options that only an ElasticSampler can keep, if the script has made none."""
         asked = self.here.options_of_samplers()
         if asked:
             raise UserError(
@@ -220,9 +219,9 @@ class Session:
             )
 
     def step_under_way(self) -> int | None:
-        """The number of the step under way in this process, committed or not; None: there is none.
+        """The number of the current step in this process, committed or not; None: there is none.
 
-        Another number than ``current_step``: a step that is computed again has a new one.
+        Unlike ``current_step``, it is different for each try of a step.
         """
         return self.machine.begun if self.machine.in_step else None
 
@@ -230,22 +229,24 @@ class Session:
         """After a step that was lost here: take its result from peers that have committed it.
 
         Returns:
-            False if that was interrupted: it is to be tried again.
+            False if that was interrupted: try again.
         """
         self.engine.raise_fatal()
         return self.flow.catch_up()
 
     def show_end(self, parameters: str, is_late: bool) -> None:
-        """The script has ended: others compare its parameters with theirs (core Mark)."""
+        """The script has ended: publish its parameters for comparison with the peers' (core
+        Mark)."""
         self.engine.note_progress(at_once=True)
         state = self.machine.state
         self.machine.ended_with = Mark(state.step, state.lineage, "", parameters, "", is_late)
 
     def keep_state(self) -> None:
-        """Until the next step, peers that have lost the last one heal to what the state functions
-        give now, and may need it before this replica goes on.
+        """Let peers that have lost the last step heal from the current state.
 
-        For the training thread, between two steps. The functions give it until then, in any thread.
+        This holds until the next step. Peers may need the state before this replica continues. For
+        the training thread, between two steps. Until the next step, the state functions must return
+        the same state, in any thread.
         """
         self.healing.keep_still()
         self.engine.feed(e.StateKept())
@@ -257,19 +258,19 @@ class Session:
 
     @property
     def others_join(self) -> bool:
-        """Whether all is ready for others to join at the next boundary."""
+        """Whether others can join at the next boundary: the groups are ready."""
         pending = self.machine.pending
         is_ready = self.machine.in_force is not None if pending is None else pending.built
         return is_ready and self.machine.quorums.awaits_newcomers
 
     def require_step(self) -> None:
-        """Raise a UserError if no step is under way."""
+        """Raise a UserError if no step has begun."""
         self.engine.raise_fatal()
         if not self.machine.in_step:
             raise UserError("an operation outside a step: call start_quorum() (zero_grad()) first")
 
     def issue(self, reduction: Reduction) -> torch.futures.Future[torch.Tensor]:
-        """Reduce among the contributors of the step under way."""
+        """Reduce among the contributors of the current step."""
         self.require_step()
         sampled = self.engine.in_flight.sampled
         if sampled is not None:
@@ -284,7 +285,9 @@ class Session:
         restore: Restore | None,
         divided_by: int | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
-        """One of DDP's buckets, averaged in place; all complete together when the last one has.
+        """Average one of DDP's buckets in place. All buckets complete together.
+
+
 
         ``restore`` writes the local gradients, divided by its argument, into ``buffer`` again
         (in-step repair). ``divided_by``: the number by which they are divided now; None: the
@@ -302,16 +305,16 @@ class Session:
 
     @compiling.never
     def await_buckets(self) -> None:
-        """Wait for all buckets that were issued; the repair deals with a failure."""
+        """Wait for all buckets that were issued. The repair handles a failure."""
         self.engine.in_flight.await_batch()
 
     def any_in_group(self, flag: bool) -> bool:
-        """Whether ``flag`` is true on any rank of this replica group; all ranks must call it."""
+        """Whether ``flag`` is true on any rank of this replica group. All ranks must call it."""
         return flag if self.vote is None else self.vote.any(flag)
 
     @compiling.never
     def heal_after_backward(self) -> None:
-        """Apply the peers' state now, if this replica heals, with the reduced gradients at hand.
+        """If this replica heals, apply the peers' state now that the gradients are reduced.
 
         The script's code between ``backward()`` and ``step()`` may depend on the state: a
         GradScaler divides by its scale. ftrun's DDP calls this when a backward pass ends.
@@ -323,9 +326,9 @@ class Session:
     def watch_optimizer(
         self, optimizer: torch.optim.Optimizer, wrapper: OptimizerWrapper | None = None
     ) -> None:
-        """Heal in place what ``optimizer`` steps; it must step committed steps only.
+        """Heal in place the tensors that ``optimizer`` steps. It must step committed steps only.
 
-        For optimizers without ftrun's Optimizer, which calls this by itself, as ``wrapper``.
+        For optimizers without ftrun's Optimizer, which calls this itself, as ``wrapper``.
         """
         self.healing.watch_optimizer(optimizer)
         if wrapper is not None:
@@ -334,7 +337,7 @@ class Session:
     def watch_sampler(self, sampler: ElasticSampler, *, repairs: bool) -> None:
         """Let ``sampler`` weigh this worker's gradients, follow the commits, and heal.
 
-        An ElasticSampler calls this by itself. ``repairs``: its batches allow to repair a step.
+        An ElasticSampler calls this itself. ``repairs``: a step may be repaired with its batches.
 
         Raises:
             UserError: there is one already; or a step would be repaired that must not be.
@@ -357,7 +360,7 @@ class Session:
 
     @property
     def joining(self) -> Joining | None:
-        """The part of this worker in the Join that is open; None: none is."""
+        """This worker's part in the open Join; None: none is open."""
         joining = self.flow.joining
         return joining if joining is not None and joining.is_active else None
 
@@ -365,7 +368,7 @@ class Session:
         """This worker's part in Joins, and the optimizer that followers step.
 
         Raises:
-            UserError: the script is arranged in a way that a replica without data cannot follow.
+            UserError: a replica without data cannot follow this script's arrangement.
         """
         seats.refuse_in_threads(self.seat, "a Join")
         problem = ""
@@ -390,10 +393,10 @@ class Session:
         return self.flow.joining, optimizer
 
     def train_locally(self) -> None:
-        """The replicas train by themselves between two steps (LocalSGD, DiLoCo).
+        """The replicas train independently between two steps (LocalSGD, DiLoCo).
 
-        So that time is booked as training. A newcomer takes all of its state from one donor,
-        because the states of two do not belong together.
+        That time is accounted as training. A newcomer takes all of its state from one donor,
+        because parts of two donors' states do not fit together.
         """
         self._is_not_kept("trains between its steps (LocalSGD, DiLoCo)")
         self.machine.trains_between_steps = True
@@ -402,11 +405,12 @@ class Session:
     # ------------------------------------------------------------ outside a step
 
     def exchange(self, site: str, what: str, body: bytes) -> list[Given] | None:
-        """Give ``body`` to all members of the quorum, and get theirs; in the order of the slots.
+        """Send ``body`` to all members of the quorum, and receive theirs, in slot order.
 
         Returns:
             None after a step that was not committed, or if a member did not come to this place in
-            time: ``errored`` returns the error.
+                time:
+            ``errored`` returns the error.
 
         Raises:
             UserError: ``body`` has more than 16 MiB, or this replica is out of step.
@@ -425,11 +429,11 @@ class Session:
             self.keeper.lacks(f"the script {what}")
 
     def heal_with_place(self) -> None:
-        """From now on a state comes with the place at which its donors stand in the script."""
+        """From now on a state comes with its donors' place in the script."""
         self.healing.ask_place = self.exchanges.place_of_donors
 
     def follow_quorums(self, groups: Beside) -> Following:
-        """Let process groups of all replicas, which the script makes, follow the quorums too."""
+        """Let more process groups of all replicas, which the script makes, follow the quorums."""
         self.machine.sets_up_together = True
         release = self.engine.follow_quorums(groups)
         return Following(self.machine, self.engine.raise_fatal, self.leaving.if_pressed, release)
@@ -437,7 +441,7 @@ class Session:
     # ------------------------------------------------------------ the end
 
     def finish(self) -> None:
-        """Leave because the script has come to its end, or fails; at the process's end as well."""
+        """Leave because the script has ended or failed. Also called at the process's end."""
         self.close(None if self.seat.has_failed() else LeaveReason.FINISHED)
 
     def close(self, reason: LeaveReason | None) -> None:

@@ -1,14 +1,14 @@
-"""FSDP2 inside a replica group, averages across the groups: ``replicate``.
+"""``replicate``: FSDP2 within a replica group, averages across the groups.
 
-FSDP reduces each unit's gradients within the group while the backward pass goes on, and leaves each
-rank its shards. ``replicate`` averages these with the same rank of the other groups, one bucket per
-unit, in the order in which backward comes to them: a unit goes out when FSDP is at the next one. So
-the network works while gradients are computed. All buckets of a pass complete together, and a death
-before that is repaired in the step, because each parameter's ``.grad`` stays local until then (as
-in ddp.py).
+FSDP reduces each unit's gradients within the group during the backward pass, and leaves each rank
+its shards. ``replicate`` averages the shards with the same rank of the other groups, one bucket per
+unit, in the order in which the backward pass reaches them: a unit goes out when FSDP is at the next
+one. So the network works while gradients are computed. All buckets of a pass complete together. A
+death before that is repaired in the step, because each parameter's ``.grad`` stays local until then
+(as in ddp.py).
 
-Order: a unit's bucket goes out after those of the units made later, also where backward comes to
-it earlier, because the order must be the same in all groups.
+Order: a unit's bucket goes out after those of the units made later, even if the backward pass
+reaches it earlier, because the order must be the same in all groups.
 
 Not here: reducing, repairing, dividing (session.py, in_flight.py, reductions.py).
 """
@@ -36,25 +36,25 @@ NOT_SHARDED = (
 
 
 def replicate(manager: Manager, model: nn.Module) -> None:
-    """Average the gradients of an FSDP2 model across the replica groups, as backward makes them.
+    """Average the gradients of an FSDP2 model across the replica groups during the backward pass.
 
     A parameter without a gradient counts as zeros, so that all groups reduce the same. Passes with
     ``set_requires_gradient_sync(False)`` only accumulate. Buffers are not averaged.
 
     Args:
         manager: the Manager of this process.
-        model: a module on which ``fully_shard`` was called, or that has parts of which it was.
+        model: a module to which, or to parts of which, ``fully_shard`` was applied.
 
     Raises:
-        UserError: nothing in ``model`` is sharded by FSDP2; a part of it is sharded over meshes of
-            several kinds, or by a torch that keeps its units in another way.
+        UserError: nothing in ``model`` is sharded by FSDP2, a part of it is sharded over meshes of
+            several kinds, or this version of torch stores its units differently.
     """
     all_units = [unit for module in reversed(list(model.modules())) for unit in _units(module)]
     units = [unit for unit in all_units if any(True for _ in unit.parameters)]
     if not units:
         raise UserError(NOT_SHARDED.format(name=type(model).__name__))
     _Pass(manager, units)
-    # state_dict() reshards, and may not do so in a pass
+    # state_dict() reshards, which must not happen in a pass
     manager.session.healing.read_on_training_thread()
     manager.watch_buffers(model)
 
@@ -62,8 +62,8 @@ def replicate(manager: Manager, model: nn.Module) -> None:
 def parameters_of(model: nn.Module) -> Iterator[nn.Parameter]:
     """The parameters of a model as its optimizer has them.
 
-    While FSDP2 has a part whole (``unshard()``), ``model.parameters()`` gives the whole parameters
-    instead of their shards; here the shards follow.
+    While FSDP2 has a part unsharded (``unshard()``), ``model.parameters()`` returns the whole
+    parameters instead of their shards; here the shards follow.
     """
     yield from model.parameters()
     for module in model.modules():
@@ -72,10 +72,10 @@ def parameters_of(model: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def forget_passes(model: nn.Module) -> None:
-    """Forget the passes that no backward pass has followed, as those of an evaluation.
+    """Forget passes without a backward pass, such as those of an evaluation.
 
-    FSDP2 gathers ahead in a backward pass, in the order of all passes since the last one. A process
-    that has not made them, because it was started since, would gather in another order.
+    In a backward pass FSDP2 prefetches in the order of all passes since the last one. A process
+    that has not made those passes, because it started later, would gather in another order.
     """
     for module in model.modules():
         for unit in _units(module):
@@ -83,7 +83,7 @@ def forget_passes(model: nn.Module) -> None:
 
 
 class _Unit:
-    """The parameters of one ``fully_shard``, which FSDP reduces in one piece."""
+    """The parameters of one ``fully_shard``, which FSDP reduces as one."""
 
     def __init__(self, module: Any, group: Any) -> None:
         self.module, self._group = module, group
@@ -109,11 +109,11 @@ class _Unit:
 
     @property
     def is_reduced_across(self) -> bool:
-        """Whether this pass is to be averaged (``set_requires_all_reduce``)."""
+        """Whether this pass is averaged (``set_requires_all_reduce``)."""
         return bool(getattr(self._group, "all_reduce_grads", True))
 
     def gradients(self) -> list[Tensor]:
-        """The shards' gradients, one flat view of each; zeros where backward left none."""
+        """The shards' gradients, each as one flat view; zeros if the backward pass left none."""
         found = []
         for parameter in self.parameters:
             if parameter.grad is None:
@@ -138,7 +138,7 @@ class _Bucket:
             torch.mul(gradient, 1.0 / divided_by, out=view)
 
     def apply(self) -> None:
-        """The buffer holds the averages: the gradients take them."""
+        """Copy the averages from the buffer to the gradients."""
         for view, gradient in self._views():
             gradient.copy_(view)
 
@@ -151,7 +151,7 @@ class _Bucket:
 
 
 class _Pass:
-    """The backward pass under way. For the thread that runs it only.
+    """The current backward pass. Only for the thread that runs it.
 
     Args:
         manager: averages the buckets.
@@ -173,7 +173,7 @@ class _Pass:
 
     @compiling.never
     def _reduced(self, index: int, _: Tensor) -> None:
-        """FSDP has reduced a unit, and assigns its gradients when this returns."""
+        """Called when FSDP has reduced a unit; it assigns the gradients after this returns."""
         if not self._units[index].is_reduced_across:
             return
         if not self._is_under_way:
@@ -199,7 +199,7 @@ class _Pass:
 
     @compiling.never
     def _end(self) -> None:
-        """All gradients are assigned: send out the rest, and wait for all."""
+        """All gradients are assigned: send the remaining buckets, and wait for all."""
         while self._next < len(self._units):
             self._launch(is_last=self._next == len(self._units) - 1)
         out, self._out = self._out, []

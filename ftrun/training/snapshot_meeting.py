@@ -1,11 +1,11 @@
 """Messages between the workers of one replica that write a snapshot together.
 
-Short texts by step, in the store that their launcher gives them. The lead sends where the draft is;
-each other worker reports that its part is written, or why not; and in the end the lead sends
-whether there is a last one. No training thread waits for any of them.
+They are short texts by step, in the launcher's store. The lead sends the draft's path. Each other
+worker reports that its part is written, or why not. At the job's end the lead sends whether there
+is a last snapshot. No training thread waits for any of these, except for the last one.
 
-What was sent of a snapshot is removed before the next one. Whether there is a last one stays in the
-store, which ends with the replica: the lead goes on at once, and another worker may hear it later.
+Messages about one snapshot are removed before the next one. The message about a last snapshot stays
+in the store, which ends with the replica, because the lead does not wait until others have read it.
 
 Not here: what is written (training/snapshot_writing.py), who takes one (core/worker/snapshots.py).
 """
@@ -45,7 +45,7 @@ class Meeting:
     def tell(
         self, step: int, what: str, text: str, deadline: float, error: str = "", rank: int = 0
     ) -> None:
-        """Tell one thing of the snapshot of ``step``; ``error``: why there will be none.
+        """Send a message about the snapshot of ``step``; ``error``: why there will be none.
 
         Raises:
             PeerError: the store cannot be reached.
@@ -57,10 +57,10 @@ class Meeting:
             self._told.append(self._name(step, what, rank))
 
     def hear(self, step: int, what: str, deadline: float, rank: int = 0) -> str:
-        """Wait for what worker ``rank`` tells.
+        """Wait for a message of worker ``rank``.
 
         Raises:
-            PeerError: it has failed, or does not tell anything until ``deadline``.
+            PeerError: that worker has failed, or has sent nothing until ``deadline``.
         """
         with self._connected(deadline) as client:
             body = client.get(self._name(step, what, rank))
@@ -73,7 +73,7 @@ class Meeting:
         return str(text)
 
     def forget(self, deadline: float) -> None:
-        """Remove what this worker has told of snapshots that are over."""
+        """Remove this worker's messages about earlier snapshots."""
         told, self._told = self._told, []
         if told:
             with self._connected(deadline) as client:
@@ -81,7 +81,7 @@ class Meeting:
                     client.delete(name)
 
     def close(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting threads."""
         with self._lock:
             self._is_over = True
             for client in self._clients:

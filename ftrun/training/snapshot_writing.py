@@ -1,8 +1,8 @@
 """The background of a worker's snapshots: a thread, and the node's process that writes.
 
-A slow disk, a full one, a dead writer and a slow mate cost no step. If the replica has several
-workers, the lead's thread has the draft made, and waits for the parts of the others before it has
-them merged; theirs wait for the draft. Each wait ends at the schedule's limit.
+A slow or full disk, a dead writer or a slow mate costs no step. If the replica has several workers,
+the lead's thread has the draft made, and waits for the parts of the others before it has them
+merged; the others' threads wait for the draft. Each wait ends at the schedule's limit.
 
 Not here: when and what (snapshots.py), how (snapshots/writer.py).
 """
@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from ftrun.training.snapshot_meeting import DRAFT, PART, Meeting
 log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 24 * 3600.0
-"""The schedule abandons a write long before."""
+"""The schedule abandons a write long before this."""
 END_TIMEOUT_S = 2.0
 TELL_TIMEOUT_S = 30.0
 TASKS_MAX = 16
@@ -38,9 +38,9 @@ TASKS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A state in shared memory. ``held_s``: how long the training thread was held.
+    """A state in shared memory.
 
-    ``agreed``: for the manifest.
+    ``held_s``: how long the training thread was stopped for the copy. ``agreed``: see ``Manifest``.
     """
 
     state: StateId
@@ -81,7 +81,7 @@ class SnapshotWriting:
 
     @property
     def memory(self) -> SharedMemory:
-        """The memory that the process that writes has too. From both threads."""
+        """The memory shared with the process that writes. Used by both threads."""
         with self._lock:
             if self._memory is None:
                 self._memory = SharedMemory()
@@ -89,16 +89,16 @@ class SnapshotWriting:
 
     @property
     def is_closing(self) -> bool:
-        """What is under way is given up."""
+        """Whether the current write is given up, because this ends."""
         return self._closing.is_set()
 
     def abandon(self) -> None:
-        """Give up what is being written: whoever waits for it reports that."""
+        """Abandon the current write. The thread that waits for it reports that."""
         if self._writer is not None:
             self._writer.kill()
 
     def close(self) -> None:
-        """End the thread. A snapshot under way is given up."""
+        """End the thread. A snapshot that is being written is given up."""
         self._closing.set()
         if self._meeting is not None:
             self._meeting.close()
@@ -116,17 +116,17 @@ class SnapshotWriting:
             self._writer.close()
 
     def warm(self) -> None:
-        """Connect before it is needed: the process loads torch for the first that does."""
+        """Connect in advance, because the process loads torch for the first connection."""
         try:
             self._start_writer()
         except (OSError, FtrunError) as error:
             log.warning("snapshots: %s. It is tried again with the next one", error)
 
     def write(self, copied: Copied, limit_s: float, inject: str) -> dict[str, Any]:
-        """Have this worker's part written; a lead has all parts made a snapshot.
+        """Have this worker's part written. A lead also has all parts merged into a snapshot.
 
         Returns:
-            A lead: its path, size and duration.
+            On the lead: the snapshot's path, size and duration.
 
         Raises:
             OSError, FtrunError, ValueError: it was not written, in words.
@@ -145,7 +145,7 @@ class SnapshotWriting:
             raise
 
     def agree(self, path: str, step: int) -> None:
-        """Have it noted in the snapshot that all replicas had the same parameters at ``step``."""
+        """Note in the snapshot that all replicas had the same parameters at ``step``."""
         try:
             self._ask("agree", {"path": path, "step": step})
         except (OSError, FtrunError) as error:
@@ -191,7 +191,7 @@ class SnapshotWriting:
         self._tell(meeting, step, PART)
 
     def give_up(self, step: int, why: str) -> None:
-        """This worker could not copy its state: the others need not wait."""
+        """Report that this worker could not copy its state, so that the others need not wait."""
         if self._meeting is not None:
             what = PART if self._context.group_rank else DRAFT
             self._tell(self._meeting, step, what, error=why)
@@ -200,7 +200,7 @@ class SnapshotWriting:
         rank, deadline = self._context.group_rank, clock.now() + TELL_TIMEOUT_S
         try:
             meeting.tell(step, what, "", deadline, error, rank)
-        except PeerError as why:  # the others' deadline tells them
+        except PeerError as why:  # then the others reach their deadline
             log.warning("snapshots: %s", why)
 
     def _ask(self, kind: str, order: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class SnapshotWriting:
         return self._writer
 
     def _end_writer_if_dead(self) -> None:
-        """The next snapshot connects to its successor."""
+        """Drop a dead connection: the next snapshot connects to the process's successor."""
         if self._writer is not None and not self._writer.lives:
             self._writer.close()
             self._writer = None
@@ -238,7 +238,7 @@ class SnapshotWriting:
                 "job_id": here.job_id,
             },
             "structure": copied.structure,
-            "specs": [astuple(spec) for spec in copied.specs],
+            "specs": [spec.fields for spec in copied.specs],
             "offsets": copied.offsets,
             "nbytes": max(1, copied.nbytes),
             "user_key": USER,

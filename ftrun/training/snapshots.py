@@ -1,14 +1,14 @@
-"""A worker's snapshots: the copy at a boundary, which a thread has written.
+"""A worker's snapshots: it copies the state at a boundary, and a thread has the copy written.
 
 The training thread copies the state into memory that it shares with a process (snapshots/), and
-goes on. All else is the background thread's (snapshot_writing.py).
+continues. The background thread does the rest (snapshot_writing.py).
 
 If the replica has several workers, they agree in a step's vote that all copy at the boundary that
-follows (core/worker/snapshots.py); each copies its own part. One that leaves at a boundary hears
-from the lead whether there is a last one, because no vote follows.
+follows (core/worker/snapshots.py); each copies its own part. When the replica leaves at a boundary,
+no vote follows, so the lead sends the others whether there is a last snapshot.
 
 Not here: when one is due and who writes (core/worker/snapshots.py), how (snapshots/writer.py), how
-a job goes on from one (resuming.py).
+a job resumes from one (resuming.py).
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ class Snapshots:
         resuming: where the job has begun.
 
     Attributes:
-        position: the script's place at the boundary, for one that cannot tell by its state.
-        copy_s, held_s: the last copy's time, and how long the training thread was held for it.
+        position: returns the script's place at the boundary, for a script that cannot derive it
+            from its state.
+        copy_s, held_s: how long the last copy took, and how long the training thread was stopped
+            for it.
     """
 
     def __init__(self, engine: Engine, resuming: Resuming) -> None:
@@ -77,7 +79,7 @@ class Snapshots:
     # ------------------------------------------------------------ the training thread
 
     def at_boundary(self) -> None:
-        """A step begins whose state is whole, and at which replicas may join."""
+        """A step begins, with a whole state, at which replicas may join."""
         with self._lock:
             now = clock.now()
             if self._schedule is None:
@@ -103,7 +105,8 @@ class Snapshots:
         return self._context.group_rank == 0
 
     def ballot(self) -> bool:
-        """This worker's bit in a step's vote: all copy at the boundary that follows."""
+        """This worker's bit in a step's vote: whether all shall copy at the boundary that
+        follows."""
         with self._lock:
             return self._schedule is not None and self._schedule.ballot(clock.now())
 
@@ -114,9 +117,10 @@ class Snapshots:
                 self._schedule.voted(agreed, self._machine.state.step, committed=committed)
 
     def at_end(self) -> None:
-        """This replica leaves at a boundary: take a last one, and wait until it is written.
+        """The replica leaves at a boundary: take a last snapshot, and wait until it is written.
 
-        Half of the launcher's grace is for that, the rest for what the script saves itself.
+        This may take half of the launcher's grace period. The rest is for what the script itself
+        saves.
         """
         machine, deadline = self._machine, clock.now() + self._context.grace_s / 2
         has_state = self._schedule is not None and not (machine.heal.torn or machine.healing)
@@ -133,7 +137,8 @@ class Snapshots:
                 )
 
     def _takes_last(self, deadline: float) -> bool:
-        """Whether this replica takes a last one: the schedule knows, or the lead tells."""
+        """Whether this replica takes a last snapshot: by the schedule, and by the lead's
+        message."""
         schedule, step = self._schedule, self._machine.state.step
         assert schedule is not None
         if self._meeting is not None and not self._is_lead:
@@ -183,7 +188,7 @@ class Snapshots:
             self._writing.abandon()  # the background thread reports it
 
     def _say_skipped(self, is_writing: bool) -> None:
-        """A snapshot is skipped: no further one is reported until one is written."""
+        """Report that a snapshot is skipped. Further ones are not reported until one is written."""
         step = self._machine.position
         if is_writing:
             self._say(
@@ -204,7 +209,7 @@ class Snapshots:
             sizes = [leaf.spec.nbytes for leaf in leaves]
             self._chunks_of(leaves)
         except Exception as error:  # noqa: BLE001
-            sizes = []  # the script's own functions: the snapshot itself will tell
+            sizes = []  # the script's own functions may fail: the snapshot itself will report it
             log.debug("the size of the state is not known yet: %s", error)
         nbytes = offsets_of(sizes)[1]
         self._writing.hand(lambda: self._touch(nbytes))
@@ -213,7 +218,7 @@ class Snapshots:
         try:
             copied = self._copy(None if is_last else self._awaits())
         except Exception as error:  # noqa: BLE001
-            # The script's own functions, or no memory: training goes on without this snapshot.
+            # The script's own functions, or no memory: training continues without this snapshot.
             step = self._machine.state.step
             self._failed(step, error)
             if self._meeting is not None:
@@ -248,16 +253,16 @@ class Snapshots:
         )
 
     def _awaits(self) -> int | None:
-        """For the manifest: whether the other replicas' parameters will be compared with these.
+        """``agreed`` for the manifest: AWAITS if the replicas' parameters will be compared.
 
-        Those of a last one are not: the job ends, and is to lose nothing that it has trained.
+        A last snapshot is not compared: the job ends, and must not lose what it has trained.
         """
         quorum = self._machine.in_force
         is_one = quorum is None or len(quorum.members) == 1
         return None if is_one or not self._progress.agreed_step else AWAITS
 
     def _chunks_of(self, leaves: Sequence[Leaf]) -> list[tuple[int, ...] | None]:
-        """Where the local parts of DTensors begin; each kind of them is asked for once."""
+        """The offsets of the local parts of DTensors. Each kind is computed once."""
         found = []
         for leaf in leaves:
             mesh = leaf.spec.mesh
@@ -273,7 +278,7 @@ class Snapshots:
     # ------------------------------------------------------------ the background thread
 
     def _look(self) -> None:
-        """See how old the newest snapshot is."""
+        """Look up the age of the newest snapshot."""
         age_s: float | None = None
         try:
             age_s = directory.age_s(self._directory)
@@ -341,7 +346,7 @@ class Snapshots:
             self._lock.notify_all()
         if not self._is_lead:
             log.debug("no part of the snapshot of step %s: %s", step, error)
-            return  # the lead tells
+            return  # the lead's message decides
         self._show()
         self._say(
             f"the snapshot of step {step} was not written: {error}. Training goes on; the next one "
@@ -349,7 +354,7 @@ class Snapshots:
         )
 
     def _show(self, **more: float) -> None:
-        """Count in ``ftrun status`` and the metrics."""
+        """Update the counts in ``ftrun status`` and the metrics."""
         assert self._schedule is not None
         counts = self._schedule.counts
         self._progress.show(

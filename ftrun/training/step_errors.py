@@ -13,7 +13,7 @@ class ExceptionWithTraceback(Exception):
 
     Attributes:
         original_exception: the error itself.
-        stack_trace: its traceback as text; "" if it was not raised but only reported.
+        stack_trace: its traceback as text; "" if it was reported without being raised.
     """
 
     def __init__(self, e: Exception) -> None:

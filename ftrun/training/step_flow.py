@@ -5,8 +5,8 @@
 | begin               | BoundaryReached; a quorum is in force, or the replica has left; heal, if a |
 |                     | newcomer heals before its forward pass                                     |
 | heal_after_backward | heal, with the reduced gradients at hand                                   |
-| decide              | OperationsEnded; the step is decidable; results complete; heal, if that is |
-|                     | still to be done; the group's vote; its verdict; Decided                   |
+| decide              | OperationsEnded; the step is decidable; results complete; heal, if not yet |
+|                     | done; the group's vote; its verdict; Decided                               |
 
 Each wait has a deadline, and ends early when the engine has a fatal error.
 
@@ -36,16 +36,18 @@ from ftrun.training.vote import GroupVote, Votes
 log = logging.getLogger(__name__)
 
 FIRST_COMMITS = 2
-"""Commits reported at once: that of the step in which the worker heals, and its own first one."""
+"""Commits reported at once: the step in which the worker heals, and its own first step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How a Manager trains: its arguments, as its parts need them.
+    """How a Manager trains: its arguments, in the form that its parts need.
 
-    ``name``: of the replica group, in the records of event_loggers.py. ``timeout_s``: deadline of
-    an operation, and of a heal. ``gives_up_s``: when a step is given up whose results are awaited;
-    None: never. ``max_retries``: steps in a row that may fail; None: any number.
+    Attributes:
+        name: of the replica group, in the records of event_loggers.py.
+        timeout_s: deadline of an operation, and of a heal.
+        gives_up_s: how long to wait for a step's results before giving the step up; None: no limit.
+        max_retries: consecutive steps that may fail; None: no limit.
     """
 
     name: str
@@ -62,9 +64,10 @@ class Choices:
 
 
 class _Until:
-    """The deadline of one call of the script, over all that it waits for in it.
+    """The deadline of one call of the script, over all of its waits.
 
-    ``is_stated``: the call has stated it, so it holds in every phase; else each wait has its own.
+    ``is_stated``: the call has stated it, so it covers every phase; otherwise each wait has its own
+    deadline.
     """
 
     def __init__(self, timeout_s: float | None) -> None:
@@ -72,7 +75,7 @@ class _Until:
         self._end = math.inf if timeout_s is None else clock.now() + timeout_s
 
     def left_s(self, otherwise_s: float) -> float:
-        """Seconds that are left; ``otherwise_s`` if the call has stated no time."""
+        """Seconds that are left; ``otherwise_s`` if the call has stated no timeout."""
         return max(0.0, self._end - clock.now()) if self.is_stated else otherwise_s
 
 
@@ -84,7 +87,8 @@ class StepFlow:
         choices: how it trains.
         first_s: how long the first quorum may take, if ``quorum_timeout_s`` is less.
         resuming, snapshots: of this worker; None: it has no directory for snapshots.
-        own_error: why the script's own process group has failed, asked at the end of each step.
+        own_error: returns why the script's own process group has failed; called at the end of each
+            step.
         keeper: of this worker; None: it is not kept.
     """
 
@@ -109,10 +113,10 @@ class StepFlow:
         self._snapshots = snapshots
         self._own_error = own_error
         self._longest_s = choices.timeout_s + choices.quorum_timeout_s
-        self._failures = 0  # in a row
+        self._failures = 0  # consecutive
         self._commits = 0  # since the start or the last heal
         self._error: Exception | None = None
-        self._drawn = -1  # the step that began because its batch was drawn, as ``machine.begun``
+        self._drawn = -1  # ``machine.begun`` of the step that began because its batch was drawn
         self.joining: Joining | None = None
         """This worker's part in Joins; None: the script has opened none."""
 
@@ -124,11 +128,11 @@ class StepFlow:
         for_draw: bool = False,
         catches_up: bool = False,
     ) -> bool:
-        """Begin a step, unless one is under way in which nothing has happened yet.
+        """Begin a step, unless one has begun in which nothing has happened yet.
 
-        ``for_draw``: because its batch is drawn now; a newcomer heals first. Until such a step is
-        decided no other one begins, because the batch belongs to it. ``catches_up``: only to take
-        the peers' state.
+        ``for_draw``: because its batch is drawn now; a newcomer heals first. No other step begins
+        until this one is decided, because the batch belongs to it. ``catches_up``: only to take the
+        peers' state.
 
         Returns:
             False if this replica has left instead.
@@ -140,7 +144,7 @@ class StepFlow:
         self._error = None
         until = _Until(timeout_s)
         if engine.is_fresh or self._awaits_backward:
-            if machine.heals_first:  # an earlier call has not waited to its end
+            if machine.heals_first:  # an earlier call timed out in its wait
                 self._heal(lambda: not machine.may_issue, until)
             if for_draw:
                 self._drawn = machine.begun
@@ -172,13 +176,13 @@ class StepFlow:
         if machine.heals_first:
             self._heal(lambda: not machine.may_issue, until)
         elif self._snapshots is not None and not (freeze_membership or machine.healing):
-            self._snapshots.at_boundary()  # where nobody may join, nobody could go on either
+            self._snapshots.at_boundary()  # a job can resume only where replicas may join
         if self._keeper is not None:
-            # Who resumes is not at its place in the script so far.
+            # A replica that resumes is not at its place in the script yet.
             self._keeper.has_begun(is_whole=not (machine.healing or has_resumed))
         if for_draw:
             self._drawn = machine.begun
-            self.heal_after_backward()  # whose the samples are, and whether any are left, heals
+            self.heal_after_backward()  # the sampler's position heals too
         return True
 
     def _await_step(self, boundary: e.BoundaryReached, timeout_s: float, until: _Until) -> None:
@@ -196,19 +200,20 @@ class StepFlow:
 
     @property
     def _quorum_limit_s(self) -> float:
-        may_lack = self._choices.min_replica_size > 1  # a replica that must be started again first
+        may_lack = self._choices.min_replica_size > 1  # may wait for a replica's restart
         is_long = may_lack or not self._machine.begun
         return self._first_s if is_long else self._choices.quorum_timeout_s
 
     @property
     def _awaits_backward(self) -> bool:
-        """A step is under way whose batch was drawn and not used yet."""
+        """Whether a step has begun whose batch was drawn and not used yet."""
         is_drawn = self._machine.in_step and self._machine.begun == self._drawn
         return is_drawn and not self._engine.in_flight.reductions
 
     def catch_up(self) -> bool:
-        """Between two steps: take the peers' state, if they have committed a step that was lost
-        here. Then a step is begun for it, at which nobody joins, and is given up at once.
+        """Between two steps: take the peers' state if they have committed a step lost here.
+
+        For that a step is begun, at which no replica joins, and is given up at once.
 
         Returns:
             Whether this replica holds their state, or has left the job.
@@ -232,7 +237,8 @@ class StepFlow:
         return has_state
 
     def heal_after_backward(self) -> None:
-        """Heal a replica that lacks its peers' state: outside of a forward or backward pass."""
+        """If this replica lacks its peers' state, heal it now, outside of any forward or backward
+        pass."""
         machine = self._machine
         while machine.healing and machine.in_step and machine.fate is not Fate.VOID:
             self._heal(lambda: machine.fate is Fate.VOID)
@@ -242,15 +248,15 @@ class StepFlow:
     def decide(
         self, timeout_s: float | None, forgoes: str = "", *, all_forgo: bool = False
     ) -> bool:
-        """End the step; True if it is committed.
+        """End the step. Returns True if it is committed.
 
-        ``forgoes``: the reason why this replica does not commit it, though others may: it heals
-        from them then. That counts as no failure. ``all_forgo``: no replica commits it.
+        ``forgoes``: the reason why this replica does not commit it, though others may; it then
+        heals from them. That does not count as a failure. ``all_forgo``: no replica commits it.
 
         Raises:
             RuntimeError: more than ``max_retries`` steps in a row were not committed.
             TimeoutError: the results did not come within ``timeout_s``.
-            UserError: no step is under way.
+            UserError: no step has begun.
         """
         machine, engine = self._machine, self._engine
         engine.raise_fatal()
@@ -261,7 +267,7 @@ class StepFlow:
         until = _Until(timeout_s)
         timeout_s = self._longest_s if timeout_s is None else timeout_s
         engine.feed(e.OperationsEnded())
-        self._healing.forward_over()  # newcomers that heal first may be what the results need
+        self._healing.forward_over()  # the results may depend on newcomers that heal first
         self._healing.step_ends()
         if not machine.is_decidable:
             engine.wait_until(
@@ -283,7 +289,7 @@ class StepFlow:
         if self._vote is not None:
             votes = self._ask_group(self._vote, flag, until.left_s(timeout_s), until)
         before = machine.state.step
-        may_follow = machine.will_be_enough  # newcomers count in the next try: that is no failure
+        may_follow = machine.will_be_enough  # newcomers count in the retry: not a failure
         reason = str(error) if error is not None else forgoes or "voted against"
         torn = votes.commits is None
         shared = not enough or all_forgo
@@ -302,15 +308,15 @@ class StepFlow:
         return self._note_outcome(machine.state.step > before, reason)
 
     def is_over(self) -> None:
-        """The script has come to its end, and changes its state no more."""
+        """The script has ended, and no longer changes its state."""
         self._healing.keep_still()
 
     def report_error(self, error: Exception) -> None:
-        """Forbid to commit the step under way; the last error is kept, as with torchft."""
+        """Forbid to commit the current step. The last error is kept, as with torchft."""
         self._error = error
 
     def errored(self) -> Exception | None:
-        """The last error that was reported of the step under way, or its first own one."""
+        """The last error that was reported for the current step, or its own first one."""
         return self._error or self._engine.in_flight.error
 
     def _ask_group(self, vote: GroupVote, flag: bool, timeout_s: float, until: _Until) -> Votes:
@@ -348,12 +354,12 @@ class StepFlow:
         return False
 
     def _heal(self, is_over: Callable[[], bool], until: _Until | None = None) -> None:
-        """Wait for the state to heal from, until ``is_over``, and apply it.
+        """Wait, until ``is_over``, for the state to heal from, and apply it.
 
         ``until``: the deadline that the script has stated, if any.
 
         Raises:
-            PeerError: peers count on this step's results, and the state cannot be held here.
+            PeerError: peers count on this step's results, and the state cannot be applied here.
             TimeoutError: the state did not come in time.
         """
         until = until or _Until(None)
@@ -378,7 +384,9 @@ class StepFlow:
             if spoiled:
                 log.warning("heal for %s: %s", machine.tag, spoiled)
                 self._engine.feed(e.StateSpoiled(spoiled))
-                if machine.fate is Fate.STANDS:  # peers count on a state that is not held here
+                if (
+                    machine.fate is Fate.STANDS
+                ):  # peers count on a state that this worker does not hold
                     raise PeerError(f"heal: {spoiled}. This replica is started again")
                 return
             self._progress.batches = int(fetched.tree[OWN]["batches_committed"])

@@ -1,11 +1,11 @@
 """The vote of a replica group of several workers: one decision on all its ranks (C1).
 
 A MIN all-reduce over the replica group's own control group carries the flag and the tag. The tag is
-sent twice, with opposite signs, so that its minimum and its maximum come back: if they differ, the
-ranks voted for different steps and none commits. One more flag is of snapshots: whether all ranks
-copy their state at the boundary that follows (core/worker/snapshots.py).
+sent twice, with opposite signs, to get its minimum and its maximum. If they differ, the ranks voted
+for different steps and none commits. Another flag is for snapshots: whether all ranks copy their
+state at the boundary that follows (core/worker/snapshots.py).
 
-Before the first step the ranks also agree on the snapshot that they begin with (resuming.py).
+Before the first step the ranks also agree on the snapshot from which they resume (resuming.py).
 
 Not here: when a rank votes, and what follows (step_flow.py, core/worker/machine.py).
 """
@@ -29,7 +29,8 @@ from ftrun.training.context import WorkerContext
 class Votes(NamedTuple):
     """The result of a vote of all ranks.
 
-    ``commits``: None: under different tags. ``copies``: all ranks take a snapshot's copy next.
+    ``commits``: None: the ranks voted under different tags. ``copies``: all ranks copy for a
+    snapshot next.
     """
 
     commits: bool | None
@@ -40,11 +41,11 @@ class GroupVote:
     """The control group of one replica group, for the life of an incarnation.
 
     Args:
-        group: made by somebody else for this; None: it is made here.
+        group: a group that was made for this elsewhere; None: it is made here.
 
     Raises:
         UserError: the launcher's environment is missing.
-        PeerError: the other ranks did not come within ``timeout_s``.
+        PeerError: the other ranks did not connect within ``timeout_s``.
     """
 
     def __init__(self, context: WorkerContext, timeout_s: float, group: Any = None) -> None:
@@ -59,7 +60,7 @@ class GroupVote:
         )
 
     def decide(self, tag: Tag | None, flag: bool, copies: bool = False) -> Votes:
-        """Whether every rank voted True, all under the same tag; and whether all would copy.
+        """Vote. Returns whether all voted True under one tag, and whether all would copy.
 
         Raises:
             RuntimeError: a rank is gone or did not vote within the deadline.
@@ -72,7 +73,7 @@ class GroupVote:
         return Votes(bool(ballot[0] == 1), bool(ballot[3] == 1))
 
     def lowest(self, step: int, name: str) -> tuple[int, bool]:
-        """The lowest step that a rank gives, and whether all give this step and this name.
+        """The lowest step of all ranks, and whether all of them give this step and this name.
 
         Raises:
             RuntimeError: a rank is gone or did not answer within the deadline.
@@ -94,7 +95,7 @@ class GroupVote:
 
     def _reduce(self, ballot: torch.Tensor, op: Any) -> None:
         options = AllreduceOptions()
-        options.reduceOp, options.asyncOp = op, False  # whoever keeps the group is to know that
+        options.reduceOp, options.asyncOp = op, False  # tells the keeper's group that it waits
         self._group.allreduce([ballot], options).wait()
 
     def close(self) -> None:
@@ -102,7 +103,7 @@ class GroupVote:
 
 
 def group_store(context: WorkerContext) -> str:
-    """The address of the store in which the ranks of a group meet.
+    """The address of the store at which the ranks of a group meet.
 
     Raises:
         UserError: the launcher's environment is missing.

@@ -1,8 +1,8 @@
 """Simulated agents: real streams (raw_streams.py) and the real codec; their workers answer at once.
 
 To the lighthouse each agent is like ftrun/agent/, but without processes: it takes its slots, starts
-an incarnation in each, relays their messages, and sends a heartbeat once a second. All agents live
-in one event loop. Not here: the measurements (lighthouse.py).
+an incarnation in each, relays their messages, and sends a heartbeat once a second. All agents share
+one event loop. Not here: the measurements (lighthouse.py).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ftrun.protocol.rpc import Connected, Disconnected
 HEARTBEAT_S = 1.0
 CONNECT_TIMEOUT_S = 120.0
 CONNECTING_MAX = 64
-"""The number that connect at a time: in one event loop more would wait for each other."""
+"""The number that connect at a time. In one event loop more would wait for each other."""
 STEP_S = 0.1
 """The length of a step of the simulated job; every heartbeat reports a new step."""
 
 
 def _once(restore: Any) -> Any:
-    """Restore each quorum once for all simulated agents: each real one has a processor for that.
+    """Restore each quorum once for all simulated agents. Real agents have a processor each.
 
-    A thousand copies of a quorum of ten thousand members would not fit either.
+    A thousand copies of a quorum of ten thousand members would not fit in memory either.
     """
     short_before: Quorum | None = None
     base_before: Quorum | None = None
@@ -41,7 +41,7 @@ def _once(restore: Any) -> Any:
 
     def restore_once(short: Quorum, base: Quorum) -> Quorum:
         nonlocal short_before, base_before, whole
-        if short.attempt == base.attempt:  # it is only named
+        if short.attempt == base.attempt:  # it is sent as its attempt only
             named: Quorum = restore(short, base)
             return named
         if whole is None or short is not short_before or base is not base_before:
@@ -58,7 +58,7 @@ quorums.restore = _once(quorums.restore)
 
 @dataclass
 class Replica:
-    """One replica group of one worker, as step.py would keep it."""
+    """One replica group of one worker, with the state that step.py would have."""
 
     key: WorkerKey
     report: m.Report
@@ -99,7 +99,7 @@ class Replica:
 
 @dataclass
 class Marks:
-    """The times at which messages of each kind came, to any agent, since the last ``clear``."""
+    """The times at which messages of each kind arrived, at any agent, since the last ``clear``."""
 
     first: dict[str, float] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
@@ -135,13 +135,13 @@ class Agent:
         self._hello = m.Hello(f"agent-{number:05d}", spec, capacity, host, f"{host}:29400")
 
     def kill(self, replica_id: str) -> None:
-        """A worker of the replica has got a SIGKILL."""
+        """Simulate a SIGKILL of the replica's worker."""
         lost = self.replicas.pop(replica_id)
         cause = f"rank 0 (pid {4000 + int(replica_id)}) was killed by SIGKILL"
         self._say(m.ReplicaLost(replica_id, lost.key.incarnation, cause))
 
     def start(self, replica_id: str, restarts: int) -> None:
-        """A new incarnation runs, and its worker reports."""
+        """Start a new incarnation, whose worker reports."""
         self._started += 1
         incarnation = f"{self._started:08x}{int(self._hello.agent_id[6:]):08x}"
         port = 20_000 + int(replica_id) % 40_000
@@ -152,7 +152,7 @@ class Agent:
         self._say(m.WorkerMessage(replica.key, report))
 
     def beat(self, step: int) -> None:
-        """Its workers train: all of them are at a new step at every heartbeat."""
+        """Send a heartbeat: the workers train, and are at a new step at every heartbeat."""
         now = time.perf_counter()
         asks = self._requests.asks(now)
         if not self._requests.is_needed(asks):
@@ -243,10 +243,10 @@ class Agents:
         return sum(f.messages for f in flows), sum(f.nbytes for f in flows)
 
     async def until(self, kind: str, count: int, timeout_s: float) -> float:
-        """Wait for ``count`` messages of a kind since ``marks.clear``; returns when the last came.
+        """Wait for ``count`` messages of a kind since ``marks.clear``; returns the last one's time.
 
         Raises:
-            TimeoutError: they did not come.
+            TimeoutError: they did not arrive.
         """
         deadline = time.perf_counter() + timeout_s
         while self.marks.count[kind] < count:
@@ -257,7 +257,7 @@ class Agents:
         return self.marks.last.get(kind, 0.0)
 
     async def _beat(self) -> None:
-        """Each agent once in ``HEARTBEAT_S``, spread evenly over it as in a real job."""
+        """Send each agent's heartbeat once in ``HEARTBEAT_S``, spread evenly as in a real job."""
         turn = 0
         while True:
             await asyncio.sleep(HEARTBEAT_S / len(self.all))

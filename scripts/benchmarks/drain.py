@@ -1,8 +1,8 @@
 """A node is drained: the cost for the replicas that train on.
 
 ftrun: SIGTERM to one agent of two. torchft has no drain: SIGTERM to the same number of groups,
-which are not started again. Measured is the survivors' longest step from there until the leavers'
-processes are gone and the survivors have gone on for some steps.
+which are not restarted. Measured is the survivors' longest step from then until the drained
+processes are gone and the survivors have taken some more steps.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(replicas: int, rounds: int, seed: int) -> Result:
 
 
 def _drain_one(job: Job, rng: random.Random) -> list[tuple[float, float]]:
-    """Of each survivor: its worst stall and its median step, seconds."""
+    """For each survivor: its worst stall and its median step, in seconds."""
     job.await_step(job.reached() + CALM_STEPS, TIMEOUT_S)
     time.sleep(rng.random() * 0.05)
     targets, leaving = _node(job)
@@ -79,7 +79,7 @@ def _drain_one(job: Job, rng: random.Random) -> list[tuple[float, float]]:
 
 
 def _node(job: Job) -> tuple[list[int], set[int]]:
-    """The processes to send SIGTERM, and the replicas that leave: those of the last node."""
+    """The processes that get a SIGTERM, and the replicas that leave: the last node's."""
     pids = {replica: job.pid(replica) for replica in range(job.replicas)}
     if job.peer != "ftrun":
         leaving = set(range(job.replicas - job.replicas // NODES, job.replicas))

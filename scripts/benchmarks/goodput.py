@@ -1,9 +1,9 @@
-"""Goodput: the share of steps left to a job in which a random worker is killed again and again.
+"""Goodput: the share of steps left to a job in which a random worker is killed periodically.
 
-Goodput is the number of steps of the job, over those of the same script in the same time without
-kills; both are measured in the same run. A step counts once for the job, however many replicas
-take part. During each job a fixed loop is timed, twice a second, because a shared machine may be
-slower in one job's minutes than in another's.
+Goodput is the number of steps of the job, divided by the number of steps of the same script in the
+same time without kills; both are measured in the same run. A step counts once for the job, however
+many replicas take part. During each job a fixed loop is timed twice a second, because a shared
+machine may be slower in one job's minutes than in another's.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _run(peer: str, replicas: int, seconds: float, period_s: float, rng: random.
 
 @contextmanager
 def _timed() -> Iterator[list[float]]:
-    """The milliseconds of a fixed loop, measured again and again until the end."""
+    """The milliseconds of a fixed loop, measured repeatedly until the end."""
     paces_ms: list[float] = []
     over = threading.Event()
 
@@ -162,7 +162,8 @@ def _timed() -> Iterator[list[float]]:
 
 
 def _disturb(job: Job, until: float, period_s: float, rng: random.Random) -> int:
-    """Kill a random worker every ``period_s``, from half of it on; returns the number of kills."""
+    """Kill a random worker every ``period_s``, starting after half of it. Returns the number of
+    kills."""
     kills = 0
     if period_s:
         kill_at = time.monotonic() + period_s / 2
@@ -180,7 +181,7 @@ def _kill_any(job: Job, rng: random.Random) -> bool:
             job.kill(replica)
             return True
         except ProcessLookupError:
-            continue  # It is dead already and not yet replaced.
+            continue  # it is dead already and not yet replaced
     return False
 
 

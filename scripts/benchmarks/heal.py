@@ -1,10 +1,10 @@
 """Healing: 1 GiB of state against raw TCP on the same path, and a donor's steps meanwhile.
 
-Raw TCP is plain sockets between two processes, from touched memory into touched memory, with as
-many streams as ftrun uses. Donors and receivers are processes of their own, as in a job. Two paths:
-this machine's loopback, where processor time is the limit, and the same at the speed of a network
+Raw TCP is plain sockets between two processes, from touched memory into touched memory, with the
+same number of streams as ftrun. Donors and receivers are separate processes, as in a job. Two
+paths: this machine's loopback, where CPU time is the limit, and loopback at the speed of a network
 card, where the kernel limits each sending socket to its share of 10 Gbit/s. With TLS
-(``measure_tls``): the same again, and a state so small that its time is that of connecting.
+(``measure_tls``): the same, and a state so small that only connecting takes time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(gib: float, repeats: int, joins: int) -> Result:
         for donors in (1, 2):
             for way, (serve, receive) in _WAYS.items():
                 if donors > 1 and way == "torchft":
-                    continue  # It heals from one.
+                    continue  # it heals from one
                 seconds, peak = _transfer(serve, receive, donors, nbytes)
                 rates[donors].setdefault(way, []).append(nbytes / seconds / 1e9)
                 extra[donors].setdefault(way, []).append(peak / nbytes)
@@ -128,9 +128,9 @@ def _memory_rows(extra: dict[int, Samples]) -> Iterator[Row]:
 def _transfer(
     serve: Any, receive: Any, donors: int, nbytes: int, pace: int = 0
 ) -> tuple[float, float]:
-    """Seconds of one transfer, and the receiver's peak memory beyond what it held before.
+    """The seconds of one transfer, and the receiver's peak memory beyond what it held before.
 
-    ``pace``: bytes a second that each connection may send; 0: as many as it can.
+    ``pace``: bytes per second that each connection may send; 0: no limit.
     """
     with contextlib.ExitStack() as stack:
         served = (serve, nbytes, donors, pace)
@@ -185,7 +185,7 @@ def _state(nbytes: int, value: float) -> dict[str, torch.Tensor]:
 def _timed(connection: Connection, fetch: Callable[[], object]) -> None:
     connection.send(None)
     before = _status_bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     began = time.monotonic()
     kept = fetch()
     seconds = time.monotonic() - began
@@ -279,7 +279,7 @@ def _fetch(connection: Connection, nbytes: int, donors: list[Any], in_place: boo
 
     certificates = dict(donors)
     has_tls = all(certificates.values())
-    # A worker has a server, and everything that it needs is imported and made already.
+    # A real worker has a server, and has already imported and made everything that it needs.
     own = StateServer(HOST, TOKEN, tls=has_tls)
     tag, state_id = _ftrun_names()
     mine = _state(nbytes, 0.0)

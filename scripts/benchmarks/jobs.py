@@ -1,7 +1,7 @@
 """Jobs under test: started, watched from outside by their time stamps, and ended.
 
-A job is a peer's launcher with N replicas of worker.py. torchft has no launcher of its own: here a
-loop starts a dead group again at once, which is faster than any launcher that its users have.
+A job is a peer's launcher with N replicas of worker.py. torchft has no launcher: here a loop
+restarts a dead group at once, which is faster than any launcher that its users have.
 
 Not here: the measurements (recovery.py, join.py, goodput.py …), and the launchers that only
 rivals/launchers.py has.
@@ -38,7 +38,7 @@ LINE_BYTES_MAX = 200
 
 
 Launcher = Callable[["Job", dict[str, str], int], AbstractContextManager[None]]
-"""Starts a job in an environment on so many nodes, and ends it."""
+"""Starts a job in an environment on a number of nodes, and ends it."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,13 @@ class Line:
 
 @dataclass
 class Job:
-    """A running job. ``lighthouse`` is the process that it asks; ``gone`` are drained replicas.
+    """A running job.
 
-    ``launched``: the launcher's processes, for ftrun an agent for each node. ``preload``: a module
-    that the script's process imports before it.
+    Attributes:
+        lighthouse: the process of the job's lighthouse.
+        gone: drained replicas.
+        launched: the launcher's processes, for ftrun an agent for each node.
+        preload: a module that the script's process imports first.
     """
 
     peer: str
@@ -70,11 +73,11 @@ class Job:
     launched: list[Process] = field(default_factory=list)
 
     def newest(self, replica: int) -> Path:
-        """The time stamps of the process that runs as ``replica`` now."""
+        """The time stamps of the current process of ``replica``."""
         return self.processes(replica)[-1]
 
     def processes(self, replica: int) -> list[Path]:
-        """The time stamps of all that ran as ``replica``, in the order of their starts."""
+        """The time stamps of all processes of ``replica``, in the order of their starts."""
         paths = [path for path in self.out.glob(f"steps.{replica}.*") if _started(path)]
         return sorted(paths, key=_started)
 
@@ -92,7 +95,7 @@ class Job:
         wait(there, f"{self.peer} to commit step {step}", timeout_s)
 
     def pid(self, replica: int) -> int:
-        """The process that runs as ``replica`` now."""
+        """The current process of ``replica``."""
         return int(self.newest(replica).name.split(".")[2])
 
     def kill(self, replica: int) -> float:
@@ -129,9 +132,9 @@ def run_job(
     """A job of ``peer`` with ``settings`` (``BENCH_…`` of worker.py, in lower case).
 
     The block begins when all have committed ``first_step``, and should end with ``Job.stop``.
-    ``nodes``: the number of ftrun's agents; with more than one, the lighthouse is a process apart.
-    ``script``: one that writes what worker.py writes, or that ``preload`` lets do so. ``launcher``:
-    starts the job, if not ftrun or torchft does.
+    ``nodes``: the number of ftrun's agents; with more than one, the lighthouse is a separate
+    process. ``script``: one that writes what worker.py writes, or with ``preload``, which writes
+    it. ``launcher``: starts the job, if neither ftrun nor torchft does.
     """
     out = Path(tempfile.mkdtemp(prefix=f"bench-{peer}-"))
     job = Job(peer, out, replicas, script=script, preload=preload)
@@ -227,7 +230,7 @@ def start_torchft_group(
     environment: dict[str, str],
     directory: Path,
 ) -> Process:
-    """One replica group of one worker, with a store of its own, in ``directory``."""
+    """One replica group of one worker, with a separate store, in ``directory``."""
     own = {
         "REPLICA_GROUP_ID": str(replica),
         "NUM_REPLICA_GROUPS": str(replicas),
@@ -251,7 +254,7 @@ def run_alone(
     timeout_s: float,
     *more: str,
 ) -> None:
-    """Run ``script`` under ftrun or torchft to its end. ``more``: options of ftrun's.
+    """Run ``script`` under ftrun or torchft to its end. ``more``: options of ftrun.
 
     Raises:
         Late: it did not end in time.
@@ -275,7 +278,7 @@ def run_alone(
 
 @contextmanager
 def _torchft(job: Job, environment: dict[str, str], nodes: int) -> Iterator[None]:
-    """N groups, each started again when it is dead, without nodes."""
+    """N groups, each restarted when it is dead, without nodes."""
     with torchft_lighthouse(1, *_TICK) as (job.lighthouse, port):
         loops = [
             threading.Thread(target=_keep_running, args=(job, replica, port, environment))

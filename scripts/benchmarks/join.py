@@ -1,8 +1,8 @@
-"""A join, apart from the death before it: the cost for the replicas that train already.
+"""A join, separate from the death before it: the cost for the replicas that train already.
 
 A worker is killed. Its replacement starts, imports everything, and waits in its script until the
-survivors have long gone on; only then it joins. Measured is the survivors' longest step from there
-until the newcomer has committed a few steps.
+survivors have trained on for long; only then it joins. Measured is the survivors' longest step from
+then until the newcomer has committed a few steps.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def join_one(
 ) -> tuple[float, float, float]:
     """A survivor's worst stall, the newcomer's time to its first commit, the median step; seconds.
 
-    Between the death and the join, and after it, all go on for ``calm_steps``.
+    Between the death and the join, and after it, all take ``calm_steps`` steps.
     """
     victim = rng.randrange(job.replicas)
     go = job.out / "go"
@@ -79,7 +79,7 @@ def join_one(
 
 
 def judge(lines: Sequence[Line], began: float, ended: float) -> tuple[float, float]:
-    """The longest step that touches ``began`` to ``ended``, beyond the median; the median."""
+    """The longest step that overlaps ``began`` to ``ended``, beyond the median; the median."""
     commits = [line.when for line in lines if line.committed]
     steps = list(itertools.pairwise(commits))
     median = statistics.median(after - before for before, after in steps)

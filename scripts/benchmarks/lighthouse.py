@@ -37,7 +37,8 @@ TORCHFT_ROUNDS = 8
 
 
 def measure(groups: int, agents: int, deaths: int, steady_s: float, torchft: list[int]) -> Result:
-    """One job of ``groups`` replica groups on ``agents`` nodes; torchft with so many replicas."""
+    """One job of ``groups`` replica groups on ``agents`` nodes; torchft with these numbers of
+    replicas."""
     load = _load()
     found = asyncio.run(samples(groups, agents, deaths, steady_s))
     rounds = {count: _torchft_rounds_ms(count) for count in torchft}
@@ -96,7 +97,7 @@ ROWS = {
 
 @dataclass
 class _Meter:
-    """Processor time of both sides and the traffic, since its creation."""
+    """CPU time of both sides and the traffic, since its creation."""
 
     lighthouse: psutil.Process
     agents: Agents
@@ -115,7 +116,7 @@ class _Meter:
 
 
 async def samples(groups: int, agents: int, deaths: int, steady_s: float) -> Samples:
-    """All rows of one job; torchft's are not among them."""
+    """All rows of one job, except torchft's."""
     found: Samples = {key: [] for key in ROWS}
     with _running_lighthouse() as (lighthouse, address, token):
         spec = JobSpec("bench", groups, 1, 1, TIMEOUT_S, HEARTBEAT_TIMEOUT_S, TIMEOUT_S, agents)
@@ -124,7 +125,8 @@ async def samples(groups: int, agents: int, deaths: int, steady_s: float) -> Sam
         try:
             await crowd.start()
             formed = await crowd.until("notice formed", agents, TIMEOUT_S)
-            # 125 agents' memory in one process: each of them alone would have next to none.
+            # The memory of 125 agents is in one process. Each of them alone would have next to
+            # none.
             gc.freeze()
             gc.set_threshold(GC_THRESHOLD)
             found["form_s"].append(formed - began)
@@ -198,10 +200,10 @@ def _load() -> str:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """The processor time of all threads, by the scheduler.
+    """The CPU time of all threads, from the scheduler.
 
-    ``cpu_times`` counts ticks: whatever a timer has woken runs when the tick does, and seems to run
-    for all of it.
+    ``cpu_times`` counts ticks: a thread that a timer has woken runs when the tick comes, and seems
+    to run for the whole tick.
     """
     tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
@@ -211,9 +213,9 @@ def _cpu_s(process: psutil.Process) -> float:
 
 
 def _torchft_rounds_ms(replicas: int) -> list[float]:
-    """Every replica asks for its quorum at once, as at each step; until the last one has it.
+    """Every replica requests its quorum at once, as at each step; until the last one has it.
 
-    Its clients are Rust: their threads run beside Python's in this process.
+    torchft's clients are Rust: their threads run beside Python's in this process.
     """
     from benchmarks.jobs import torchft_lighthouse
 

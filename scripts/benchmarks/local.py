@@ -26,7 +26,7 @@ PATHS = {"slow": "at 1 Gbit/s", "fast": "on loopback"}
 
 @dataclass(frozen=True)
 class Form:
-    """One form: its name, its arguments, and who runs it."""
+    """One form: its name, its arguments, and the peers that run it."""
 
     key: str
     name: str
@@ -47,7 +47,7 @@ FORMS = (
 
 
 def measure(starts: int, steps: int, only: str = "") -> Result:
-    """Each form ``starts`` times on each path; or one form only, as a result of its own."""
+    """Each form ``starts`` times on each path; or one form only, as a separate result."""
     rows = []
     for form in FORMS:
         if only and form.key != only:

@@ -1,8 +1,8 @@
 """Local training for the benchmark, a script of torchft for either peer: bytes and times.
 
 ``$BENCH_FORM`` is a form of local.py. The inner step is stretched by sleeping. ``$BENCH_RATE``: the
-kernel lets each TCP connection of this process send so many bytes a second (0: any number), which
-is a card of that speed for two replicas. Writes ``$BENCH_OUT/seen.<replica>.json``.
+bytes per second that the kernel lets each TCP connection of this process send (0: no limit). With
+two replicas this simulates a network card of that speed. Writes ``$BENCH_OUT/seen.<replica>.json``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT = timedelta(seconds=60)
 
 
 def connections() -> Iterator[socket.socket]:
-    """This process's TCP connections, each through a descriptor of its own."""
+    """This process's TCP connections, each through a duplicated descriptor."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
@@ -62,7 +62,7 @@ def limit_rate() -> None:
 
 
 def outer_steps(manager: Manager) -> Iterator[float]:
-    """Seconds of each outer step in which the training thread was in ``inner.step()``."""
+    """The seconds of each outer step that the training thread spent in ``inner.step()``."""
     torch.manual_seed(0)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]
     model = nn.Sequential(*layers)
@@ -88,7 +88,7 @@ def outer_steps(manager: Manager) -> Iterator[float]:
 
 
 def reductions(manager: Manager) -> Iterator[float]:
-    """Seconds of each all-reduce of as many values."""
+    """The seconds of each all-reduce of the same number of values."""
     tensor = torch.randn(WIDTH * WIDTH * LAYERS)
     kind = FORM["allreduce"]
     manager.set_state_dict_fns(lambda state: None, lambda: {"none": 0})

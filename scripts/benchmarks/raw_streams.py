@@ -1,10 +1,10 @@
-"""A gRPC stream of a simulated agent, by hand: HTTP/2 frames over asyncio's own transport.
+"""A gRPC stream of a simulated agent, hand-written: HTTP/2 frames over asyncio's own transport.
 
-A thousand real clients of gRPC take as much of the processors as the lighthouse that is measured.
-This one takes a tenth of that. It knows no more of HTTP/2 than one stream needs that never breaks:
-windows that are never full, frames that fit, the answers to settings and pings.
+A thousand real gRPC clients take as much CPU time as the lighthouse that is measured. This one
+takes a tenth of that. It implements only what one stream that never breaks needs of HTTP/2: windows
+that are never full, frames that fit, the answers to settings and pings.
 
-Not here: TLS, other lighthouses, another try (protocol/rpc.py has all of them).
+Not here: TLS, other lighthouses, retries (protocol/rpc.py has all of them).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEAD, _LENGTH, _SETTING = Struct(">BHBBI"), Struct(">BI"), Struct(">HI")
 
 
 class RawConnection(asyncio.Protocol):
-    """As ``LighthouseConnection``, as far as a simulated agent uses it."""
+    """The part of ``LighthouseConnection`` that a simulated agent uses."""
 
     def __init__(self, address: str, token: str, on_event: Callable[[Any], None]) -> None:
         self.traffic = Traffic()
@@ -46,7 +46,8 @@ class RawConnection(asyncio.Protocol):
         self._is_open = False
 
     def send(self, message: object) -> bool:
-        """Send with all else of this round of the loop, as one batch; False: no stream yet."""
+        """Send it in one batch with everything else of this loop iteration. False: no stream
+        yet."""
         if not self._is_open:
             return False
         if not self._out:
@@ -136,7 +137,7 @@ class RawConnection(asyncio.Protocol):
             self._transport.write(b"".join(_frame(DATA, 0, STREAM, part) for part in parts))
 
     def _headers(self) -> bytes:
-        """HPACK without its tables: names by their index in the static one, or as they are."""
+        """HPACK without its tables: names by their index in the static table, or literal."""
         return b"".join(
             (
                 b"\x83\x86",  # :method POST, :scheme http

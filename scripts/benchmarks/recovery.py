@@ -1,9 +1,9 @@
 """Recovery after SIGKILL: survivors' stall, lost steps, time until the replacement is back.
 
 Timed from outside: the moment of the kill against the time stamps that each worker writes per step.
-The kernel takes down a dead worker's memory before it closes its sockets, so workers hold more in
+The kernel frees a dead worker's memory before it closes its sockets, so workers hold more memory in
 some of the jobs. At the end of each job its lighthouse is stopped (SIGSTOP) for a while: a job that
-needs it in every step stands still then.
+needs it in every step hangs then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.results import Result, Row
 PEERS = ("ftrun", "torchft")
 GB = 1e9
 SPARE_GB = 2.0
-"""What the job needs beside the memory that its workers hold."""
+"""What the job needs beside its workers' memory."""
 RECOVERY_TIMEOUT_S = 60.0
 STEPS_BETWEEN_KILLS = 40
 STEPS_AFTER_KILL = 3
@@ -42,7 +42,7 @@ class Kill:
     """One SIGKILL and its effects; seconds."""
 
     stall_s: float  # survivors' longest step from the kill on, beyond their median step
-    lost_steps: int  # steps that a survivor computed in vain: they come again
+    lost_steps: int  # steps that a survivor computed and must repeat
     rejoin_s: float  # until the replacement's first committed step
     step_s: float  # the survivors' median step
 
@@ -162,8 +162,11 @@ def judge(survivors: Sequence[Sequence[Line]], killed: float, rejoined: float) -
 
 
 def _is_in_vain(line: Line, following: Line | None) -> bool:
-    """Whether a step comes again. One that the others had completed, with the gradients of this
-    survivor, does not: it heals, and goes on after it."""
+    """Whether a step must be repeated.
+
+    A step that the others had completed, with the gradients of this survivor, is not repeated: the
+    survivor heals, and continues after it.
+    """
     is_taken = following is not None and following.committed and following.step > line.step + 1
     return not (line.committed or is_taken)
 
@@ -174,7 +177,7 @@ def _trace(lines: Sequence[Line], killed: float) -> list[tuple[float, int]]:
 
 
 def _without_lighthouse(job: Job) -> float:
-    """Steps while the lighthouse is stopped, in percent of those in the same time before."""
+    """Steps while the lighthouse is stopped, in percent of the steps in the same time before."""
     assert job.lighthouse is not None
     before = job.reached()
     time.sleep(FROZEN_S)

@@ -22,7 +22,7 @@ ORDER = (
     "memory-snapshots", "local", "local-float32", "rivals", "rivals-fsdp",
 )  # fmt: skip
 LAUNCHERS = ("torchft", "torchrun", "NVRx", "lm-resiliency")
-"""The launchers that have a column beside ftrun's, if a target's row has samples of theirs."""
+"""The launchers with a column beside ftrun's, if a target's row has samples of theirs."""
 OTHER_HOURS = "other_hours"
 """The folder in ``docs/benchmarks`` of runs that are shown for comparison only."""
 ABOVE, BELOW = ">=", "<="
@@ -34,9 +34,11 @@ HIT, MISS = "hit", "**miss**"
 class Figure:
     """One figure that ftrun must reach: a row of a result and its limit.
 
-    ``share``: the quantile of ftrun's samples that is judged. ``limit`` may be a peer's name:
-    then it is that peer's median. ``reason``: why it is missed, shown while it is. The limit of
-    a row that is a count is a share in percent.
+    Attributes:
+        share: the quantile of ftrun's samples that is judged.
+        limit: a number, or a peer's name: then it is that peer's median. For a row that is a count,
+            a share in percent.
+        reason: why it is missed, shown while it is.
     """
 
     what: str
@@ -50,7 +52,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a figure. ``peers``: what each peer of its row comes to."""
+    """The outcome of a figure. ``peers``: the value of each peer of its row."""
 
     target: str
     measured: str
@@ -138,9 +140,9 @@ FIGURES = (
 
 
 def write(source: Path, docs: Path) -> Path:
-    """Write both pages and their images; the path of the first.
+    """Write both pages and their images. Returns the path of the first.
 
-    The JSON files in ``source`` replace those in ``docs/benchmarks``; results that were not
+    The JSON files in ``source`` replace those in ``docs/benchmarks``. Results that were not
     measured again stay.
     """
     kept = docs / "benchmarks"
@@ -238,7 +240,7 @@ def _figures(results: Mapping[str, Result]) -> str:
 
 
 def _misses(results: Mapping[str, Result], others: Mapping[str, Result]) -> str:
-    """Each figure that is missed, with its reason and what an earlier run came to."""
+    """Each figure that is missed, with its reason and the value of an earlier run."""
     lines = ["## Misses", ""]
     for figure in FIGURES:
         verdict = judge(figure, results.get(figure.result))
@@ -276,7 +278,7 @@ def judge(figure: Figure, result: Result | None) -> Verdict:
 
 
 def _summary(figure: Figure, row: Row, samples: Sequence[float]) -> tuple[float, str]:
-    """What the samples come to, and how the table has it."""
+    """The judged value of the samples, and its text in the table."""
     if row.is_count:
         return 100 * statistics.fmean(samples), counted(samples)
     value = quantile(samples, figure.share)

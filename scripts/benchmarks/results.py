@@ -22,14 +22,14 @@ from rich.table import Table
 
 Samples = dict[str, list[float]]
 PEERS_MAX = 3
-"""With more peers, and fewer rows than these, a table has a line for each peer."""
+"""With more peers, and fewer rows than this, a table has a line for each peer."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing measured: a key for the report, words and unit for people, samples by peer.
+    """One measured quantity: a key for the report, words and unit for people, samples by peer.
 
-    ``is_count``: each sample is 1 or 0, and people want to know how many are 1.
+    ``is_count``: each sample is 1 or 0, and the number of 1s is shown.
     """
 
     key: str
@@ -82,7 +82,8 @@ def load(path: Path) -> Result:
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """The median, or else the nearest-rank quantile: a sample seen, the worst one of a few."""
+    """The median, or otherwise the nearest-rank quantile: a real sample; of a few samples, the
+    worst."""
     if share == 0.5:
         return statistics.median(samples)
     ordered = sorted(samples)
@@ -90,10 +91,10 @@ def quantile(samples: Sequence[float], share: float) -> float:
 
 
 def trimmed(ratios: Sequence[float], share: float = 0.1) -> tuple[float, float]:
-    """The geometric mean of all ratios but ``share`` of them at each end, and its standard error.
+    """The trimmed geometric mean of the ratios, and its standard error.
 
-    So a block in which the machine did something else counts no more than any other. The error is
-    Tukey's and McLaughlin's, from the ratios with those ends drawn in.
+    A ``share`` of the ratios at each end is left out, so a disturbed block counts no more than any
+    other. The error is Tukey's and McLaughlin's, from the winsorized ratios.
     """
     logs = sorted(map(math.log, ratios))
     cut = int(share * len(logs))
@@ -105,7 +106,7 @@ def trimmed(ratios: Sequence[float], share: float = 0.1) -> tuple[float, float]:
 
 
 def worst(row: Row, peer: str) -> float:
-    """The 99th percentile on the bad side; of fewer than a hundred samples the worst."""
+    """The 99th percentile on the bad side; of fewer than a hundred samples, the worst."""
     samples = row.samples[peer]
     if row.higher_is_better:
         return -quantile([-sample for sample in samples], 0.99)
@@ -113,7 +114,7 @@ def worst(row: Row, peer: str) -> float:
 
 
 def ratio(row: Row, peer: str) -> float | None:
-    """The factor by which ftrun's median is better than that of ``peer``."""
+    """How many times better ftrun's median is than the median of ``peer``."""
     ours, theirs = row.samples.get("ftrun"), row.samples.get(peer)
     if not ours or not theirs or row.is_count:
         return None
@@ -148,7 +149,7 @@ def headings(peers: Sequence[str]) -> list[str]:
 
 
 def grid(result: Result) -> tuple[list[str], list[list[str]]]:
-    """The table: its head and its lines, one for each row, or for each peer if there are many."""
+    """The table: its head and its lines, one per row, or one per peer if there are many."""
     peers = result.peers
     if len(peers) <= PEERS_MAX or len(peers) < len(result.rows):
         return headings(peers), [cells(row, peers) for row in result.rows]
@@ -168,7 +169,7 @@ def table(result: Result) -> Table:
 
 
 def counted(samples: Sequence[float]) -> str:
-    """How many of all are 1."""
+    """How many of all samples are 1."""
     return f"{sum(samples):.0f}/{len(samples)}"
 
 

@@ -1,8 +1,8 @@
-"""Snapshots: how long the training thread is held, beside torch's ``async_save``.
+"""Snapshots: how long the training thread is stopped, beside torch's ``async_save``.
 
 Each peer runs the same loop of short steps beside the same state (snapshot_worker.py). The first
-snapshot of each start is left out of the figures of the held thread, because peers prepare threads,
-processes and memory in it; a row of its own shows it.
+snapshot of each start has a separate row, because peers prepare threads, processes and memory in
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KINDS = ("held", "beyond", "own", "first", "other", "written")
 
 
 def measure(parameters: int, snapshots: int, rounds: int) -> Result:
-    """Every way in turn, ``rounds`` times, each with so many snapshots after the first."""
+    """Every way in turn, ``rounds`` times, each with ``snapshots`` snapshots after the first."""
     rows: dict[str, Samples] = {name: {} for name in KINDS}
     for _ in range(rounds):
         for name, way in WAYS.items():

@@ -22,7 +22,7 @@ COPIES = 6
 
 State = dict[str, dict[str, torch.Tensor]]
 Times = tuple[list[Any], list[Any]]
-"""(when each step began, and how long it took), and what is known of each snapshot."""
+"""(when each step began, and how long it took), and the facts about each snapshot."""
 
 
 def make_state(parameters: int) -> State:
@@ -35,16 +35,16 @@ def make_state(parameters: int) -> State:
 
 
 def work() -> None:
-    """One step's own work: much of it in Python, so that it feels a thread that holds the GIL."""
+    """One step's own work: much of it in Python, so that it notices a thread that holds the GIL."""
     deadline = time.perf_counter() + STEP_S
     while time.perf_counter() < deadline:
         sum(range(200))
 
 
 def copy_s(state: State) -> float:
-    """A plain copy of the state into memory that was used before: what no snapshot can do without.
+    """A plain copy of the state into memory that was used before: the minimum for any snapshot.
 
-    The best of several, because others may use the machine.
+    The best of several, because other processes may use the machine.
     """
     tensors = [tensor for part in state.values() for tensor in part.values()]
     into = [torch.empty_like(tensor).zero_() for tensor in tensors]
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def with_ftrun(state: State, way: str, count: int, every_s: float, out: Path) -> Times:
-    """Of each snapshot: its step, when it was taken and written, and how long its copy took."""
+    """For each snapshot: its step, when it was taken and written, and how long its copy took."""
     import ftrun
 
     manager = ftrun.manager(lambda given: None, lambda: state)

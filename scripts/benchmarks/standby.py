@@ -68,7 +68,7 @@ def _job(options: tuple[str, ...], kills: int) -> list[float]:
 def _kill(out: Path, restart: int) -> float:
     """Milliseconds from the kill to the replacement's first line."""
     pid, _ = _first(out, restart)
-    time.sleep(PAUSE_S)  # a used standby is replaced meanwhile
+    time.sleep(PAUSE_S)  # a used standby is replaced in this time
     killed = time.monotonic()
     os.kill(pid, signal.SIGKILL)
     return 1000 * (_first(out, restart + 1)[1] - killed)

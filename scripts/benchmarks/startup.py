@@ -1,9 +1,9 @@
 """Starting: ``--help``, command → first line of the script, and the launcher's memory.
 
-The script of both launchers writes the times of its first line and of when it is ready, waits
-until it may end, and ends. One script is ready when it has imported torch. Another one trains with
+The script of both launchers writes the times of its first line and of when it is ready, waits until
+it may end, and ends. One script is ready when it has imported torch. Another one trains with
 PyTorch's own DistributedDataParallel over both workers and is ready after its first step: ftrun
-makes the imports of that before it forks the first worker.
+makes the imports for that before it forks the first worker.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _firsts(out: Path) -> dict[int, tuple[float, float]]:
 
 
 def _memory_mib(agent: int, workers: set[int]) -> tuple[float, float]:
-    """Resident memory of the agent; proportional memory of it and its children but workers."""
+    """Resident memory of the agent; proportional memory of it and its children except workers."""
     process = psutil.Process(agent)
     others = [p for p in process.children(recursive=True) if p.pid not in workers]
     total = 0.0

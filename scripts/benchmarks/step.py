@@ -1,9 +1,9 @@
 """The cost of a step over plain DDP's on the same Gloo: two replicas, nothing but training.
 
-In every start plain DDP and a peer take turns in the same two processes (step_worker.py), and the
-ratio is that of neighbouring blocks. Memory that malloc returns to the system and takes back costs
-page faults, whose number is random and changes a large model's step by a tenth: so malloc keeps its
-memory, for all alike.
+In every start plain DDP and a peer take turns in the same two processes (step_worker.py), and each
+ratio is of two neighbouring blocks. malloc is set to keep its memory for all peers. Otherwise
+returning memory to the system causes page faults, whose random number changes a large model's step
+by a tenth.
 """
 
 from __future__ import annotations

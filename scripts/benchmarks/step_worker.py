@@ -1,8 +1,8 @@
 """The training script of ``bench.py step``: plain DDP and a peer's in the same two processes.
 
 The two models take turns, a block of steps each, so that other load of the machine affects both
-alike. Plain DDP has a Gloo group of its own between the same processes. The script writes the time
-of each block when it ends; with ``BENCH_MARKS`` also a profile of a step.
+alike. Plain DDP has a separate Gloo group between the same processes. The script writes the time of
+each block when it ends; with ``BENCH_MARKS`` also a profile of a step.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The training script of the benchmarks: the same for every peer but for the import.
+"""The training script of the benchmarks: the same for every peer except for the import.
 
 It learns the function of a fixed random network, on samples that follow from step and rank, so that
 every run has the same loss curve. It writes one line per step to
 ``$BENCH_OUT/steps.<replica>.<pid>`` (monotonic time, step, committed or not, loss) and, at the end,
-its step and a hash of its parameters to ``end.<replica>.<pid>``. The monotonic clock is one for all
-processes of a machine, so times compare across files.
+its step and a hash of its parameters to ``end.<replica>.<pid>``. The monotonic clock is common to
+all processes of a machine, so times compare across files.
 
 It ends at the step that the file ``stop`` names. If the benchmark requires it, a replacement begins
 only once the file ``go`` exists.
@@ -44,7 +44,7 @@ def main() -> None:
     """Train until the step in ``stop``."""
     if AWAITS_GO and list(OUT.glob(f"steps.{REPLICA}.*")):
         _await_go()
-    held = torch.ones(HELD_BYTES // 4)  # every page is touched, as of a model that is in use
+    held = torch.ones(HELD_BYTES // 4)  # every page is touched, as in a model in use
     torch.set_num_threads(1)
     torch.manual_seed(0)
     teacher = nn.Linear(WIDTH, CLASSES)
@@ -123,6 +123,6 @@ if __name__ == "__main__":
     try:
         main()
     except SystemExit as drained:
-        # A node that leaves shares no processors with those that go on. So the end of its
-        # interpreters, a second of processor time, must not disturb them here either.
+        # A node that leaves shares no processors with those that train on. So the end of its
+        # interpreters, a second of CPU time, must not disturb them here either.
         os._exit(int(drained.code or 0))

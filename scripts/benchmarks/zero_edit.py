@@ -1,16 +1,16 @@
 """An unmodified script beside the same script in another form, or under another launcher.
 
-- A step of two replicas, under ``ftrun --replicas 2``, beside that with a Manager of its own.
-- An all_reduce of the script's own between two steps, under ``ftrun --replicas 2`` and torchrun.
+- A step of two replicas, under ``ftrun --replicas 2``, beside the script with a Manager.
+- An all_reduce by the script between two steps, under ``ftrun --replicas 2`` and torchrun.
 - A step of two workers of one group, with memory snapshots and without.
 
 The jobs of both forms run at the same time and take turns: while one trains a block of steps, the
-workers of the other wait for theirs. So whatever slows the machine down for a second slows both. A
-sample is one block, and a ratio that of two neighbouring ones. Blocks before those are a warm-up.
-With memory snapshots it lasts until these take no new memory any more: what that costs is a row.
-What memory snapshots cost is less than the machine's speed changes within seconds, so there the
-blocks are short and many, and the figure is the mean of their ratios with its standard error. They
-have two steps at least: a wait for a turn pays for no copies if as many steps have none.
+workers of the other wait. So anything that slows the machine down for a second affects both. A
+sample is one block, and a ratio compares two neighbouring blocks. Earlier blocks are a warm-up.
+With memory snapshots it lasts until these allocate no new memory; the cost of that is a separate
+row. The cost of memory snapshots is less than the variation of the machine's speed within seconds.
+So those blocks are short and many, and the figure is the mean of their ratios with its standard
+error. They have at least two steps, because no copy is made while a worker waits for its turn.
 """
 
 from __future__ import annotations
@@ -120,9 +120,12 @@ turns.recv(1)
 class Plan:
     """A model of ``layers`` square layers, and blocks of steps of it.
 
-    ``warm_up``: at least so many blocks do not count, and ``LONGEST`` times as many at most. With
-    memory snapshots it is over when these have taken no new memory in so many.
-    ``calls``: a block is so many calls after the steps, each of so many ``values``; 0: the steps.
+    Attributes:
+        warm_up: at least this number of blocks do not count, and at most ``LONGEST`` times as many.
+            With memory snapshots the warm-up is over when this number of blocks have taken no new
+            memory.
+        calls: the number of calls in a block after the steps, each of ``values`` values; 0: the
+            steps are timed.
     """
 
     width: int
@@ -135,17 +138,20 @@ class Plan:
     values: int = 0
 
     def words(self) -> tuple[str, ...]:
-        """As the script's arguments."""
+        """The plan as the script's arguments."""
         model = self.width, self.layers, self.batch, self.steps
         return tuple(map(str, (*model, self.calls, self.values)))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """By form: of each block the time of a step and its processor time, as means of both workers,
-    in ms. ``warm``: so many blocks do not count. ``others``: while those that do were trained by
-    both, the processor time of the job's other processes, by its own steps. ``held``: bytes of the
-    snapshots after each block.
+    """The measurements by form.
+
+    Attributes:
+        blocks: the step time and CPU time of each block, as means of both workers, in ms.
+        warm: the number of blocks that do not count.
+        others: during the blocks that count, the CPU time of the job's other processes, per step.
+        held: bytes of the snapshots after each block.
     """
 
     blocks: dict[str, list[tuple[float, float]]]
@@ -154,7 +160,7 @@ class Measured:
     held: list[int]
 
     def of(self, form: str, which: int) -> list[float]:
-        """The blocks that count. ``which``: 0: time, 1: processor time."""
+        """The blocks that count. ``which``: 0: time, 1: CPU time."""
         return [block[which] for block in self.blocks[form][self.warm :]]
 
 
@@ -163,7 +169,7 @@ CALLS = {
     "4B": ("4 bytes", "µs", Plan(8, 1, 8, 2, 2, 16, calls=2000, values=1)),
     "64MiB": ("64 MiB", "ms", Plan(8, 1, 8, 2, 2, 16, calls=6, values=16 << 20)),
 }
-"""By name: what an all_reduce of the script's own reduces, and the unit of its time."""
+"""By name: what the script's own all_reduce reduces, and the unit of its time."""
 GROUPS = {
     "ddp-8M-short": ("DDP, 8 MB a worker, short steps", DDP, Plan(295, 8, 360, 20, 12, 150)),
     "ddp-8M": ("DDP, 8 MB a worker", DDP, Plan(295, 8, 3600, 2, 16, 180)),
@@ -172,8 +178,8 @@ GROUPS = {
     "fsdp-8M": ("FSDP2, 8 MB a worker", FSDP, Plan(418, 8, 2000, 2, 16, 180)),
     "fsdp-1G": ("FSDP2, 1 GB a worker", FSDP, Plan(4720, 8, 768, 2, 4, 9)),
 }
-"""By name: of one group of two workers. AdamW's state is three times the parameters; of FSDP2 each
-worker has half of it."""
+"""By name: models of one group of two workers. AdamW's state is three times the parameters. With
+FSDP2 each worker has half of it."""
 LONG_STEPS = ("ddp-8M", "fsdp-8M", "ddp-1G", "fsdp-1G")
 LONGEST = 4
 TOLD = re.compile(r"ftrun: (Memory snapshots: .*)")
@@ -306,7 +312,7 @@ def _rows_of_memory(name: str, what: str, found: Sequence[Measured], plan: Plan)
 
 
 def _held_bytes(pid: int) -> int:
-    """What the memory takes that an agent has without a file; it may hold one twice."""
+    """The memory of an agent's anonymous files. The agent may hold a file twice."""
     held = dict[int, int]()
     for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -317,7 +323,7 @@ def _held_bytes(pid: int) -> int:
 
 
 def _others_s(pid: int, workers: Collection[int]) -> dict[int, float]:
-    """The processor time of each process of a job but its workers."""
+    """The CPU time of each process of a job except its workers."""
     agent, found = psutil.Process(pid), {}
     for process in (agent, *agent.children(recursive=True)):
         if process.pid not in workers:
@@ -337,7 +343,7 @@ def _ftrun(form: str, *given: str) -> tuple[str, ...]:
 
 
 def _source(form: str, first: str, body: str, clock: str, call: str = "") -> str:
-    """``call``: what a block's time is of, after its steps; "": of the steps."""
+    """``call``: the call after a block's steps that is timed; "": the steps are timed."""
     before = textwrap.indent(TRAIN, "    ") if call else ""
     source = SCRIPT.replace("BEFORE", before).replace(
         "TIMED", textwrap.indent(call or TRAIN, "    ")
@@ -430,7 +436,8 @@ def _job(form: str, source: str, launcher: Sequence[str], plan: Plan, directory:
 
 
 def _await(workers: list[socket.socket], *, peek: bool = False) -> None:
-    """Wait until all of them have come to their next turn; ``peek``: and ask for it once more."""
+    """Wait until all of them have reached their next turn. ``peek``: leave the message in the
+    socket."""
     for worker in workers:
         if not worker.recv(1, socket.MSG_PEEK if peek else 0):
             raise RuntimeError("a worker has ended before its last turn")

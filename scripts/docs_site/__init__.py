@@ -1,1 +1,1 @@
-"""The site of the documents: what ``scripts/docs`` gives mkdocs beside docs/ itself."""
+"""The documentation site: pages that ``scripts/docs`` adds to docs/ for mkdocs."""

@@ -1,7 +1,7 @@
 """mkdocs' hooks: the documents outside docs/, the examples and the generated pages join the site.
 
-Nothing is copied in the repository. Not here: where a page stands (links.py), pages that are made
-from the code (reference.py).
+Nothing is copied in the repository. Not here: the place of a page (links.py), pages that are
+generated from the code (reference.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from docs_site import links, reference
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what is not a file of docs/."""
+    """Add the pages that are not files of docs/."""
     for path in links.documents():
         if not path.startswith("docs/"):
             _add(files, config, links.page_of(path), _text(path))
@@ -32,14 +32,14 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Make a document's links those of the site."""
+    """Rewrite a document's links for the site."""
     sources = {links.page_of(path): path for path in links.documents()}
     source = sources.get(page.file.src_uri)
     return links.rewrite(markdown, source) if source else markdown
 
 
 def on_serve(server: Any, config: Any, builder: Any) -> Any:
-    """Make the site again also after a change of what is not in docs/."""
+    """Rebuild the site also after a change outside docs/."""
     for path in (*links.documents(), *links.examples()):
         server.watch(str(links.ROOT / path))
     return server

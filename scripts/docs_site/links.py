@@ -1,6 +1,6 @@
-"""Where a file stands in the site, and links between files as links between pages.
+"""The place of a file in the site, and links between files as links between pages.
 
-Documents link to each other by their places in the repository, so that they can be read there. The
+Documents link to each other by their paths in the repository, so that they can be read there. The
 site has all pages side by side: README.md is ``index.md``, the other documents of the root and of
 .github/ keep their names, and an example is a page in ``examples/``. Not here: mkdocs (hooks.py).
 """
@@ -66,7 +66,7 @@ def links(text: str) -> Iterator[tuple[str, str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchor of each heading, as GitHub and the site make it of the heading's words."""
+    """The anchor of each heading, as GitHub and the site derive it from the heading's words."""
     found: set[str] = set()
     for line, is_prose in prose(text):
         if is_prose and (match := HEADING.match(line)):

@@ -1,4 +1,4 @@
-"""Pages made from the code: the command line, and the public names of the Python API.
+"""Pages generated from the code: the command line, and the public names of the Python API.
 
 The options of ``ftrun run`` come from their table, the other commands from typer, and the names of
 the API from the package's list. Not here: the docstrings, which mkdocstrings reads.
@@ -86,7 +86,7 @@ def _table(
 
 
 def python_api() -> str:
-    """The page of the public names; a directive for each, which mkdocstrings answers."""
+    """The page of the public names, with a directive for each, which mkdocstrings expands."""
     parts = [API_INTRODUCTION]
     for name in ftrun.__all__:
         home = ftrun._HOMES[name]

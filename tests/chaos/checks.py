@@ -1,6 +1,6 @@
 """Checks of a finished run. Each cites its invariant.
 
-Not here: the replay (oracle.py), how a run goes (run.py).
+Not here: the replay (oracle.py), the course of a run (run.py).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def check_history(job: Job, *, finished: bool) -> list[str]:
 
 
 def check_account(job: Job) -> list[str]:
-    """A1: in the account of a lighthouse of its own, as it has left it on disk."""
+    """A1, in the account that a separate lighthouse has left on disk."""
     try:
         account = json.loads((job.service_dir / ACCOUNT_FILE).read_text())["account"]
     except FileNotFoundError:
-        return []  # the agent's own lighthouse has taken its directory with it
+        return []  # the agent's own lighthouse has removed its directory
     slots, wall = account["slots"], account["wall"]
     sums = [sum(slot["spent"].values()) for slot in slots]
     job.tell(f"the account: {wall / 1e6:.3f} s, {account['steps']} steps, {len(slots)} replicas")
@@ -82,7 +82,7 @@ def check_pids(before: dict[str, int], after: dict[str, int], may_go: set[str]) 
 
 
 def check_flat(before: dict[str, dict[str, int]], after: dict[str, dict[str, int]]) -> list[str]:
-    """P7, coarse: over a few faults no process gains dozens of descriptors or threads."""
+    """P7, coarsely: over a few faults no process gains dozens of descriptors or threads."""
     found = []
     for name in before.keys() & after.keys():
         for what, more_max in (("fds", FDS_MORE_MAX), ("threads", THREADS_MORE_MAX)):
@@ -102,17 +102,17 @@ def _one_state_per_lineage(processes: list[Process]) -> list[str]:
 
 
 def _heals(processes: list[Process]) -> list[str]:
-    """S3: a heal has loaded, to the bit, the state that its peers held at that step."""
+    """S3: a heal has loaded exactly the state that its peers held at that step."""
     log = Log(processes)
     found = []
     for process in processes:
         commits = process.commits
         if commits and commits[0].step > 1 and not process.heals:
             found.append(f"S3: {process} begins with step {commits[0].step} and has never healed")
-        # Of several before one commit, all but the last came to nothing.
+        # Of several heals before one commit, only the last had an effect.
         for number, healed in dict(process.heals).items():
             if number < len(commits):
-                with suppress(Unreplayable):  # which the replay reports
+                with suppress(Unreplayable):  # the replay reports it
                     held = log.hash(log.parent(commits[number]))
                     if healed != held:
                         found.append(f"S3: {process} has healed to {healed}, its donor held {held}")
@@ -120,7 +120,7 @@ def _heals(processes: list[Process]) -> list[str]:
 
 
 def _steps_rise(processes: list[Process]) -> list[str]:
-    """C2: by one, or by a heal, and never twice the same."""
+    """C2: the step rises by one, or by a heal, and no step comes twice."""
     found = []
     for process in processes:
         steps = [commit.step for commit in process.commits]
@@ -148,10 +148,11 @@ def _divisors(processes: list[Process]) -> list[str]:
 
 
 def _one_history(processes: list[Process]) -> list[str]:
-    """Q3: at each step one lineage goes on.
+    """Q3: each step has one lineage that continues.
 
-    A commit off that line is legal while not all of its quorum have held it: a replica alone with
-    it has died or has healed away from it. Two in a row mean that two quorums made progress.
+    A commit on another lineage is legal unless its whole quorum holds it: a replica that alone
+    holds it has died or has healed away from it. Two such commits in a row mean that two quorums
+    made progress.
     """
     children: dict[int, set[str]] = defaultdict(set)
     holders: dict[tuple[int, str], set[tuple[str, str]]] = defaultdict(set)

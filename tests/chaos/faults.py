@@ -1,7 +1,7 @@
-"""The faults of a chaos run: what each one does, to which process, and its allowed consequences.
+"""The faults of a chaos run: the action, the target and the allowed consequences of each.
 
-A stage is how a job is set up (``local``, ``disk``, ``service``, ``nodes``); a fault belongs to
-some of them. Not here: which are drawn (run.py), what is checked (checks.py).
+A stage is the setup of a job (``local``, ``disk``, ``service``, ``nodes``); a fault belongs to some
+stages. Not here: the draw of faults (run.py), the checks (checks.py).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Fault:
 
 
 def _victims(stage: Stage, number: int) -> list[tuple[str, int]]:
-    """Replicas that no other fault has; one is always left, or the state would be lost.
+    """Replicas without another fault; one is always left, or the state would be lost.
 
     Raises:
         Nobody: too few are left.
@@ -112,7 +112,7 @@ def _died(replica: str, pid: int, how: str) -> str:
 
 
 def _signal(stage: Stage, pid: int, number: signal.Signals, who: str) -> None:
-    """By pidfd, so never another process with a reused pid."""
+    """Signal by pidfd, so that no other process with a reused pid is hit."""
     stage.job.tell(f"{number.name} to {who} (pid {pid})")
     row = linux.process_row(pid)
     fd = linux.send_signal(row, number) if row is not None else None
@@ -130,7 +130,7 @@ def _pause(stage: Stage) -> Effect:
 
 
 def _hang(stage: Stage) -> Effect:
-    """Stopped for ever; a watchdog ends it."""
+    """Stop a worker for good; a watchdog ends it."""
     ((replica, pid),) = _victims(stage, 1)
     _signal(stage, pid, signal.SIGSTOP, f"replica {replica}")
     stage.job.pause(stage.rng.uniform(0.3, 1.5))
@@ -160,7 +160,7 @@ def _die_in_heal(stage: Stage) -> Effect:
 
 
 def _second(place: str) -> Callable[[Stage], Effect]:
-    """One dies, and the consequence kills another."""
+    """Kill one worker; the consequence kills another."""
 
     def strike(stage: Stage) -> Effect:
         (one, pid), (other, other_pid) = _victims(stage, 2)
@@ -179,7 +179,7 @@ def _set_trap(job: Job, replica: str, place: str) -> None:
 
 
 def _await_traps(job: Job) -> None:
-    """Until each trap has caught a worker."""
+    """Wait until each trap has caught a worker."""
 
     def sprung() -> list[str]:
         return [path.name for path in job.out.glob("trap.*.sprung.*")]
@@ -190,7 +190,7 @@ def _await_traps(job: Job) -> None:
 
 
 def _deaf(stage: Stage) -> Effect:
-    """It hangs and ignores SIGTERM; then the job is asked to stop."""
+    """A worker hangs and ignores SIGTERM; then the job is asked to stop."""
     ((replica, _),) = _victims(stage, 1)
     _set_trap(stage.job, replica, "deaf")
     _await_traps(stage.job)
@@ -213,7 +213,7 @@ def _guards(*victims: str) -> Callable[[Stage], Effect]:
 
 
 def _lighthouse(lose: bool) -> Callable[[Stage], Effect]:
-    """The embedded one: its agent starts it again."""
+    """Kill the embedded lighthouse: its agent restarts it."""
 
     def strike(stage: Stage) -> Effect:
         pids = stage.job.family.titled("ftrun lighthouse")
@@ -235,11 +235,11 @@ def _lighthouse(lose: bool) -> Callable[[Stage], Effect]:
 
 
 def _service(lose: bool) -> Callable[[Stage], Effect]:
-    """The separate lighthouse is killed and started again after a while."""
+    """Kill the separate lighthouse and restart it after a while."""
 
     def strike(stage: Stage) -> Effect:
         if not stage.service.acquire(blocking=False):
-            raise Nobody("the lighthouse is struck already")  # at once, by the other fault
+            raise Nobody("the lighthouse is struck already")  # at the same time, by the other fault
         try:
             _kill_service(stage, lose)
         finally:
@@ -266,7 +266,7 @@ def _kill_service(stage: Stage, lose: bool) -> None:
 
 
 def _node(stage: Stage) -> Effect:
-    """An agent is killed with all its processes; the other takes its slots over."""
+    """Kill an agent with all its processes; the other agent takes its slots over."""
     job = stage.job
     index = stage.rng.randrange(len(job.agents))
     there = {r: pid for r, pid in job.workers().items() if job.agent_of(pid) == index}
@@ -280,7 +280,7 @@ def _node(stage: Stage) -> Effect:
 
 
 def _freeze(what: str) -> Callable[[Stage], Effect]:
-    """An agent or the lighthouse is stopped and continued."""
+    """Stop an agent or the lighthouse, and continue it."""
 
     def strike(stage: Stage) -> Effect:
         job, rng = stage.job, stage.rng
@@ -354,7 +354,7 @@ def _cut(outward: bool, inward: bool) -> Callable[[Stage], Effect]:
 
 
 def _full_disk(stage: Stage) -> Effect:
-    """Logs and the lighthouse's journal are on that disk; a death makes both be written."""
+    """Fill the disk of the logs and of the lighthouse's journal; a death makes both be written."""
     assert stage.disk is not None
     filler = stage.disk / "filler"
     with open(filler, "wb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""A job under chaos: agents, workers and, for several agents, a lighthouse of its own.
+"""A job under chaos: agents, workers and, for several agents, a separate lighthouse.
 
 Not here: how processes are started, found and ended (tests/jobs), faults (faults.py).
 """
@@ -53,7 +53,7 @@ class Job:
     # ------------------------------------------------------------ starting
 
     def start_agent(self, *options: str, wrap: tuple[str, ...] = (), script: str = "") -> None:
-        """``ftrun run`` with the options."""
+        """Start ``ftrun run`` with the options."""
         number = len(self.agents)
         agent = jobs.Job(
             self.directory,
@@ -72,7 +72,7 @@ class Job:
         self.tell(f"agent {number} started (pid {agent.pid})")
 
     def start_service(self, bind: str = "", wrap: tuple[str, ...] = ()) -> str:
-        """A separate lighthouse; returns its address, now and after a restart."""
+        """Start a separate lighthouse; returns its address, which a restart keeps."""
         bind = bind or f"127.0.0.1:{jobs.free_port()}"
         plain = () if bind.startswith("127.") else ("--insecure-plaintext",)
         self._service_way = (bind, ("--http", f"127.0.0.1:{jobs.free_port()}", *plain), wrap)
@@ -84,7 +84,7 @@ class Job:
         return self.directory / jobs.HOUSE
 
     def restart_service(self) -> None:
-        """Starts the lighthouse again, at the same address."""
+        """Start the lighthouse again, at the same address."""
         self.tell(f"the lighthouse is back at {self._serve()}")
 
     def agent_options(self, address: str, nodes: int) -> tuple[str, ...]:
@@ -109,15 +109,15 @@ class Job:
     # ------------------------------------------------------------ what can be seen
 
     def tell(self, text: str) -> None:
-        """One line of the story."""
+        """Add a line to the story."""
         self.story.append(f"{time.monotonic() - self.began:7.3f}  {text}")
 
     def text(self) -> str:
-        """The output of all agents so far."""
+        """The output of all agents until now."""
         return "\n".join(agent.output for agent in self.agents)
 
     def workers(self) -> dict[str, int]:
-        """The newest living process of each replica that has committed a step."""
+        """By replica, the newest living process that has committed a step."""
         return {replica: pid for replica, (pid, _) in self._newest().items()}
 
     def step(self) -> int:
@@ -125,7 +125,8 @@ class Job:
         return max((last_step(path) for path in self.out.glob("journal.*.*")), default=-1)
 
     def floor(self) -> int:
-        """The step that every replica's newest process has committed, -1 while one has none."""
+        """The step that the newest process of every replica has committed; -1 while one has
+        none."""
         return self._floor(self._newest())
 
     def _floor(self, newest: dict[str, tuple[int, int]]) -> int:
@@ -134,7 +135,7 @@ class Job:
         return min(step for _, step in newest.values())
 
     def agent_of(self, pid: int) -> int:
-        """The agent that a worker descends from: an index into ``agents``."""
+        """The agent that is the worker's ancestor: an index into ``agents``."""
         pids = [agent.pid for agent in self.agents]
         while pid > 1:
             if pid in pids:
@@ -155,12 +156,12 @@ class Job:
     # ------------------------------------------------------------ waiting and ending
 
     def await_members(self, timeout_s: float = START_S) -> None:
-        """Until every replica commits."""
+        """Wait until every replica commits."""
         wait(lambda: self.floor() >= 0, "every replica in a committed step", timeout_s, self._watch)
         self.tell(f"all {self.replicas} replicas commit; step {self.step()}")
 
     def await_recovery(self, goal: int, gone: set[int], timeout_s: float = RECOVER_S) -> float:
-        """Until every replica has committed beyond ``goal`` and ``gone`` are replaced."""
+        """Wait until every replica has committed beyond ``goal`` and ``gone`` are replaced."""
 
         def recovered() -> bool:
             newest = self._newest()  # once: a process that ends between two checks is in neither
@@ -171,25 +172,25 @@ class Job:
         return took
 
     def pause(self, seconds: float) -> None:
-        """Let time pass while faults are at work."""
+        """Wait while faults take effect."""
         until = time.monotonic() + seconds
         wait(lambda: time.monotonic() >= until, "the time to pass", seconds + 5, self._watch)
 
     def end_at_a_step(self) -> list[int]:
-        """Let all end at one step; the agents' exit codes."""
+        """End all workers at one step; returns the agents' exit codes."""
         jobs.write_at_once(self.out / "stop", f"{self.step() + STEPS_TO_END}\n")
         self.tell("told to end")
         return self.await_end()
 
     def stop(self) -> list[int]:
-        """SIGTERM to the agents; their exit codes."""
+        """Send SIGTERM to the agents; returns their exit codes."""
         for agent in self.agents:
             agent.signal(signal.SIGTERM)
         self.tell("SIGTERM to the agents")
         return self.await_end()
 
     def await_end(self) -> list[int]:
-        """Until the agents have ended; their exit codes."""
+        """Wait until the agents have ended; returns their exit codes."""
         ended = lambda: all(agent.process.poll() is not None for agent in self.agents)  # noqa: E731
         wait(ended, "the agents' end", END_S, self._watch)
         codes = [agent.end() for agent in self.agents]
@@ -197,7 +198,7 @@ class Job:
         return codes
 
     def await_nothing(self, timeout_s: float = GONE_S) -> float:
-        """P1: until no process of the job is left but a separate lighthouse."""
+        """P1: wait until no process of the job is left, except a separate lighthouse."""
         own = self.service.pid if self.service is not None else 0
         left = lambda: [row.pid for row in self.family.rows() if row.pid != own]  # noqa: E731
         try:
@@ -207,14 +208,14 @@ class Job:
             raise Late(f"P1: left are {words}") from error
 
     def close(self) -> None:
-        """Ends all living processes."""
+        """End all living processes."""
         for process in [*self.agents, *self._services]:
             process.close()
         self.bystander.kill()
         self.bystander.wait(10)
 
     def remove(self) -> None:
-        """The directory is of no use any more."""
+        """Remove the directory, which is of no further use."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _watch(self) -> None:
@@ -222,7 +223,8 @@ class Job:
 
 
 def _stranger() -> subprocess.Popen[bytes]:
-    """A process that looks like a worker in ``ps`` but is not; it ends with the test bed (P3)."""
+    """Start a process that looks like a worker in ``ps`` but is none; it ends with the test bed
+    (P3)."""
     command_ = ["ftrun worker 0.0", "-c", "import sys; sys.stdin.read()"]
     return subprocess.Popen(
         command_, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL

@@ -16,7 +16,7 @@ Member = tuple[str, str]
 
 @dataclass(frozen=True)
 class Try:
-    """A step was begun with these samples, from the state of ``held`` and ``lineage``.
+    """A step was begun with these samples, from the state ``lineage`` of step ``held``.
 
     ``held`` is below ``step`` while the worker heals.
     """
@@ -30,7 +30,7 @@ class Try:
 
 @dataclass(frozen=True)
 class Commit:
-    """A step was committed; ``step`` and ``lineage`` are of the state after it."""
+    """A step was committed; ``step`` and ``lineage`` name the state after it."""
 
     at: float
     step: int
@@ -71,13 +71,14 @@ class Process:
 
 
 def read_journals(directory: Path) -> list[Process]:
-    """All processes that got as far as a first line, in the order of their starts."""
+    """All processes that wrote a first line, in the order of their starts."""
     found = [_read(path) for path in directory.glob("journal.*.*")]
     return sorted((p for p in found if p is not None), key=lambda p: p.started_at)
 
 
 def last_step(path: Path) -> int:
-    """The step of the last commit in a journal, -1 without one: cheap enough to be called often."""
+    """The step of the last commit in a journal; -1: there is none. Cheap enough to be called
+    often."""
     with open(path, "rb") as lines:
         lines.seek(max(path.stat().st_size - 4096, 0))
         whole = lines.read().split(b"\n")[:-1]

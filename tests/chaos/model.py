@@ -1,8 +1,9 @@
 """The model of the chaos runs, with gradients whose sums are exact in any order.
 
-Every gradient is rounded to a multiple of 12 / 2**30: divided by 1 to 4 contributors and added up
-in float64 in whatever order a ring takes, nothing is ever rounded. So one process can replay a job
-of several bit by bit (S6). Used by the job's script and by its oracle; not here: either of them.
+Every gradient is rounded to a multiple of 12 / 2**30. Divided by 1 to 4 contributors and added up
+in float64, in any order that a ring takes, it is never rounded again. So one process can replay a
+job of several, bit for bit (S6). Used by the job's script and by its oracle; not here: either of
+them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ GRAINS_MAX = 2**30
 
 
 class Trained:
-    """A model and its optimizer, from a seed; ``ballast`` is more state, never trained.
+    """A model and its optimizer, from a seed; ``ballast`` is more state, which is never trained.
 
-    Every seed's ballast is another one, so that a heal which mixes two is seen.
+    The ballast differs by seed, so that a heal that mixes two states is detected.
     """
 
     def __init__(self, seed: int, ballast_bytes: int = 0) -> None:
@@ -42,7 +43,7 @@ class Trained:
         self._ballast_digest = self._weigh()
 
     def loss(self, network: nn.Module, ids: list[int]) -> torch.Tensor:
-        """Of ``network`` (the model, wrapped or not) on the samples of these ids."""
+        """The loss of ``network`` (the model, wrapped or not) on the samples with these ids."""
         x, y = samples(ids)
         loss: torch.Tensor = (network(x).squeeze(1) - y).square().mean()
         return loss
@@ -80,7 +81,7 @@ def sample_ids(step: int, replica: int) -> list[int]:
 
 
 def samples(ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets: they depend on the id alone."""
+    """Inputs and targets: they depend only on the ids."""
     rows = [
         torch.randn(INPUTS + 1, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
         for i in ids

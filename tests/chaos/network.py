@@ -1,7 +1,8 @@
 """Network namespaces for a run: a hub with the lighthouse, and one for each agent.
 
-A cut is a token bucket too small for any packet at one end of a node's cable: what goes out there
-is lost, incoming packets are not. Needs root and iproute2. Not here: when to cut (faults.py).
+A cut is a token bucket, at one end of a node's cable, that is too small for any packet. It drops
+outgoing packets; incoming ones still arrive. Needs root and iproute2. Not here: when to cut
+(faults.py).
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from functools import lru_cache
 
 HUB_ADDRESS = "10.99.0.1"
 NODE_ADDRESS = "10.99.0.{}"
-"""With the node's index and 10."""
+"""A node's address: its index plus 10."""
 LIGHTHOUSE = f"{HUB_ADDRESS}:29510"
 NAMES_MAX = 8
 LOST = ("root", "tbf", "rate", "1kbit", "burst", "1", "limit", "1")
 
 
 class Network:
-    """``nodes`` namespaces on the bridge of a hub; their names hold ``mark``, this run's own."""
+    """``nodes`` namespaces on a hub's bridge; their names contain ``mark``, which is unique to this
+    run."""
 
     def __init__(self, mark: str, nodes: int) -> None:
         assert nodes <= NAMES_MAX
@@ -34,24 +36,24 @@ class Network:
             raise
 
     def inside(self, name: str) -> tuple[str, ...]:
-        """The prefix of a command that is to run in a namespace."""
+        """The prefix of a command that runs in a namespace."""
         return ("ip", "netns", "exec", name)
 
     def cut(self, node: int, outward: bool, inward: bool) -> None:
-        """No packet from the node, or none to it, arrives any more."""
+        """Drop all packets from the node, or all packets to it."""
         if outward:
             self._lose(self.nodes[node], "eth0")
         if inward:
             self._lose(self.hub, f"port{node}")
 
     def mend(self, node: int) -> None:
-        """All packets arrive again."""
+        """End the cut: all packets arrive again."""
         for name, device in ((self.nodes[node], "eth0"), (self.hub, f"port{node}")):
             command = [*self.inside(name), "tc", "qdisc", "del", "dev", device, "root"]
             subprocess.run(command, capture_output=True, timeout=10, check=False)
 
     def close(self) -> None:
-        """Take the namespaces away; their devices go with them."""
+        """Remove the namespaces, and with them their devices."""
         for name in (*self.nodes, self.hub):
             command = ["ip", "netns", "del", name]
             subprocess.run(command, capture_output=True, timeout=10, check=False)
@@ -77,7 +79,7 @@ class Network:
 
 @lru_cache(maxsize=1)
 def why_no_namespaces() -> str:
-    """Empty if namespaces and cuts can be had here; else what is missing."""
+    """Why namespaces and cuts are not available here; empty if they are."""
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             return f"there is no {tool} (iproute2)"

@@ -1,8 +1,8 @@
-"""S6: one process replays the commit log of a job and must end bitwise where the job ended.
+"""S6: one process replays a job's commit log, and must end with the job's final state, bit for bit.
 
-The log gives each step's contributors and their samples; the oracle knows nothing else. It
-computes each contributor's gradient by itself, averages, steps, and compares at every commit.
-Not here: what else must hold of a log (checks.py).
+The oracle knows only each step's contributors and their samples, from the log. It computes each
+contributor's gradient, averages, steps, and compares at every commit. Not here: other checks of a
+log (checks.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tests.chaos.model import Trained
 
 
 class Unreplayable(AssertionError):
-    """The log contradicts itself, or the replay ends elsewhere."""
+    """The log contradicts itself, or the replay ends in another state."""
 
 
 def replay(processes: list[Process], goal: Commit) -> int:
-    """Replay the chain of commits that ends at ``goal``; returns how many steps it has.
+    """Replay the chain of commits that ends at ``goal``; returns its number of steps.
 
     Raises:
         Unreplayable: S6 is broken, with the step.
@@ -75,7 +75,7 @@ class Log:
         return found[::-1]
 
     def parent(self, commit: Commit) -> str:
-        """The lineage that a contributor held when it began the step, and that the tag extends."""
+        """The lineage that a contributor held when it began the step, which the tag extends."""
         quorum_id, number, step = commit.tag
         tag = Tag(Attempt(quorum_id, number), step)
         for member in commit.who:
@@ -85,7 +85,7 @@ class Log:
         raise Unreplayable(f"S6: no contributor's state leads to step {commit.step} by {tag}")
 
     def hash(self, lineage: str) -> str:
-        """The hash of the state of that name, as its maker logged it."""
+        """The hash of the state with this name, as its first holder logged it."""
         if lineage in self._commits:
             return self._commits[lineage].hash
         if lineage in self.starts:
@@ -93,7 +93,7 @@ class Log:
         raise Unreplayable(f"S6: nobody wrote down the state {lineage[:6]}")
 
     def ids(self, member: Member, commit: Commit) -> tuple[int, ...]:
-        """The samples of ``member``, logged before it computes."""
+        """The samples of ``member``, which it logs before it computes."""
         tries = self._tries.get((member, commit.step - 1))
         if not tries:
             raise Unreplayable(f"S6: {member} never began the step that became {commit.step}")

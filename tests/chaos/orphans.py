@@ -1,8 +1,8 @@
 """Processes that a launcher leaves behind: families that are hard to end, and guards that die.
 
-Each case starts a job whose worker has children of every awkward kind, ends it in one way, and
-counts what still lives five seconds later. torchrun runs the same script for comparison, where
-the case applies to it. Not here: chaos by seed (run.py).
+Each case starts a job whose worker has awkward children of every kind, ends it in one way, and
+counts the processes that live five seconds later. torchrun runs the same script for comparison,
+where the case applies to it. Not here: chaos by seed (run.py).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def measure(say: Callable[[str], None]) -> Iterator[Row]:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """As Markdown: one line a case and launcher."""
+    """A Markdown table with one line per case and launcher."""
     lines = [
         f"| how it ends | launcher | processes | left after {GONE_S:g} s | the last one went |",
         "|---|---|---:|---:|---:|",
@@ -130,7 +130,7 @@ def table(rows: Iterable[Row]) -> str:
 def end_one(
     case: str, strike: Callable[[_Running], None], launcher: str, within_s: float = GONE_S
 ) -> Row:
-    """One case with one launcher."""
+    """End one case with one launcher."""
     with (
         tempfile.TemporaryDirectory(prefix="orphans-") as name,
         _start(launcher, Path(name)) as command,
@@ -143,7 +143,7 @@ def end_one(
 
 
 def _count(command: Command, within_s: float) -> tuple[float | None, list[str]]:
-    """When the last process ended, or the commands of those that are left."""
+    """When the last process ended, or the commands of the remaining ones."""
     try:
         return wait(lambda: not command.family.rows(), "the family to be gone", within_s), []
     except Late:

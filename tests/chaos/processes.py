@@ -15,13 +15,13 @@ from ftrun.base import linux
 from tests import jobs
 
 SOCKET_TIMEOUT = float(os.environ.get("CHAOS_PATIENCE", "1"))
-"""How many times as long the bounds of P1 and P2 may take: more than 1 on a slow machine."""
+"""The factor by which the bounds of P1 and P2 are extended: more than 1 on a slow machine."""
 ZOMBIE_S = 1.0 * SOCKET_TIMEOUT
 ZOMBIE_LOOK_S = 0.25
 
 
 class Family(jobs.Family):
-    """All processes of one run. ``stale``: each that was a zombie for too long."""
+    """All processes of one run. ``stale``: those that were zombies for too long."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Family(jobs.Family):
         dead = {(r.pid, r.start_ticks): r.ppid for r in rows if r.is_zombie and r.ppid in own}
         self._zombies = {key: self._zombies.get(key, now) for key in dead}
         if slept_s > ZOMBIE_S:
-            return  # we were not there to see
+            return  # this process was paused and could not look
         for key, since in self._zombies.items():
             if now - since > ZOMBIE_S and not _is_stopped(dead[key]):
                 self.stale.append(f"pid {key[0]}, child of {linux.command_line(dead[key])}")

@@ -1,7 +1,7 @@
 """P7: a thousand restarts in one job, and the resources of its long-lived processes.
 
-Replica 0 is never killed; the others are killed in turn, each as soon as its replacement commits.
-Not here: the picture of it (plots.py).
+Replica 0 is never killed. The others are killed in turn, each once the replacement of the one
+before has committed. Not here: the plot (plots.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS_OF_ITS_OWN = 4
 SAMPLE_EVERY = 10
 SIGNS = ("fds", "threads", "ports", "rss_kib")
 MORE_MAX = {"fds": 4, "threads": 3, "ports": 3, "rss_kib": 8 * 1024}
-"""P7: the margin by which the median of the last fifth may exceed that of the second one."""
+"""P7: how much the median of the last fifth may exceed the median of the second fifth."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class LongRun:
     problems: list[str] = field(default_factory=list)
 
     def take(self, restarts: int, pids: dict[str, int]) -> None:
-        """One sample of all."""
+        """Take one sample of each process."""
         found = {name: vital_signs(pid) for name, pid in pids.items()}
         gone = [f"{name} (pid {pids[name]})" for name, signs in found.items() if not signs]
         assert not gone, f"P7: gone after {restarts} restarts: {gone}"
@@ -51,7 +51,7 @@ class LongRun:
                 self.signs.setdefault(name, {}).setdefault(sign, []).append(signs[sign])
 
     def judge(self) -> None:
-        """P7, by medians: one incarnation more or less may be there at the moment of a sample."""
+        """Judge P7 by medians, because at a sample there may be one incarnation more or less."""
         for name, sign, before, after in self.flat_lines():
             if after > before + MORE_MAX[sign]:
                 self.problems.append(f"P7: {name}: {sign} went from {before:g} to {after:g}")
@@ -71,7 +71,7 @@ class LongRun:
         ]
 
     def table(self) -> str:
-        """As Markdown."""
+        """The signs as a Markdown table."""
         lines = ["| process | what | early | late |", "|---|---|---:|---:|"]
         for name, sign, before, after in self.flat_lines():
             is_memory = sign == "rss_kib"
@@ -130,7 +130,8 @@ def _torment(job: Job, count: int, found: LongRun, say: Callable[[str], None]) -
 
 
 def _kill(job: Job, replica: str, pid: int) -> tuple[int, float]:
-    """Kill, and wait until the replacement has committed steps; returns its pid and the time."""
+    """Kill a worker and wait until its replacement has committed steps; returns its pid and the
+    time."""
     row = linux.process_row(pid)
     fd = linux.send_signal(row, signal.SIGKILL) if row is not None else None
     assert fd is not None, (
@@ -152,7 +153,7 @@ def _kill(job: Job, replica: str, pid: int) -> tuple[int, float]:
     took_s = time.monotonic() - began
     path = newest()
     assert path is not None
-    # A group that fails without a step of its own is restarted later each time.
+    # A group that fails before its first step is restarted with a longer delay each time.
     goal = last_step(path) + STEPS_OF_ITS_OWN
     wait(lambda: last_step(path) >= goal, "a few steps of its own", END_S)
     old.unlink()

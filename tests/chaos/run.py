@@ -1,8 +1,8 @@
 """One chaos run by seed: its plan, its course and its outcome.
 
-The first fault goes through the table in turn; whether a second one comes, at once or after the
-first, and everything else is drawn. Not here: what faults do (faults.py), what is checked
-(checks.py, oracle.py).
+The first faults of successive seeds go through the table in turn. All else is drawn: whether there
+is a second fault, at once or after the first, and the rest. Not here: what faults do (faults.py),
+what is checked (checks.py, oracle.py).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """The outcome of a run. ``skipped``: why it could not be made here."""
+    """The outcome of a run. ``skipped``: why the run could not be made here."""
 
     plan: Plan
     problems: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Outcome:
         return not self.problems and not self.skipped
 
     def line(self) -> str:
-        """The one line of a run."""
+        """The run's one-line summary."""
         word = "skipped" if self.skipped else "passed" if self.passed else "FAILED"
         recovery = " ".join(f"{s:.2f}" for s in self.recoveries_s.values())
         head = f"seed {self.plan.seed:5}  {word:7} {self.seconds:5.1f} s  {self.plan}"
@@ -90,19 +90,19 @@ class Outcome:
         return head + (f"  (recovery {recovery} s)" if recovery else "") + f"  {more}".rstrip()
 
     def json(self) -> dict[str, Any]:
-        """For machines."""
+        """The outcome as JSON."""
         return {**asdict(self), "passed": self.passed}
 
 
 def read(found: dict[str, Any]) -> Outcome:
-    """The outcome that ``Outcome.json`` has written."""
+    """Read the outcome that ``Outcome.json`` has written."""
     plan = Plan(**{**found["plan"], "faults": tuple(found["plan"]["faults"])})
     kept = {key: value for key, value in found.items() if key not in ("plan", "passed")}
     return Outcome(plan, **kept)
 
 
 def draw(seed: int) -> Plan:
-    """Draws the plan of a seed: always the same one."""
+    """Draw the plan of a seed: always the same one."""
     rng = random.Random(f"plan {seed}")
     names = list(FAULTS)
     first = FAULTS[names[seed % len(names)]]
@@ -118,7 +118,7 @@ def draw(seed: int) -> Plan:
 
 
 def run(seed: int, *, keep: bool = False) -> Outcome:
-    """Make the run of a seed and judge it. In a main thread: it has a hard deadline."""
+    """Make the run of a seed and judge it. Call it in a main thread: it has a hard deadline."""
     plan = draw(seed)
     outcome = Outcome(plan)
     if plan.stage == "nodes" and (why := why_no_namespaces()):
@@ -177,7 +177,7 @@ def _rounds(plan: Plan) -> list[list[Fault]]:
 
 
 def _strike(stage: Stage, faults: list[Fault]) -> Effect:
-    """Injects the faults, each in a thread of its own."""
+    """Inject the faults, each in its own thread."""
     effects: list[Effect] = []
     errors: list[BaseException] = []
 
@@ -257,7 +257,7 @@ def _start_local(stage: Stage) -> None:
 
 
 def _start_disk(stage: Stage) -> None:
-    """A small file system of its own for logs and journal."""
+    """Mount a small file system for logs and journal."""
     disk = stage.job.directory / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "chaos", str(disk)]
@@ -270,7 +270,7 @@ def _start_disk(stage: Stage) -> None:
 
 
 def _start_service(stage: Stage) -> None:
-    """Two agents, each behind a proxy of its own, and a separate lighthouse."""
+    """Start two agents, each behind its own proxy, and a separate lighthouse."""
     job = stage.job
     address = job.start_service()
     for index in range(2):
@@ -280,7 +280,7 @@ def _start_service(stage: Stage) -> None:
 
 
 def _start_nodes(stage: Stage) -> None:
-    """Two agents and the lighthouse, each in a network namespace of its own."""
+    """Start two agents and the lighthouse, each in its own network namespace."""
     job = stage.job
     stage.network = network = Network(str(job.directory.name)[-8:], 2)
     job.start_service(f"{HUB_ADDRESS}:29510", network.inside(network.hub))

@@ -20,7 +20,7 @@ class _Row:
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """As Markdown. A run of two faults counts in the row of each."""
+    """A Markdown table. A run with two faults counts in the row of each."""
     rows: dict[str, _Row] = defaultdict(_Row)
     total = _Row()
     for outcome in outcomes:
@@ -29,7 +29,7 @@ def table(outcomes: Iterable[Outcome]) -> str:
             row.passed += outcome.passed
             row.skipped += bool(outcome.skipped)
         for names, seconds in outcome.recoveries_s.items():
-            if names in FAULTS:  # the recovery from two at once cannot be told apart
+            if names in FAULTS:  # two faults at once have one recovery time
                 rows[names].recoveries_s.append(seconds)
     lines = ["| fault | runs | passed | median recovery |", "|---|---:|---:|---:|"]
     lines += [_line(name, rows[name]) for name in FAULTS if name in rows]

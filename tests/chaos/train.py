@@ -1,11 +1,11 @@
-"""The script of the chaos runs: trains, keeps a journal, and walks into the traps that are set.
+"""The script of the chaos runs: it trains, keeps a journal, and runs into traps.
 
-``$CHAOS_OUT/journal.<replica>.<pid>``, a JSON object a line: ``start``, then ``try`` before each
-backward pass, ``heal`` after a peer's state was taken and ``commit`` after each commit. ``stop``
-there holds the step at which all end.
+``$CHAOS_OUT/journal.<replica>.<pid>`` has one JSON object per line: ``start``, then ``try`` before
+each backward pass, ``heal`` after a peer's state was loaded, and ``commit`` after each commit. The
+file ``stop`` in that directory holds the step at which all end.
 
-A trap is a file ``trap.<replica>``, which names the place that catches the first process to come:
-``exception``, ``memory``, ``segv``, ``deaf`` (hangs and ignores SIGTERM) at its next step;
+A trap is a file ``trap.<replica>`` that names a place; the first process to reach the place falls
+into it: ``exception``, ``memory``, ``segv``, ``deaf`` (hangs and ignores SIGTERM) at its next step;
 ``load`` and ``donate`` in a heal; ``build`` while it builds a process group; ``repair`` at the
 first reduction on a group built after the trap was set.
 """
@@ -39,7 +39,7 @@ MEMORY_MORE_BYTES = 64 << 20
 
 
 def main() -> None:
-    """Train until the stop file is there."""
+    """Train until the stop file exists."""
     context = current()
     assert context is not None, "it is started by ftrun"
     incarnation = context.key.incarnation
@@ -86,13 +86,13 @@ def main() -> None:
 
 
 def note_heals(journal: TextIO, heals: list[str]) -> None:
-    """Notes the states that were loaded since the last check."""
+    """Note the states that were loaded since the last check."""
     while heals:
         note(journal, "heal", hash=heals.pop(0))
 
 
 def note_commit(journal: TextIO, manager: ftrun.Manager, held: dict[str, Any], digest: str) -> None:
-    """The Manager's public interface gives only the number of contributors."""
+    """Note a commit. The Manager's public interface has only the number of contributors."""
     quorum, ranks = manager.session.engine._stock
     assert quorum is not None
     tag = Tag(quorum.attempt, held["step"] - 1)
@@ -110,12 +110,12 @@ def note_commit(journal: TextIO, manager: ftrun.Manager, held: dict[str, Any], d
 
 
 def note(journal: TextIO, what: str, **facts: Any) -> None:
-    """One line; the monotonic clock is one for all processes of a machine."""
+    """Write one line; all processes of a machine have the same monotonic clock."""
     journal.write(json.dumps({"what": what, "at": time.monotonic(), **facts}) + "\n")
 
 
 def stopped(step: int) -> bool:
-    """Whether the step at which all end has come."""
+    """Whether the step at which all end has been reached."""
     try:
         return step >= int((OUT / "stop").read_text())
     except FileNotFoundError:
@@ -126,7 +126,8 @@ def stopped(step: int) -> bool:
 
 
 def trapped(*places: str) -> str:
-    """The trap that is set for one of these places; it is taken away, so that one worker falls."""
+    """Take the trap that is set for one of these places, and remove it, so that one worker
+    falls."""
     try:
         place = TRAP.read_text().strip()
         if place in places:
@@ -138,13 +139,13 @@ def trapped(*places: str) -> str:
 
 
 def fall(place: str) -> None:
-    """Die here and now if a trap is set for this place."""
+    """Die here if a trap is set for this place."""
     if trapped(place):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def spring() -> None:
-    """The traps at the beginning of a step."""
+    """Spring the traps at the beginning of a step."""
     match trapped("exception", "memory", "segv", "deaf"):
         case "exception":
             raise ValueError("the trap of a chaos run")
@@ -159,7 +160,7 @@ def spring() -> None:
 
 
 def use_up_memory() -> None:
-    """Allocate beyond a limit of the process's own until Python gives up."""
+    """Allocate beyond a limit set for this process, until Python raises MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY_MORE_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -169,10 +170,10 @@ def use_up_memory() -> None:
 
 
 class TrappedGloo(ftrun.ProcessGroupGloo):
-    """Gloo, with a trap in ``build`` and one behind it."""
+    """Gloo with a trap inside ``build`` and one after it."""
 
     def build(self, *arguments: Any, **named: Any) -> BuiltGroup:
-        """Builds as Gloo does."""
+        """Build like Gloo."""
         fall("build")
         group = super().build(*arguments, **named)
         if trapped("repair"):

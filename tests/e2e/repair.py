@@ -1,8 +1,8 @@
-"""The script of the in-step repair tests: replica 2 kills itself in the middle of a step, per mode.
+"""The script of the in-step repair tests: in each mode, replica 2 kills itself within a step.
 
-A mode is a way to use DDP. In each, all three replicas train; replica 2 dies in its backward pass;
-the others go on, and once its successor takes part the next mode begins. The progress of a mode is
-state like the weights, so all replicas agree on it.
+A mode is a way to use DDP. In each mode, all three replicas train; replica 2 dies in its backward
+pass, and the others continue. Once its successor takes part, the next mode begins. The progress of
+a mode is state like the weights, so all replicas agree on it.
 
 ``$E2E_OUT/<replica>.0.<pid>``: a line per commit: step, lineage, digest of the state.
 ``$E2E_OUT/verdict-<replica>-<mode>``: the reduced gradients of the step of the death.
@@ -29,7 +29,7 @@ VICTIMS = os.environ.get("E2E_VICTIMS", "2").split(",")
 REPLICAS = int(os.environ["NUM_REPLICA_GROUPS"])
 ME = os.environ["REPLICA_GROUP_ID"]
 WIDTH, LAYERS = 24, 5
-SKIPPED = float(2**120)  # so large a loss scale makes the gradients infinite
+SKIPPED = float(2**120)  # a loss scale of this size makes the gradients infinite
 
 KINDS: dict[str, dict[str, Any]] = {
     "views": {"gradient_as_bucket_view": True},
@@ -41,7 +41,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 class Net(nn.Module):
-    """Layers in a row, and branches of which a replica uses one: none uses the last."""
+    """Layers in a row, and branches: a replica uses one branch, and no replica uses the last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def gradients(net: nn.Module) -> torch.Tensor:
 
 
 def local(mode: str, net: nn.Module, replica: int, step: int) -> torch.Tensor:
-    """The contribution of ``replica`` to ``step``, computed here with the same weights."""
+    """The contribution of ``replica`` to ``step``, computed locally with the same weights."""
     net = copy.deepcopy(net)
     net.zero_grad()
     for part in parts(mode):
@@ -130,7 +130,7 @@ def local(mode: str, net: nn.Module, replica: int, step: int) -> torch.Tensor:
 
 
 def digest() -> str:
-    """All weights, the optimizer's state and the scales, in 16 hex digits."""
+    """A digest of all weights, the optimizer's state and the scales, in 16 hex digits."""
     found = hashlib.sha256(repr((torchs_scaler.state_dict(), our_scaler.state_dict())).encode())
     for tensor in [*nets.parameters(), *(t for s in inner.state.values() for t in s.values())]:
         found.update(tensor.detach().numpy().tobytes())
@@ -138,12 +138,12 @@ def digest() -> str:
 
 
 def is_fatal() -> bool:
-    """This is the step in which the victims die."""
+    """Whether this is the step in which the victims die."""
     return not place["is_killed"] and place["steps"] >= 3
 
 
 def die_in_backward(net: Net) -> None:
-    """Die when some buckets are out and others are not."""
+    """Die after some buckets are reduced and before others are."""
     weight = net.layers[1].weight
     weight.register_hook(lambda _: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[operator]
 
@@ -171,7 +171,7 @@ def scalers() -> dict[str, torch.amp.GradScaler]:
 
 
 def finish(mode: str) -> None:
-    """From the gradients to the commit, as scripts of this mode do it."""
+    """Run from the gradients to the commit, like scripts of this mode."""
     scaler = scalers().get(mode)
     if scaler is None:
         if mode == "clip":
@@ -183,7 +183,7 @@ def finish(mode: str) -> None:
 
 
 def verdict(mode: str, step: int, found: torch.Tensor, before: nn.Module) -> str:
-    """Classifies the reduced gradients: the mean of all, of the survivors, or of no known set."""
+    """Classify the reduced gradients: the mean of all, of the survivors, or of no known set."""
     if mode == "skipped":
         return "infinite" if not found.isfinite().all() else "finite"
     if mode in scalers():
@@ -197,10 +197,10 @@ def verdict(mode: str, step: int, found: torch.Tensor, before: nn.Module) -> str
 
 
 def note(participants: int) -> None:
-    """Notes the mode's progress after this step; every replica computes the same.
+    """Note the mode's progress after this step; every replica computes the same.
 
     If a replica is missing that did not kill itself, as after a pause of the machine, the count
-    begins again.
+    starts over.
     """
     fatal = is_fatal()
     place["steps"] = place["steps"] + 1 if participants == REPLICAS else 0

@@ -25,7 +25,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 def nothing_is_left(directory: Path, slurm: Slurm) -> list[str]:
-    """Processes, mounts and networks that are left of it."""
+    """Check that no process, mount or network of it is left."""
     found = [f"process: {line}" for line in _command_lines() if str(directory) in line]
     mounts = Path("/proc/mounts").read_text().splitlines()
     found += [f"mount: {line}" for line in mounts if str(directory) in line]

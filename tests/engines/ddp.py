@@ -1,4 +1,4 @@
-"""Trains with torch's DistributedDataParallel for ever, and knows nothing of ftrun.
+"""Trains with torch's DistributedDataParallel forever, without any use of ftrun.
 
 Prints each 10th step with a digest of the parameters.
 """

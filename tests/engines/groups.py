@@ -1,7 +1,7 @@
-"""Two replica groups of two nodes each and spare nodes, on machines of their own; what faults cost.
+"""The cost of faults to two replica groups of two nodes each, with spare nodes.
 
-Each worker notes when it has committed a step and with how many groups. Not here: which faults are
-tried (test_groups.py, scripts/large_groups.py), the machines (machines.py).
+Each worker notes when it has committed a step and with how many groups. Not here: the list of
+faults (test_groups.py, scripts/large_groups.py), the machines (machines.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ print("done", name, manager.current_step(), digest.hexdigest()[:16], flush=True)
 
 
 class Step(NamedTuple):
-    """A committed step of a worker: with how many groups, on which node."""
+    """A worker's committed step: with how many groups, and on which node."""
 
     at: float
     number: int
@@ -62,17 +62,18 @@ class Step(NamedTuple):
 
 @dataclass
 class Cost:
-    """``stall_ms``: the other group's longest step, without its usual length. ``back_s``: until the
-    group trains with it again."""
+    """``stall_ms``: the other group's longest step, minus its usual length. ``back_s``: the time
+    until the groups train together again."""
 
     stall_ms: float
     back_s: float
 
 
 class TwoGroups:
-    """The job, from the first step of both groups on, in a ``with``.
+    """The job, from the first step of both groups, in a ``with``.
 
-    ``pause_s``: between two steps. Short ones tell a stall to the millisecond, and take a core.
+    ``pause_s``: the pause between two steps. Short pauses measure a stall to the millisecond, and
+    use a whole core.
     """
 
     def __init__(self, directory: Path, nodes: int = NODES, pause_s: float = 0.01) -> None:
@@ -141,14 +142,14 @@ class TwoGroups:
         return int(self.steps(worker)[-1].node[1:])
 
     def spare(self) -> int:
-        """A node that stands by; waits until its spawner has all imports."""
+        """A node that stands by; waits until its spawner has imported all modules."""
         busy = {self.node_of(f"{group}.{rank}") for group in (0, 1) for rank in (0, 1)}
         index = next(index for index in self.jobs if index not in busy)
         self.jobs[index].expect_process("ftrun spawner")
         return index
 
     def await_groups(self, after: float = 0.0) -> float:
-        """Wait until all four workers train with both groups; returns when the last of them did."""
+        """Wait until all four workers train with both groups; returns the time of the last one."""
         end = time.monotonic() + START_S
         while True:
             firsts = [self._first(f"{group}.{rank}", after) for group in (0, 1) for rank in (0, 1)]
@@ -163,7 +164,7 @@ class TwoGroups:
         return next((x.at for x in self.steps(worker) if x.at > after and x.groups == 2), None)
 
     def cost(self, group: int, act: Callable[[], object]) -> Cost:
-        """What ``act``, by which this group is lost, costs it and the other one."""
+        """The cost of ``act``, by which this group is lost, to it and to the other one."""
         time.sleep(SETTLED_S)  # so that the usual length of a step is known
         began = time.monotonic()
         act()
@@ -195,7 +196,7 @@ class TwoGroups:
         os.kill(job.titled(f"ftrun worker {worker}: "), signal.SIGKILL)
 
     def signal_agent(self, index: int, number: signal.Signals) -> None:
-        """A signal to a node's ftrun."""
+        """Send a signal to a node's ftrun."""
         processes = self.machines.nodes[index].processes()
         (pid,) = [pid for pid, line in processes.items() if re.search(AGENT, line)]
         os.kill(pid, number)
@@ -203,7 +204,7 @@ class TwoGroups:
             self.jobs[index].signal(number)
 
     def end(self) -> dict[str, set[str]]:
-        """Let all end at one step; returns the digests of the states by rank and step."""
+        """End all workers at one step; returns the digests of the states by rank and step."""
         found_at = max(step.number for group in "01" for step in self.steps(f"{group}.0")[-1:])
         write_at_once(self._directory / "end", str(found_at + int(TO_THE_END_S / self._pause_s)))
         found: dict[str, set[str]] = {}

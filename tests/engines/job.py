@@ -24,7 +24,7 @@ export {variables}
 AGENT = r" acts ftrun\.cli "
 LIGHTHOUSE = r"^ftrun lighthouse"
 ASK_EVERY_S = 2.0
-"""Each question starts Slurm's own program, and takes a moment of a core."""
+"""Each query starts a program of Slurm's, which takes CPU time."""
 STEPS_LEFT = 60
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
@@ -32,7 +32,7 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 class SlurmJob:
     """A job whose batch script is ``line``; it is cancelled at the end of the ``with``.
 
-    ``line`` may also begin with ``--``: then it is for ``ftrun sbatch``. ``options``: of sbatch.
+    A ``line`` that begins with ``--`` is for ``ftrun sbatch``. ``options``: of sbatch.
     ``environment``: more variables for the script.
     """
 
@@ -65,7 +65,7 @@ class SlurmJob:
         self.id = slurm.ask("sbatch", *head, str(script))
 
     def ends_within(self, seconds: int) -> None:
-        """Let the job's time limit pass then."""
+        """Make the job's time limit end within this time."""
         self.slurm.ask("scontrol", "update", f"JobId={self.id}", f"EndTime=now+{seconds}")
 
     def __enter__(self) -> SlurmJob:
@@ -78,11 +78,11 @@ class SlurmJob:
 
     @property
     def output(self) -> str:
-        """What it has printed."""
+        """The job's output."""
         return self._out.read_text() if self._out.exists() else ""
 
     def expect(self, pattern: str, count: int = 1, limit_s: float = START_S) -> list[Any]:
-        """Wait until its output has ``count`` matches; returns all, as ``re.findall`` does."""
+        """Wait until its output has ``count`` matches; returns all, like ``re.findall``."""
         end = time.monotonic() + limit_s
         asks_at, is_over = time.monotonic() + ASK_EVERY_S, False
         while True:
@@ -95,14 +95,15 @@ class SlurmJob:
             time.sleep(5 * LOOK_S)
 
     def train_to_the_end(self, replicas: int) -> int:
-        """Have a job of TRAIN end soon; returns its last step, to which ``replicas`` have come."""
+        """Make a job of TRAIN end soon; returns its last step, which ``replicas`` replicas
+        reach."""
         last = int(self.expect(r"step (\d+) of")[-1]) + STEPS_LEFT
         write_at_once(self.directory / "last", str(last))
         self.expect(f"done at {last}", replicas)
         return last
 
     def facts(self) -> dict[str, str]:
-        """What Slurm knows of it."""
+        """Slurm's facts about the job."""
         words = self.slurm.ask("scontrol", "show", "job", "-o", self.id).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -111,10 +112,10 @@ class SlurmJob:
         return self.facts()["JobState"]
 
     def run_again(self) -> None:
-        """Wait until Slurm has it in its queue once more, after a requeue, and have it started.
+        """Wait until Slurm has it in its queue again, after a requeue, and start it.
 
-        By itself that would take two minutes, by which Slurm keeps the end of the first run from
-        being taken for that of the second. A node refuses it in the second in which the first one
+        Without this, Slurm waits two minutes, so that the end of the first run is not taken for the
+        end of the second one. A node refuses the second run in the second in which the first one
         has ended.
         """
         self._await_state("PENDING")
@@ -126,7 +127,7 @@ class SlurmJob:
         self._await_state("RUNNING")
 
     def _steps(self) -> Iterator[str]:
-        """The processes by which Slurm runs its steps on the nodes."""
+        """Slurm's processes that run its steps on the nodes."""
         for machine in self.slurm.machines.nodes.values():
             lines = machine.processes().values()
             yield from (line for line in lines if f"slurmstepd: [{self.id}." in line)
@@ -139,7 +140,7 @@ class SlurmJob:
             time.sleep(10 * LOOK_S)
 
     def end(self) -> tuple[str, str]:
-        """Wait for its end; returns its state and its exit code (``CODE:SIGNAL``)."""
+        """Wait for the end; returns the job's state and its exit code (``CODE:SIGNAL``)."""
         end = time.monotonic() + END_S
         while (facts := self.facts())["JobState"] not in ENDED:
             assert time.monotonic() < end, f"job {self.id} is {facts['JobState']}:\n{self.output}"
@@ -147,7 +148,7 @@ class SlurmJob:
         return facts["JobState"], facts["ExitCode"]
 
     def process(self, node: int, pattern: str) -> int:
-        """The pid of the one process on a node whose command line matches, once it is there."""
+        """Wait for the one process on a node whose command line matches; returns its pid."""
         end = time.monotonic() + START_S
         while True:
             found = self.slurm.machines.nodes[node].processes()
@@ -158,6 +159,6 @@ class SlurmJob:
             time.sleep(LOOK_S)
 
     def left(self) -> str:
-        """The processes that were left of it when its epilog began, on any node."""
+        """The job's processes, on any node, that were left when its epilog began."""
         path = self.slurm.directory / f"left.{self.id}"
         return path.read_text() if path.exists() else ""

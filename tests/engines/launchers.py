@@ -1,7 +1,7 @@
-"""torchrun's command on two machines, under both launchers: what comes out on each.
+"""torchrun's command on two machines, under both launchers: the result on each machine.
 
-Compared are each node's exit code and what its workers say, in any order. What differs on purpose
-has its reason here, and the words of docs/TORCHRUN_REFERENCE.md#several-nodes.
+Compared are each node's exit code and its workers' output, in any order. Each intended difference
+has its reason here, in the words of docs/TORCHRUN_REFERENCE.md#several-nodes.
 
 Not here: one node (scripts/parity.py, which prints this table too with ``--nodes``).
 """
@@ -98,10 +98,11 @@ stay()
 class Case:
     """One command on two nodes.
 
-    ``own``: the options of each node alone. ``late``: what the first node's workers have said when
-    the second one starts. ``then``: the signal that the second launcher gets, and what all have
-    said before. ``ends``: which node's workers say what before all may end. ``theirs``: what comes
-    out under torchrun, if that is known; ``ours``: and under ftrun, if it differs, with ``why``.
+    ``own``: the options of each node alone. ``late``: the output of the first node's workers at
+    which the second node starts. ``then``: the signal that the second launcher gets, and the output
+    of all workers before it. ``ends``: the output, by node, before which the job may not end.
+    ``theirs``: the result under torchrun, if it is known; ``ours``: the result under ftrun, if it
+    differs, with ``why``.
     """
 
     name: str
@@ -208,12 +209,12 @@ CASES = (
 def compared(
     cases: Sequence[Case], networks: Sequence[Machines], *, is_new: bool
 ) -> Iterator[tuple[Case, Outcome, Outcome]]:
-    """Each case with what comes out under torchrun and under ftrun.
+    """Each case with its results under torchrun and under ftrun.
 
     Args:
-        cases: they run side by side, because they wait for most of the time.
-        networks: one for each case that runs, which is on its first two machines.
-        is_new: also run under torchrun what is known of it.
+        cases: they run side by side, because they mostly wait.
+        networks: one for each running case, which uses its first two machines.
+        is_new: run also the cases under torchrun whose result is known.
     """
     free: SimpleQueue[Machines] = SimpleQueue()
     for machines in networks:
@@ -238,7 +239,7 @@ def compared(
 
 
 def run_case(case: Case, launcher: str, machines: Machines, directory: Path) -> Outcome:
-    """Each node's exit code, with what its workers have said."""
+    """The exit code and the workers' output of each node."""
     directory.mkdir()
     script = directory / "script.py"
     script.write_text(PRELUDE + case.script)
@@ -264,7 +265,7 @@ def run_case(case: Case, launcher: str, machines: Machines, directory: Path) -> 
             for pid, title in machines.nodes[1].processes().items():
                 if "--nnodes" in title and "nsenter" not in title:
                     os.kill(pid, number)
-            running[1].process.wait(END_S)  # its orphans hold its output open
+            running[1].process.wait(END_S)  # its orphans keep its output open
             (directory / "failed").touch()
         if case.ends:
             at, pattern = case.ends

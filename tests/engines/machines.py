@@ -1,9 +1,9 @@
 """Machines for an engine: a hub and nodes, each with a network, a host name, mounts and pids.
 
-All see the same files, as on a cluster with a shared file system, but for /etc/hosts and /dev/shm.
-In the former each gives its own name an address of the loopback interface, as Debian's do.
-A machine is one process, the first of its pid namespace: the kernel kills all others with it, and
-no packet tells their peers, as when the power goes.
+All machines see the same files, as on a cluster with a shared file system, except /etc/hosts and
+/dev/shm. Each has an /etc/hosts that maps its own name to a loopback address, like Debian's. A
+machine is one process, the first of its pid namespace: when it ends the kernel kills the others,
+and its peers receive no packet, as in a power failure.
 
 Not here: the network between them (tests/chaos/network.py), what runs on them (slurm.py).
 """
@@ -23,7 +23,7 @@ from tests.jobs.process import LOOK_S
 
 UP_S = 60.0
 NUMBERS = itertools.count()
-"""Of the networks of this process."""
+"""Numbers of the networks of this process."""
 DIES_WITH_THE_TESTS = INSIDE[:3]
 INIT = """
 set -e
@@ -35,7 +35,7 @@ while :; do sleep 1000 & wait; done
 
 
 class Machine:
-    """One machine, which runs ``daemons`` (a line of a shell) from its start on."""
+    """One machine, which runs ``daemons`` (a shell command line) from its start."""
 
     def __init__(self, name: str, namespace: str, directory: Path, daemons: str = ":") -> None:
         self.name = name
@@ -57,12 +57,12 @@ class Machine:
             raise
 
     def inside(self, directory: Path | None = None) -> tuple[str, ...]:
-        """The prefix of a command that is to run on this machine, by default in our directory."""
+        """The prefix of a command that runs on this machine, by default in our directory."""
         spaces = ("--net", "--uts", "--mount", "--pid")
         return (*INSIDE, f"--target={self.pid}", f"--wd={directory or os.getcwd()}", *spaces)
 
     def processes(self) -> dict[int, str]:
-        """Each process on it by its pid here, with its command line; not the first one."""
+        """The machine's processes except the first: the command line of each, by its pid here."""
         found = {}
         own = _pid_namespace(self.pid)
         for entry in Path("/proc").iterdir():
@@ -73,7 +73,7 @@ class Machine:
         return found
 
     def pid_of(self, inner: int) -> int:
-        """The pid here of a process that has another one on the machine."""
+        """The pid here of a process, by its pid on the machine."""
         for pid in self.processes():
             status = Path(f"/proc/{pid}/status").read_text()
             if status.partition("NSpid:")[2].partition("\n")[0].split()[-1:] == [str(inner)]:
@@ -81,7 +81,7 @@ class Machine:
         raise AssertionError(f"{self.name} has no process {inner}")
 
     def power_off(self) -> None:
-        """End it and all that runs on it, at once."""
+        """End it and all its processes at once."""
         self._outer.kill()
         self._outer.wait(UP_S)
 
@@ -109,7 +109,7 @@ class Machines:
         (directory / "hosts").write_text("\n".join(lines) + "\n")
 
     def start_hub(self, daemons: str) -> Machine:
-        """Start the hub, from which people and the engine's head act."""
+        """Start the hub, which is the host of people and of the engine's head."""
         self.hub = Machine("hub", self._network.hub, self._directory, daemons)
         return self.hub
 
@@ -120,19 +120,19 @@ class Machines:
         self.nodes[index] = Machine(f"n{index}", namespace, self._directory, daemons)
 
     def names(self) -> list[str]:
-        """Of the networks' namespaces."""
+        """The names of the network namespaces."""
         return [self._network.hub, *self._network.nodes]
 
     def cut(self, index: int) -> None:
-        """The node's cable is out: no packet arrives, and nobody is told."""
+        """Unplug the node's cable: no packet arrives, and no machine is notified."""
         self._network.cut(index, outward=True, inward=True)
 
     def mend(self, index: int) -> None:
-        """The cable is in again."""
+        """Plug the cable in again."""
         self._network.mend(index)
 
     def power_off(self, index: int) -> None:
-        """The node's power goes: its peers are not told."""
+        """Cut the node's power: its peers are not notified."""
         self.cut(index)
         self.nodes.pop(index).power_off()
 
@@ -149,7 +149,8 @@ class Machines:
 
 
 def _net(namespace: str) -> tuple[str, ...]:
-    """Not ``ip netns exec``: that mounts a /sys of its own, without the cgroups slurmd needs."""
+    """Run in the network namespace. ``ip netns exec`` would mount a /sys without the cgroups that
+    slurmd needs."""
     return ("nsenter", f"--net=/run/netns/{namespace}")
 
 

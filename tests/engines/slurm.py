@@ -1,11 +1,11 @@
-"""A Slurm of its own: munge, a controller on the hub, and a slurmd on each node.
+"""A separate Slurm: munge, a controller on the hub, and a slurmd on each node.
 
-All its state is in one directory. Jobs are submitted on the hub. What makes it work here:
+All its state is in one directory. Jobs are submitted on the hub. Special settings:
 
-- ``proctrack/linuxproc``: in a container there is no cgroup freezer. It leaves processes that a
-  cluster with cgroups would kill, so the epilog kills them, and notes what it has found: of a job
-  that ends in order nothing is left before.
-- Jobs and steps that share a core: there are fewer here than nodes.
+- ``proctrack/linuxproc``: a container has no cgroup freezer. It leaves processes that a cluster
+  with
+  cgroups would kill, so the epilog kills and records them. A job that ends in order leaves none.
+- Jobs and steps share cores, because there are fewer cores than nodes.
 
 Not here: the machines (machines.py), jobs (job.py).
 """
@@ -82,7 +82,7 @@ exit 0
 
 @lru_cache(maxsize=1)
 def why_no_slurm() -> str:
-    """Empty if one can be had here; else what is missing."""
+    """Why a Slurm is not available here; empty if it is."""
     if os.geteuid() != 0:
         return "only root can make machines of namespaces"
     lacking = sorted({package for name, package in PROGRAMS.items() if shutil.which(name) is None})
@@ -99,7 +99,7 @@ def why_no_slurm() -> str:
 
 
 class Slurm:
-    """A cluster of ``nodes`` nodes; at the end of the ``with`` nothing of it is left."""
+    """A cluster of ``nodes`` nodes; all of it is removed at the end of the ``with``."""
 
     def __init__(self, directory: Path, nodes: int) -> None:
         self.directory = directory
@@ -127,12 +127,12 @@ class Slurm:
         self.close()
 
     def command(self, *words: str) -> list[str]:
-        """The command line of a command on the hub."""
+        """The command line that runs a command on the hub."""
         conf = f"SLURM_CONF={self.directory}/slurm.conf"
         return [*self.hub.inside(), "env", conf, *words]
 
     def ask(self, *words: str) -> str:
-        """What a short command on the hub prints; it must succeed."""
+        """The output of a short command on the hub, which must succeed."""
         done = subprocess.run(
             self.command(*words), capture_output=True, text=True, timeout=ASK_S, check=False
         )
@@ -145,7 +145,7 @@ class Slurm:
         self.machines.start(index, f"slurmd -D -f {conf} -N n{index} & wait")
 
     def power_off(self, index: int) -> None:
-        """The node's power goes."""
+        """Cut the node's power."""
         self.machines.power_off(index)
 
     def await_nodes(self, count: int) -> None:
@@ -169,7 +169,7 @@ class Slurm:
         return "\n".join(f"{path.name}:\n{path.read_text()[-1500:]}" for path in paths)
 
     def close(self) -> None:
-        """End it; nothing that ran on it is left."""
+        """End it, and all that runs on it."""
         self.machines.close()
 
     def _head(self) -> str:

@@ -1,7 +1,7 @@
-"""Trains a small model by its Manager; prints each 10th step with the number of contributors.
+"""Trains a small model with its Manager; prints each 10th step with the number of contributors.
 
-Its last step is that of the variable STEPS, or of the file ``last``, which a test writes while all
-are well before that step.
+The last step is in the variable STEPS, or in the file ``last``, which a test writes while all
+workers are well before that step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Feeds a server: the common part of all kinds, over sockets.
+"""Feeds a server: the code common to all kinds, over sockets.
 
-Not here: which servers there are (servers.py).
+Not here: the list of servers (servers.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ANSWER_S = 10.0
 SILENCE_S = 0.05
 TRIES = 100
 TOGETHER = 16
-"""Inputs that are under way at once."""
+"""The number of inputs in flight at the same time."""
 FINDINGS_MAX = 100
 
 
@@ -55,7 +55,7 @@ class Server:
         raise NotImplementedError
 
     def feed(self, numbers: Iterable[int], seed: int) -> tuple[int, int]:
-        """Feed the inputs of these numbers; returns how many were accepted and refused."""
+        """Feed the inputs with these numbers; returns how many were accepted and refused."""
 
         def feed_one(number: int) -> bool | None:
             if len(self.wrong) > FINDINGS_MAX:
@@ -89,7 +89,8 @@ def words(known: bool) -> str:
 
 
 def connected(address: str) -> socket.socket:
-    """A connection; a server that gives its port to the next one is tried again, as agents do."""
+    """A connection; it is retried while a server's port is handed over to its successor, like
+    agents do."""
     host, port = address.split(":")
     for _ in range(TRIES):
         with contextlib.suppress(ConnectionError):
@@ -99,7 +100,7 @@ def connected(address: str) -> socket.socket:
 
 
 def listen(sock: socket.socket, data: bytes) -> bytes:
-    """Send all, and read until it is silent: these servers end the connection at our end."""
+    """Send all, and read until the server is silent: these servers close after our end does."""
     answer = bytearray()
     with contextlib.suppress(ConnectionError, TimeoutError):
         sock.sendall(data)
@@ -110,7 +111,7 @@ def listen(sock: socket.socket, data: bytes) -> bytes:
 
 
 def exchange(sock: socket.socket, data: bytes) -> bytes:
-    """Send all, shut the sending side, and read to the end."""
+    """Send all, shut down the sending side, and read to the end."""
     answer = bytearray()
     sock.settimeout(ANSWER_S)
     try:
@@ -121,5 +122,5 @@ def exchange(sock: socket.socket, data: bytes) -> bytes:
     except TimeoutError:
         raise AssertionError("no answer") from None
     except OSError:
-        pass  # It has ended the connection before we had.
+        pass  # the server has ended the connection before
     return bytes(answer)

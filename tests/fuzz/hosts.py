@@ -1,7 +1,7 @@
-"""``python -m tests.fuzz.hosts KIND DIR``: one server of a worker or an agent, by itself.
+"""``python -m tests.fuzz.hosts KIND DIR``: one server of a worker or an agent, without the rest.
 
 The token comes on stdin; the address and a certificate's fingerprint go to stdout. Errors of a
-thread or a callback are printed to stderr, as in a job; the feeder checks it.
+thread or a callback are printed to stderr, as in a job; the feeder checks stderr.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Echo:
     server: WorkerServer
 
     def worker_known(self, key: WorkerKey, pid: int) -> bool:
-        """Everybody with the token is known."""
+        """Accept each worker that has the token."""
         return True
 
     def worker_attached(self, key: WorkerKey) -> None:
-        """Sends nothing."""
+        """Do nothing."""
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        """Nobody waits for it here."""
+        """Do nothing: no caller waits for it here."""
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
-        """Sends it back."""
+        """Send the message back."""
         self.server.send_to(key, message)
 
 

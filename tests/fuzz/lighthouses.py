@@ -1,7 +1,7 @@
-"""A lighthouse in a process of its own, fed over gRPC, HTTP/2 and HTTP.
+"""A lighthouse in a separate process, fed over gRPC, HTTP/2 and HTTP.
 
-With the token, valid input must be accepted and damaged input refused; without it, all must be
-refused. Not here: servers of agents and workers (hosted.py).
+With the token, valid input must be accepted and damaged input refused. Without it, all input must
+be refused. Not here: servers of agents and workers (hosted.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ REFUSALS = {
 
 
 class _OfLighthouse(Server):
-    """A lighthouse in its own process."""
+    """A lighthouse in a separate process."""
 
     def __init__(self, directory: Path, kind: str, known: bool) -> None:
         super().__init__(f"{kind}, {words(known)}")
@@ -59,7 +59,8 @@ class _OfLighthouse(Server):
         self._reader.start()
 
     def _read_log(self) -> None:
-        """Drains the log: a line for each agent, and a full pipe would stop the lighthouse."""
+        """Drain the log: it has a line for each agent, and a full pipe would block the
+        lighthouse."""
         process = self._lighthouse.process
         assert process is not None and process.stdout is not None
         left = 0
@@ -95,7 +96,7 @@ class _OfLighthouse(Server):
 
 
 class LighthouseMessages(_OfLighthouse):
-    """gRPC messages: damaged batches, and whole ones that make no sense, in streams one by one."""
+    """gRPC messages: damaged batches, and whole ones without sense, each in one stream."""
 
     def __init__(self, directory: Path, known: bool) -> None:
         super().__init__(directory, "lighthouse, gRPC messages", known)
@@ -133,7 +134,8 @@ class LighthouseMessages(_OfLighthouse):
         return counts[0], counts[1]
 
     async def _one(self, channel: Any, rng: Random) -> bool:
-        """One stream; accepted if the lighthouse sends anything and the stream goes to its end."""
+        """Feed one stream; it is accepted if the lighthouse sends a message and the stream ends in
+        order."""
         metadata = (("authorization", bearer(self._token)),)
         call = channel.stream_stream(ATTACH)(metadata=metadata)
         heard = False
@@ -144,7 +146,7 @@ class LighthouseMessages(_OfLighthouse):
             while await asyncio.wait_for(call.read(), ANSWER_S) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                 heard = True
         except grpc.aio.AioRpcError as error:
-            # The client library's own error for a stream that was cut while it wrote.
+            # The client library's own error for a stream that was cut during a write.
             cut = "Internal error from Core" in (error.details() or "")
             if not cut and error.code() not in REFUSALS:
                 raise AssertionError(f"{error.code()}: {error.details()}") from error
@@ -180,7 +182,7 @@ _SAID = (
 
 
 class _OverSockets(_OfLighthouse):
-    """Bytes over one connection each; the answer is read to its end."""
+    """Bytes over one connection for each input; the answer is read to its end."""
 
     def address(self) -> str:
         """The address that the bytes go to."""
@@ -220,7 +222,7 @@ class LighthouseBytes(_OverSockets):
         return self._recorded
 
     def is_accepted(self, answer: bytes) -> bool:
-        # Its Welcome, or the slots: the only frames that carry our batches.
+        # its Welcome, or the slots: the only frames with ftrun's batches
         accepted = b"\x0a" in answer and _data_frame(answer)
         assert self._known or not accepted, f"it answered without the token: {answer[:200]!r}"
         return accepted

@@ -81,7 +81,7 @@ class TorchftLighthouse(Server):
         return self._process.pid
 
     def is_well(self) -> str:
-        """A healthy client of a room that nobody has fed gets its quorum."""
+        """A healthy client of a room without fed inputs gets its quorum."""
         with grpc.insecure_channel(self._address) as channel:
             join = channel.unary_unary("/torchft.LighthouseService/Quorum")  # type: ignore[call-arg]
             member = wire.QuorumMember(replica_id="well")

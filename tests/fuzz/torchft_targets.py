@@ -1,4 +1,4 @@
-"""What torchft's clients send, and what is kept for them: readers of bytes, as functions.
+"""The readers of torchft clients' bytes, and of the files kept for these clients, as functions.
 
 Not here: ftrun's own readers (targets.py).
 """
@@ -69,7 +69,7 @@ def files(place: Path) -> list[bytes]:
 
 
 def sealed_file(rng: Random) -> bytes:
-    """A file whose digest is right and whose content need not be."""
+    """A file with a right digest, whose content may be anything."""
     from ftrun.lighthouse.sealed_file import _digest
     from tests.fuzz.mutations import mutate_json
 
@@ -79,7 +79,7 @@ def sealed_file(rng: Random) -> bytes:
 
 
 def read_file(place: Path, data: bytes) -> None:
-    """Load it, as a lighthouse does that is started."""
+    """Load it like a lighthouse at its start."""
     (place / FILE).write_bytes(data)
     if RoomsFile(place / FILE).load() is None:
         raise NotAccepted

@@ -1,6 +1,6 @@
 """The driver of real jobs: everything that starts ``ftrun`` and watches it from outside.
 
-The rooms that have more to say about their jobs build on it (tests/e2e/job.py, tests/chaos/job.py,
+Rooms with more specific jobs build on it (tests/e2e/job.py, tests/chaos/job.py,
 tests/snapshots/jobs.py …). Not here: what a test asserts.
 """
 

@@ -1,4 +1,4 @@
-"""A real etcd for a test: one member or several on loopback, in a directory of its own."""
+"""A real etcd for a test: one member or several on loopback, in a separate directory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ needs_etcd = pytest.mark.skipif(BINARY is None, reason="there is no etcd here (e
 
 
 class Ended(AssertionError):
-    """It has ended by itself."""
+    """The member has ended by itself."""
 
 
 class Etcd:
-    """One member. ``address``: for clients. ``peers``: of the cluster, by name; its own first.
+    """One member.
 
-    ``process``: to stop and kill it. ``certs``: a directory of certificates, as ``ftrun certs``
-    writes them: its clients need one.
+    ``address``: for clients. ``peers``: the cluster's members by name, this one first.
+    ``process``: to stop and kill it. ``certs``: a directory of certificates, as written by
+    ``ftrun certs``: its clients need one.
     """
 
     def __init__(self, directory: Path, peers: dict[str, str], certs: Path | None = None) -> None:
@@ -70,7 +71,7 @@ class Etcd:
             )
 
     def await_it(self) -> Etcd:
-        """Wait until it takes writes."""
+        """Wait until it accepts writes."""
         deadline = time.monotonic() + START_S
         while b'"true"' not in self._ask("/health"):
             if self.process.poll() is not None:
@@ -92,7 +93,7 @@ class Etcd:
         return b""
 
     def stop(self) -> None:
-        """SIGSTOP; all its threads stand when this returns."""
+        """SIGSTOP; all its threads are stopped when this returns."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
@@ -101,12 +102,12 @@ class Etcd:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kill it, like a power failure."""
         self.process.kill()
         self.process.wait()
 
     def restart(self) -> None:
-        """Start it again on its data."""
+        """Restart it with its data."""
         self.process = self._begin()
         self.await_it()
 
@@ -126,7 +127,7 @@ def running_etcds(directory: Path, count: int, certs: Path | None = None) -> Ite
 
 
 def _started(stack: ExitStack, directory: Path, count: int, certs: Path | None) -> list[Etcd]:
-    """Another program may take a port that was free just now: with others, again."""
+    """Another program may take a free port before etcd does: then retry with other ports."""
     for attempt in range(STARTS_MAX):
         peers = {f"m{number}": f"127.0.0.1:{free_port()}" for number in range(count)}
         members = []

@@ -1,4 +1,4 @@
-"""``python -m tests.jobs.facts``: tells what it was given at its start (test_forks.py)."""
+"""``python -m tests.jobs.facts``: prints what the process got at its start (test_forks.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MASKS = ("SigBlk", "SigIgn", "SigCgt")
 
 
 def facts() -> dict[str, Any]:
-    """All that a fork and a started program should have alike; ``drawn`` should differ."""
+    """The facts that a fork and a started program must share; ``drawn`` must differ."""
     main = sys.modules["__main__"]
     status = Path("/proc/self/status").read_text().splitlines()
     umask = os.umask(0)
@@ -53,7 +53,8 @@ def _entries(name: str) -> list[str]:
 
 
 def _of(fd: str) -> str:
-    """What a descriptor is; a pipe or a socket without its number, and nothing of the listing's."""
+    """A descriptor's kind; a pipe or a socket without its number, and no descriptor of the
+    listing."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
     except OSError:

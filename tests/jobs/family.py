@@ -16,9 +16,9 @@ MARKER = "MARK_OF_FTRUN_TEST"
 
 
 class Family:
-    """The processes whose environment has ``marker``, a random one by default.
+    """The processes whose environment has ``marker``, by default a random one.
 
-    ``environment``: what a process needs, so that it and all that it starts belong here.
+    ``environment``: the variables with which a process and its descendants belong to the family.
     """
 
     def __init__(self, marker: str = "") -> None:
@@ -27,11 +27,11 @@ class Family:
         self._entry = f"{MARKER}={mark}".encode()
 
     def everybody(self) -> list[linux.ProcessRow]:
-        """All of them, zombies as well."""
+        """All of them, including zombies."""
         return [row for row in linux.process_rows() if self.has(row.pid)]
 
     def rows(self) -> list[linux.ProcessRow]:
-        """Those that run."""
+        """The running ones."""
         return [row for row in self.everybody() if not row.is_zombie]
 
     def has(self, pid: int) -> bool:
@@ -39,16 +39,16 @@ class Family:
         return self._entry in linux.process_environment(pid).split(b"\0")
 
     def titles(self) -> dict[int, str]:
-        """What ``ps`` shows for each, in the order of their starts."""
+        """Their titles as shown by ``ps``, in the order of their starts."""
         rows = sorted(self.rows(), key=lambda row: row.start_ticks)
         return {row.pid: linux.command_line(row.pid) for row in rows}
 
     def titled(self, *words: str) -> list[int]:
-        """The pids whose title holds one of the words, in the order of their starts."""
+        """The pids whose title contains one of the words, in the order of their starts."""
         return [pid for pid, title in self.titles().items() if any(word in title for word in words)]
 
     def left(self, within_s: float = GONE_S) -> list[int]:
-        """The pids that are still there after ``within_s``; returns when there is none."""
+        """The pids that are left after ``within_s``; returns earlier when none is left."""
         deadline = clock.now() + within_s
         while rows := self.rows():
             waiting = [fd for row in rows if (fd := _pidfd(row.pid)) is not None]

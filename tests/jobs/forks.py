@@ -1,9 +1,9 @@
 """``subprocess.Popen`` for our own programs, whose processes are forks of a template.
 
-A job costs seconds of a core, and most of them are imports: of torch in its spawner, of gRPC in its
-agent and its lighthouse. The template (template.py) has imported all that. A fork of it looks like
-a process that was started by exec: arguments, environment, descriptors, session, signals. It is a
-child of who asked, and /proc shows its own command line and environment.
+A job costs seconds of CPU time, most of them for imports: of torch in its spawner, of gRPC in its
+agent and its lighthouse. The template (template.py) has imported all that. Its fork looks like a
+process that was started by exec: arguments, environment, descriptors, session, signals. It is a
+child of the requesting process, and /proc shows its own command line and environment.
 
 Not here: the template's side (template.py).
 """
@@ -33,14 +33,14 @@ ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = "torch.distributed.run"
 MODULES = ("ftrun", "tests.jobs.facts", "tests.unit.inject.parent", TORCHRUN)
 OWN = own_process.command("", ())[:4]
-"""How each of ftrun's own processes begins."""
+"""The words with which each of ftrun's own processes begins."""
 HASH_SEED = "0"
-"""Of each template: a fork has it too, whether it asks for it or for any."""
+"""Each template's hash seed. A fork has it too: a program with another seed is started by exec."""
 SCRIPT = ".py"
 UNBUFFERED = "-u"
-"""The interpreter's flag, with which torchrun starts its workers."""
+"""The interpreter's flag with which torchrun starts its workers."""
 SHOWN_BYTES = 32 * 1024
-"""Of the template's arguments, and of its environment: forks write their own there."""
+"""Room for the template's arguments and for its environment: forks write their own there."""
 REQUEST_BYTES = 128 * 1024
 FDS_MAX = 16
 IN_FRONT = """
@@ -57,22 +57,22 @@ AT_IMPORT = (
     "MKL_", "NCCL_", "NO_COLOR", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "PY_COLORS",
     "TERMINAL_WIDTH", "TORCHINDUCTOR_", "TORCH_", "TYPER_", "TZ", "_TYPER_",
 )  # fmt: skip
-"""Beginnings of the names that interpreters and libraries read when they start."""
+"""The first letters of the names that interpreters and libraries read when they start."""
 AFTERWARDS = (
     "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONPATH", "PYTHONUNBUFFERED",
     "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
-"""Of these, the ones that a fork can follow, or that are read later."""
+"""Those of these names that a fork can follow, or that are read later."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a fork is to be: ``words``, ``python`` with ``-m MODULE``, ``-c CODE`` or a file; a file
-    perhaps with ``-u``.
+    """A requested fork.
 
-    ``fds``: the numbers that the descriptors sent along have there. ``limits``: pairs of a
+    ``words``: ``python`` with ``-m MODULE``, ``-c CODE`` or a file, perhaps with ``-u``.
+    ``fds``: the numbers of the descriptors, sent along, in the fork. ``limits``: pairs of a
     resource's number and its limits. ``ignored``, ``blocked``: signals. ``in_front``: see IN_FRONT.
-    ``inside``: in the namespaces of that process, see INSIDE; 0: in those of the template.
+    ``inside``: the process whose namespaces it is in, see INSIDE; 0: the template's.
     """
 
     words: list[str]
@@ -88,24 +88,24 @@ class Request:
 
     @property
     def is_unbuffered(self) -> bool:
-        """Whether its standard streams are, by the interpreter's flag."""
+        """Whether its standard streams are unbuffered, by the interpreter's flag."""
         return self.words[1] == UNBUFFERED
 
     @property
     def program(self) -> list[str]:
-        """What the interpreter runs, and its arguments."""
+        """The program that the interpreter runs, and its arguments."""
         return self.words[2:] if self.is_unbuffered else self.words[1:]
 
     @classmethod
     def read(cls, data: bytes) -> Request:
-        """What ``Template.fork`` has sent."""
+        """Receive the request that ``Template.fork`` has sent."""
         return cls(**json.loads(data))
 
 
 class Template:
-    """The end of the socket at which a template is asked; without one it starts when it is needed.
+    """The requester's end of a template's socket; without a socket a template starts on demand.
 
-    ``environment``: it starts, or has started, with that.
+    ``environment``: the template's, at its start.
     """
 
     def __init__(self, environment: Mapping[str, str], sock: socket.socket | None = None) -> None:
@@ -114,7 +114,7 @@ class Template:
         self._lock = threading.Lock()
 
     def can_become(self, request: Request) -> bool:
-        """False if only exec makes what is asked for."""
+        """Whether a fork can be what is requested; False: only exec can."""
         entries = [f"{name}={value}" for name, value in request.environment.items()]
         shown = [os.fsencode("\0".join(texts)) for texts in (request.words, entries)]
         return (
@@ -125,14 +125,14 @@ class Template:
         )
 
     def fork(self, request: Request, fds: Sequence[int]) -> int:
-        """The pid of a new child of this process.
+        """Fork a new child of this process; returns its pid.
 
         Raises:
             OSError: the template has ended.
         """
         with self._lock:
             self._sock = self._sock or _start()
-            _adopt_orphans(True)  # the fork of a fork, whose own parent ends at once
+            _adopt_orphans(True)  # the fork of a fork, whose parent ends at once
             try:
                 data = json.dumps(asdict(request)).encode()
                 socket.send_fds(self._sock, [data], list(fds))
@@ -145,7 +145,7 @@ class Template:
 
 
 def of_the_start(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that are read when a program starts, or a library is imported."""
+    """The variables that are read when a program starts or a library is imported."""
     found = {k: v for k, v in environment.items() if k.startswith(AT_IMPORT)}
     return {k: v for k, v in found.items() if k not in (*AFTERWARDS, *SINGLE_THREADED)}
 
@@ -155,7 +155,7 @@ def _adopt_orphans(does: bool) -> None:
 
 
 class Popen(subprocess.Popen[Any]):
-    """A ``subprocess.Popen`` that has the template fork those programs which it can become."""
+    """A ``subprocess.Popen`` that has the template fork the programs that it can become."""
 
     template = Template(os.environ)
 
@@ -214,7 +214,8 @@ def _request(
 
 
 def _inside(words: list[str], cwd: Any) -> tuple[int, list[str], Any]:
-    """Whose namespaces it is for (0: nobody's), what runs there, and in which directory."""
+    """The process whose namespaces are requested (0: none), the command there, and its
+    directory."""
     if tuple(words[: len(INSIDE)]) != INSIDE:
         return 0, words, cwd
     options = list(itertools.takewhile(lambda x: x.startswith("--"), words[len(INSIDE) :]))
@@ -223,7 +224,7 @@ def _inside(words: list[str], cwd: Any) -> tuple[int, list[str], Any]:
 
 
 def popen(*args: Any, **options: Any) -> subprocess.Popen[Any]:
-    """As ``subprocess.Popen``, and a fork of this process's template where that can be.
+    """Like ``subprocess.Popen``, but a fork of this process's template where that is possible.
 
     With ``FRESH_JOBS`` in the environment everything is started by exec.
     """
@@ -240,7 +241,7 @@ def run(
     capture_output: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """As ``subprocess.run``, by ``popen``."""
+    """Like ``subprocess.run``, through ``popen``."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with popen(words, **options) as process:

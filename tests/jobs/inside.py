@@ -1,7 +1,7 @@
-"""A fork that goes on in another process's namespaces, as ``nsenter`` has its command do.
+"""A fork that runs in another process's namespaces, like a command of ``nsenter``.
 
-A pid namespace can only be a child's. So the process that was asked for stays outside, has the end
-of the one inside, and stops and goes on with it. Not here: who asks for it (forks.py).
+Only a child can be in another pid namespace. So the requested process stays outside: it ends as the
+child inside ends, and stops and continues with it. Not here: who requests it (forks.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x20
 
 
 def fork_inside(target: int) -> int:
-    """Fork; the child is in the namespaces of the process ``target``. Returns as ``os.fork``.
+    """Fork; the child is in the namespaces of the process ``target``. Returns like ``os.fork``.
 
     Raises:
         OSError: the system's refusal, or there is no such process.
@@ -31,7 +31,7 @@ def fork_inside(target: int) -> int:
 
 
 def stand_for(child: int) -> NoReturn:
-    """Be to others what a child inside is: stop and go on with it, and end as it does."""
+    """Represent a child inside to other processes: stop, continue and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     while True:
         _, status = os.waitpid(child, os.WUNTRACED)

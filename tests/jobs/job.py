@@ -21,14 +21,14 @@ THIS_TREE = {"PYTHONPATH": str(ROOT)}
 
 
 class Command(Process):
-    """A command and all processes that it starts: at the end of the ``with`` none may be left.
+    """A command and all processes that it starts: none may be left at the end of the ``with``.
 
     Args:
-        directory: of its files; also its working directory.
+        directory: for its files; also its working directory.
         words: the command.
-        environment: more than the tests' own.
-        family: to which its processes belong; by default one of their own.
-        session, fresh: as ``Process`` has them; in a directory with modules it is fresh anyway.
+        environment: variables beside those of the tests.
+        family: the family of its processes; by default a new one.
+        session, fresh: as for ``Process``; in a directory with modules it is always fresh.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Command(Process):
         super().close()
 
     def pids(self) -> list[int]:
-        """Pids of every running process of the job."""
+        """The pids of all running processes of the job."""
         return [row.pid for row in self.family.rows()]
 
     def worker(self, replica_id: int, group_rank: int = 0) -> int:
@@ -84,14 +84,14 @@ class Command(Process):
         return self.titled(LIGHTHOUSE)
 
     def titled(self, words: str, but: int = 0) -> int:
-        """The pid of the process whose title begins with ``words``, and which is not ``but``."""
+        """The pid of the process whose title begins with ``words``, except ``but``."""
         for pid, title in self.family.titles().items():
             if pid != but and title.startswith(words):  # killed, and perhaps not dead yet
                 return pid
         raise AssertionError(f"no process {words!r} in:\n{self.output}")
 
     def expect_process(self, words: str, timeout_s: float = START_S, but: int = 0) -> int:
-        """Wait until there is such a process; returns its pid."""
+        """Wait until a process with such a title runs; returns its pid."""
         deadline = clock.now() + timeout_s
         while True:
             try:
@@ -109,9 +109,10 @@ class Command(Process):
 class Lighthouse(Command):
     """``ftrun lighthouse OPTIONS``, ready. ``program``: an ftrun that is not this one.
 
-    ``stands_by``: another one leads, so that it only has an address for agents.
+    ``stands_by``: another lighthouse leads, so this one has only an address for agents.
 
-    ``address``, ``http``: where agents and the status find it. ``found_by``: the options for that.
+    ``address``, ``http``: where agents and the status reach it. ``found_by``: the options with
+    these.
     """
 
     def __init__(
@@ -153,12 +154,12 @@ class Job(Command):
     Args:
         directory: of the job, with its logs and its state.
         script: a file, or the text of one.
-        options: of ftrun's.
-        args: of the script's.
-        within: a prefix command that starts the rest of the line with fewer resources.
-        program: an installed ftrun; by default the one of the tests' own environment.
-        environment, family, session, fresh: as ``Command`` has them.
-        logs: the name of the directory of its logs; several agents of one job have one each.
+        options: ftrun's options.
+        args: the script's arguments.
+        within: a prefix command that runs the rest of the line with fewer resources.
+        program: an installed ftrun; by default the one of the tests' environment.
+        environment, family, session, fresh: as for ``Command``.
+        logs: the name of its log directory; agents of one job each have their own.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Job(Command):
 
 
 def _has_modules(directory: Path, words: tuple[str, ...]) -> bool:
-    """Whether the working directory holds what an interpreter may import when it starts."""
+    """Whether the working directory has files that an interpreter may import at its start."""
     return any(
         (path.suffix in (".py", ".pth") and str(path) not in words)
         or (path / "__init__.py").exists()
@@ -200,12 +201,12 @@ def _has_modules(directory: Path, words: tuple[str, ...]) -> bool:
 
 
 def found_at(directory: Path, address: str) -> tuple[str, ...]:
-    """The options by which an agent finds the lighthouse of this directory."""
+    """The options with which an agent finds this directory's lighthouse."""
     return ("--lighthouse", address, "--token-file", str(directory / TOKEN))
 
 
 def ask(directory: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Another command of ftrun's to its end, for the jobs of this directory."""
+    """Run another ftrun command to its end, for the jobs of this directory."""
     state = {"XDG_STATE_HOME": str(directory / "state"), "COLUMNS": "110"}
     return run(
         [*FTRUN, *words],
@@ -219,6 +220,6 @@ def ask(directory: Path, *words: str, **environment: str) -> subprocess.Complete
 
 
 def was_late(output: str) -> bool:
-    """Whether other replicas have gone on before a worker was replaced in its own."""
+    """Whether other replicas have continued before a worker was replaced in its own."""
     late = "no answer within 5 s|went on before its replacement was ready"
     return re.search(late, output) is not None

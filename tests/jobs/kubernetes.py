@@ -1,7 +1,8 @@
 """A mock of Kubernetes' API server for ConfigMaps, by TLS on loopback, with the mount of a pod.
 
-It does what the API's documents say of reads, creates and merge patches: 404, and 409 at another
-resourceVersion. It has one counter for all objects, as etcd has. No controller, no other kinds.
+It implements the API's documents for reads, creates and merge patches: 404, and 409 if the
+resourceVersion differs. It has one counter for all objects, like etcd. No controller, no other
+kinds.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ T = TypeVar("T")
 
 
 class MockApi:
-    """``api``: how a pod finds it. ``refuses``: a status for every request; 0: none.
+    """``api``: how a pod reaches it. ``refuses``: the status of every answer; 0: none.
 
-    ``delay_s``: before each answer. ``is_silent``: no request is answered. ``late``: writes are
-    carried out, and then not answered.
+    ``delay_s``: the delay before each answer. ``is_silent``: no request is answered. ``late``:
+    writes are carried out and then not answered.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -61,16 +62,16 @@ class MockApi:
         }  # fmt: skip
 
     def rotate(self, token: str) -> None:
-        """Replace the service account's token; the former one is worth nothing."""
+        """Replace the service account's token; the former one becomes invalid."""
         self._token = token
         (self.mount / "token").write_text(token)
 
     def restart(self) -> None:
-        """Serve (again) at the same port, with the objects that are there."""
+        """Serve (again) at the same port, with the existing objects."""
         self._do(self._serve())
 
     def kill(self) -> None:
-        """Take no connections any more, and cut those that are there."""
+        """Accept no connections any more, and cut the existing ones."""
         assert self._runner is not None
         self._do(self._runner.cleanup())
         self._runner = None
@@ -150,7 +151,7 @@ class MockApi:
         if size > BYTES_MAX:
             return _failure(422, "must have at most 1048576 bytes")
         former = self.objects.get(document["metadata"]["name"])
-        if former != document:  # a write that changes nothing has no new version
+        if former != document:  # a write without a change has no new version
             self._counter += 1
             document["metadata"]["resourceVersion"] = str(self._counter)
             self.objects[document["metadata"]["name"]] = document
@@ -158,7 +159,7 @@ class MockApi:
 
 
 async def _end_the_others() -> None:
-    """End the handlers that give no answer."""
+    """End the handlers that do not answer."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()

@@ -28,8 +28,9 @@ END_S = 180.0
 CLOSE_S = 60.0
 LOOK_S = 0.02
 PAUSE_TIMES = 4.0
-"""The pause after a look, in times of its own: looks through long output take a fifth of a core."""
-PORTS = (10_240, 29_000)  # below those of outgoing connections, and the lighthouse's own
+"""The pause after each search, as a multiple of its duration: searches of long output then take a
+fifth of a core."""
+PORTS = (10_240, 29_000)  # below outgoing connections' ports and the lighthouse's
 PORT_TRIES = 100
 
 
@@ -38,14 +39,14 @@ class Late(AssertionError):
 
 
 class Process:
-    """A command, started at once, and its output, which a thread reads to its end.
+    """A command, started at once, and its output, which a thread reads to the end.
 
     Args:
         words: the command.
         directory: its working directory.
-        environment: all of it.
-        session: give it a session of its own, so that the terminal's Ctrl-C does not reach it.
-        fresh: start it by exec, even if a fork would do (forks.py).
+        environment: its whole environment.
+        session: start it in a new session, so that the terminal's Ctrl-C does not reach it.
+        fresh: start it by exec, even if a fork would be enough (forks.py).
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Process:
 
     @property
     def output(self) -> str:
-        """All that it and its children have printed so far."""
+        """The output of the process and its children until now."""
         return self._text
 
     def signal(self, number: int) -> None:
@@ -113,21 +114,22 @@ class Process:
             time.sleep(pause_s)
 
     def prints_more(self, than: int, within_s: float) -> bool:
-        """Wait for more than so many characters; False at the output's end, or after the time."""
+        """Wait for more than ``than`` characters; False at the output's end, or after the
+        timeout."""
         with self._more:
             told = lambda: len(self._text) > than or self._has_ended  # noqa: E731
             self._more.wait_for(told, max(0.0, within_s))
             return len(self._text) > than
 
     def until(self, condition: Callable[[], object], what: str, timeout_s: float = END_S) -> None:
-        """Check until ``condition`` holds; the failure shows the output."""
+        """Check until ``condition`` holds; a failure shows the output."""
         try:
             wait(condition, what, timeout_s)
         except Late as late:
             raise Late(f"{late}; printed so far:\n{self.output}") from None
 
     def end(self, timeout_s: float = END_S) -> int:
-        """Wait for the end of it and of its output; returns the exit code."""
+        """Wait for the end of the process and of its output; returns the exit code."""
         deadline = clock.now() + timeout_s
         while self.prints_more(len(self.output), deadline - clock.now()):
             pass
@@ -139,7 +141,7 @@ class Process:
         return self.process.wait(END_S)
 
     def close(self) -> None:
-        """Kill it, and close its output when nobody is left who could write to it."""
+        """Kill it, and close its output when no process can write to it any more."""
         self.kill()
         self._reader.join(CLOSE_S)
         assert not self._reader.is_alive(), f"its output is open:\n{self.output}"
@@ -164,10 +166,10 @@ def wait(
     timeout_s: float,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> float:
-    """Check until ``condition`` holds; returns the seconds that it took.
+    """Check until ``condition`` holds; returns the seconds it took.
 
     Raises:
-        Late: it did not within ``timeout_s``.
+        Late: it did not hold within ``timeout_s``.
     """
     began, looked = clock.now(), time.thread_time()
     while not condition():
@@ -181,7 +183,7 @@ def wait(
 
 
 def free_port() -> int:
-    """A port that the kernel gives to no outgoing connection while its owner is away."""
+    """A port that the kernel assigns to no outgoing connection while its owner is down."""
     first, last = PORTS
     for port in random.sample(range(first, last), PORT_TRIES):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -190,7 +192,7 @@ def free_port() -> int:
 
 
 def write_at_once(path: Path, text: str) -> None:
-    """Write a file that a job looks for, so that no reader finds half of it."""
+    """Write a file atomically: a job that looks for it never reads half of it."""
     draft = path.with_name(f"{path.name}.draft")
     draft.write_text(text)
     draft.rename(path)

@@ -1,6 +1,7 @@
 """A process that has imported what jobs need, and forks their programs: see forks.py.
 
-It has one thread, and never runs what it imports. ``python -m tests.jobs.template FD ROOM``.
+It has one thread, and never runs the modules that it imports. ``python -m tests.jobs.template FD
+ROOM``.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ IMPORTED = (
     TORCHRUN,
     "encodings.idna",
     "psutil",
-    "typer._adapters",  # when it reads a command line, and pydantic with it
+    "typer._adapters",  # on parsing a command line, with pydantic
 )
 TO_THE_GROUP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SPAWNER = "ftrun.agent.spawner"
 AGENTS = ("ftrun.cli", "ftrun.tools.launching.host")
 HANDLER = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
-"""Torchrun's module that starts its workers, with a name of its own for ``Popen``."""
+"""Torchrun's module that starts its workers; it has its own name for ``Popen``."""
 UNBUFFERED = "PYTHONUNBUFFERED"
 PARKED = 512
-"""Descriptors are held from here on until each has the number that it is to have."""
+"""Descriptors are held at these numbers until each can get its final number."""
 
 Child = Callable[[], None]
 
@@ -69,9 +70,9 @@ Child = Callable[[], None]
 def main() -> None:
     """Import, then fork on request until the socket is closed."""
     sock = socket.socket(fileno=int(sys.argv[1]))
-    sock.set_inheritable(False)  # at its end this ends: not with the thread that has begun it
-    template = Forks(sock, sys.path[2:], dict(os.environ))  # behind that of -m, and our PYTHONPATH
-    gc.disable()  # a sixth of the time of what follows
+    sock.set_inheritable(False)  # this ends when it closes, not with the thread that began it
+    template = Forks(sock, sys.path[2:], dict(os.environ))  # after that of -m, and our PYTHONPATH
+    gc.disable()  # saves a sixth of the time of what follows
     import_first()
     load_grpc_quietly()
     for name in IMPORTED:
@@ -79,7 +80,7 @@ def main() -> None:
             importlib.import_module(name)
     Imports().finish()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False  # of torch's operators, which each fork would deregister
+        finalizer.atexit = False  # otherwise each fork would deregister torch's operators
     gc.freeze()
     gc.enable()
     assert linux.thread_count() == 1, "a module of the template has started a thread"
@@ -100,7 +101,7 @@ class Forks:
         self._started = started
 
     def serve(self) -> Child | None:
-        """Returns what a fork does next; None in the template, at its end."""
+        """Returns the fork's next action; None in the template, at its end."""
         while True:
             data, fds, _, _ = socket.recv_fds(self._sock, REQUEST_BYTES, FDS_MAX)
             if not data:
@@ -117,13 +118,13 @@ class Forks:
                     time.sleep(0.001)
                 return self._become(Request.read(data), fds)
             os.close(telling)
-            os.waitpid(between, 0)  # so whoever asks has adopted the other one
+            os.waitpid(between, 0)  # so that the requesting process has adopted the grandchild
             self._sock.send(os.read(told, 64))
             for fd in (told, *fds):
                 os.close(fd)
 
     def _become(self, request: Request, fds: list[int]) -> Child | None:
-        """Make this fork look like a started program; returns how that goes on."""
+        """Make this fork look like a newly started program; returns the rest of the start."""
         self._sock.close()
         if request.inside:
             _take(request, fds)
@@ -154,13 +155,14 @@ class Forks:
         return partial(_run_and_end, how, more[0], lets_go=has_workers)
 
     def _hold(self, ours: socket.socket, theirs: socket.socket) -> Child | None:
-        """Be a template for one agent, whose children must descend from it. Dies with it."""
+        """Be a template for one agent, whose children must be its descendants. Ends with the
+        agent."""
         linux.die_with_parent(os.getppid())
         for number in TO_THE_GROUP:
             signal.signal(number, signal.SIG_IGN)
         ours.close()
         held = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, PARKED)
-        theirs.detach()  # closed with all others, and its number may soon be another one's
+        theirs.detach()  # closed with all others, and its number may soon be reused
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
@@ -172,10 +174,10 @@ class Forks:
 
 
 def _starts_others(request: Request) -> bool:
-    """Whether it is an agent, or what starts one: ``ftrun check``, a script that launches.
+    """Whether the program is an agent, or starts one: ``ftrun check``, or a script that launches.
 
-    So is a lighthouse that starts one for each job. A worker of torchrun's starts what it starts
-    as its script says.
+    A lighthouse that starts an agent for each job counts, too. A torchrun worker starts processes
+    by its script, without this template.
     """
     how, *more = request.program
     if how == "-c":
@@ -189,7 +191,7 @@ def _starts_others(request: Request) -> bool:
 
 
 def _take(request: Request, fds: list[int], *held: int) -> None:
-    """Give each descriptor its number, and close all others but ``held``."""
+    """Give each descriptor its number, and close all others except ``held``."""
     parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, PARKED + 1) for fd in fds]
     for fd, number in zip(parked, request.fds, strict=True):
         os.dup2(fd, number)
@@ -199,14 +201,14 @@ def _take(request: Request, fds: list[int], *held: int) -> None:
 def _close_but(kept: tuple[int, ...]) -> None:
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in kept:
-            with contextlib.suppress(OSError):  # the listing's own
+            with contextlib.suppress(OSError):  # the listing's own descriptor
                 os.close(int(name))
 
 
 def _show(request: Request) -> None:
-    """Have /proc show the command line and the environment."""
+    """Make /proc show the command line and the environment."""
     entries = [f"{name}={value}" for name, value in request.environment.items()]
-    os.environ.clear()  # the C library's entries lie in the memory that is written now
+    os.environ.clear()  # the C library's entries lie in the memory that is written next
     os.environ.update(request.environment)
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     shown = ((linux.ARGUMENTS_FIELDS, request.words), (linux.ENVIRONMENT_FIELDS, entries))
@@ -217,7 +219,7 @@ def _show(request: Request) -> None:
 
 
 def _renew(request: Request, base: list[str]) -> None:
-    """What an interpreter has at its start."""
+    """Restore the state of an interpreter at its start."""
     if request.session:
         os.setsid()
     if request.in_front:
@@ -244,11 +246,11 @@ def _renew(request: Request, base: list[str]) -> None:
     sys.path[:] = [first, request.environment["PYTHONPATH"], *base]
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _open_standard(number, name, request.is_unbuffered)
-    np.random.seed()  # Python's own generator has a seed of its own after each fork
+    np.random.seed()  # Python's own generator reseeds itself after each fork
 
 
 def _open_standard(number: int, name: str, is_unbuffered: bool) -> None:
-    """As the interpreter makes sys.stdin, sys.stdout and sys.stderr."""
+    """Open sys.stdin, sys.stdout or sys.stderr like the interpreter."""
     former = getattr(sys, f"__{name}__")
     raw: Any = open(number, "wb" if number else "rb", 0, closefd=False)  # noqa: SIM115
     raw.name = f"<{name}>"
@@ -265,7 +267,7 @@ def _open_standard(number: int, name: str, is_unbuffered: bool) -> None:
 
 
 def _run(how: str, what: str) -> None:
-    """As ``python -m MODULE``, ``python -c CODE``, or ``python FILE`` (``how`` is empty)."""
+    """Run like ``python -m MODULE``, ``python -c CODE``, or ``python FILE`` (``how`` is empty)."""
     program = types.ModuleType("__main__")
     sys.modules["__main__"] = sys.modules["__mp_main__"] = program
     if not how:
@@ -285,9 +287,9 @@ def _run(how: str, what: str) -> None:
 
 
 def _run_and_end(how: str, what: str, lets_go: bool = False) -> None:
-    """``_run``, without taking the interpreter's modules apart: a quarter of what a worker costs.
+    """``_run`` without the interpreter's cleanup of modules, which is a quarter of a worker's cost.
 
-    ``lets_go``: first of what the script holds, whose destructors are a worker's own.
+    ``lets_go``: first drop the script's objects, because a worker's destructors may matter.
     """
     code: object = 0
     try:
@@ -307,9 +309,12 @@ def _run_and_end(how: str, what: str, lets_go: bool = False) -> None:
 
 
 def _let_go(names: dict[str, Any]) -> None:
-    """As the interpreter does with a module at its end, but for models: with a DDP goes its process
-    group, which joins Gloo's threads with Python's lock held. One that drops the last tensor of a
-    call just now needs that lock, and torch waits for ever."""
+    """Drop the script's objects, as the interpreter does at its end, except models.
+
+    A DDP model owns its process group, whose destructor joins Gloo's threads while it holds
+    Python's lock. A thread that drops the last tensor of a call at that moment needs the lock, so
+    torch waits forever.
+    """
     nn = sys.modules.get("torch.nn")
     models = () if nn is None else nn.Module
     for name in [name for name in names if not name.startswith("__")]:

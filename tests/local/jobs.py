@@ -1,4 +1,4 @@
-"""Jobs of scripts/train.py: what their kills have cost, and whether their weights were equal.
+"""Jobs of scripts/train.py: the cost of their kills, and whether their weights were equal.
 
 Not here: the script (scripts/), the command that prints the table (scripts/local_training.py at the
 root).
@@ -20,12 +20,12 @@ END_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job has come to.
+    """The result of a job.
 
-    ``within``: kills while a step of the Manager was under way in the victim. ``lost``: outer steps
+    ``within``: the number of kills during a step of the victim's Manager. ``lost``: outer steps
     that were not committed, of all processes together. ``compared``: outer steps after which at
-    least two processes had weights to compare; ``unlike``: of these, the steps at which they
-    differed. ``ends``: the last words of all replicas.
+    least two processes had weights to compare; ``unlike``: those of them with different weights.
+    ``ends``: the last output of all replicas.
     """
 
     exit_code: int
@@ -40,12 +40,12 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """All ended with equal weights, and had equal ones after each outer step."""
+        """Whether all ended with equal weights, and had equal ones after each outer step."""
         return self.exit_code == 0 and not self.unlike and len(set(self.ends)) == 1
 
 
 def run(directory: Path, form: str, kills: int, seed: int, replicas: int = 2) -> Outcome:
-    """Train in ``form``; a random worker is killed ``kills`` times, when all train together."""
+    """Train in ``form``; ``kills`` times a random worker is killed while all train together."""
     options = ("--replicas", str(replicas), "--device", "cpu", "--max-restarts", "100")
     arguments = (form, str(kills), str(seed))
     with Job(directory, SCRIPT.read_text(), *options, args=arguments) as job:

@@ -1,4 +1,4 @@
-"""One process of tests/process/test_register_chaos.py: contends, and notes what it does.
+"""One process of tests/process/test_register_chaos.py: contends, and notes its actions.
 
 ``python -m tests.process.register_contender STATE SILENCE_S LOG``. While it leads it journals a
 chain and answers between the records. Lines of LOG: what, version or time, epoch, name, count.
@@ -25,7 +25,7 @@ ACKS_PER_RECORD = 3
 
 
 class Looks:
-    """The clock of the contender; ``at``: when it looked last, and found itself the leader."""
+    """The contender's clock; ``at``: when it last read the clock and found itself the leader."""
 
     at = 0.0
 
@@ -38,7 +38,7 @@ LOOKS = Looks()
 
 
 class NotingStore:
-    """Notes each accepted write at once, and each one whose answer is lost."""
+    """Notes each accepted write at once, and each write whose answer is lost."""
 
     def __init__(self, store: Store, out: TextIO) -> None:
         self.place = store.place
@@ -81,7 +81,7 @@ class Leads(Leader):
         self._is_leading = True
 
     def release(self, output: object) -> None:
-        # Stopped since it looked at the clock, it sends this late: agents refuse a lower epoch.
+        # Stopped after it read the clock, it sends this late: agents refuse a lower epoch.
         self._out.write(f"sent {LOOKS.at} {self._epoch} {output}\n")
 
     def deposed(self, reason: str) -> None:
@@ -89,7 +89,7 @@ class Leads(Leader):
         self._out.write("deposed\n")
 
     def work(self) -> None:
-        """Decide something, if that is allowed now."""
+        """Decide something, if the leadership permits it now."""
         now, own = clock.now(), self.contender
         assert own is not None
         if not self._is_leading or not own.may_decide:

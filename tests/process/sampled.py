@@ -1,7 +1,7 @@
-"""A training script that writes down its samples, and what its lines show of them.
+"""A training script that writes down its samples, and a reader of its lines.
 
-Each worker writes a line before it trains on a batch and a line after each commit, so that a
-``kill -9`` at any moment hides nothing: the lines together say which samples each step trained.
+Each worker writes a line before it trains on a batch and a line after each commit, so a ``kill -9``
+at any time hides nothing: together the lines show which samples each step trained.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ _Try = tuple[str, int, int, str | None]
 
 @dataclass(slots=True)
 class Commit:
-    """A committed step, as all that committed it have written it down."""
+    """A committed step, as all its workers have written it down."""
 
     step: int
     before: str | None
@@ -179,7 +179,7 @@ class Commit:
 
 
 class Lines:
-    """The lines of all workers of a run in ``directory``; ``workers``: of each replica."""
+    """The lines of all workers of a run in ``directory``; ``workers``: per replica."""
 
     def __init__(self, directory: Path, workers: int = 1) -> None:
         self.workers = workers
@@ -198,7 +198,7 @@ class Lines:
                 self._drew(line)
 
     def _drew(self, line: dict[str, Any]) -> None:
-        """A batch. Of a step that is computed again the last try counts."""
+        """Note a batch. For a step that is computed again, the last attempt counts."""
         where = (line["slot"], line["rank"], line["step"], line["before"])
         when, number = line["attempt"]
         before, known = self._tries.get(where, (when, number))
@@ -241,7 +241,7 @@ class Lines:
         return sum(loss * count for loss, count in found) / sum(count for _, count in found)
 
     def trained(self) -> dict[int, Counter[int]]:
-        """How often each sample was trained in each epoch."""
+        """How many times each sample was trained in each epoch."""
         found: dict[int, Counter[int]] = {}
         for commit in self.commits.values():
             epoch = self.epochs[commit.step, commit.before]

@@ -1,4 +1,4 @@
-"""A window of a tmux of its own, for tests of what is on a terminal."""
+"""A window of a separate tmux, for tests of the output on a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WAIT_S = 180.0
 
 
 class Tmux:
-    """One window of a tmux of its own."""
+    """One window of a separate tmux."""
 
     def __init__(self, directory: Path, *command: str, size: tuple[int, int]) -> None:
         self._socket = str(directory / "tmux")
@@ -20,7 +20,7 @@ class Tmux:
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
         setting = [part for name, value in environ.items() for part in ("-e", f"{name}={value}")]
-        # A shell writes the exit code: tmux does not always come to know it.
+        # A shell writes the exit code, because tmux does not always learn it.
         self._code = directory / "code"
         shell = ["sh", "-c", f'"$@"; echo $? > {self._code}; sleep {WAIT_S:.0f}', "sh"]
         columns, rows = (str(cells) for cells in size)
@@ -40,7 +40,7 @@ class Tmux:
         return found.stdout
 
     def text(self) -> str:
-        """What is on the terminal."""
+        """The text on the terminal."""
         return self.call("capture-pane", "-p")
 
     def press(self, *keys: str) -> None:

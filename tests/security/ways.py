@@ -1,9 +1,9 @@
 """Every way into a running job, and its answer to each kind of token (X1).
 
-The ways come from the service's descriptor and the route tables: a new one is tried without
-being added here. A lighthouse, a worker's state server, with TLS and without, and an agent's socket
-are real processes. A state server is tried with proofs (checkpoint/proof.py) under each token, and
-with the tokens themselves, which open nothing there.
+The ways come from the service's descriptor and the route tables, so a new one is tried without an
+entry here. A lighthouse, a worker's state server, with TLS and without, and an agent's socket are
+real processes. A state server is tried with proofs (checkpoint/proof.py) under each token, and with
+the tokens themselves, which give no access there.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _call(address: str, name: str, token: str | None) -> str:
             opened: Any = channel
             stream = opened.stream_stream(name)(metadata=metadata)
             try:
-                await stream.done_writing()  # No Hello: an admitted client is told so.
+                await stream.done_writing()  # without a Hello: an admitted client is told so
                 await asyncio.wait_for(stream.read(), WAIT_S)
                 await stream.read()
             except grpc.aio.AioRpcError as error:
@@ -153,7 +153,8 @@ def _state_routes(states: HostedBytes) -> Iterator[Way]:
 
 
 def _proved(states: HostedBytes, method: str, path: str, token: str | None) -> str:
-    """With a proof under this token; without one two requests: the first never has a proof."""
+    """Request with a proof under this token; without a token make two requests: the first has no
+    proof."""
     with Caller(states.address, token or "", states.certificate) as caller:
         if token is not None:
             return str(caller.ask(path, method, x_ftrun_receiver="r1").status)

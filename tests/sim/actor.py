@@ -17,9 +17,9 @@ ISOLATION_LIMIT_S = 3.0
 HANG_TIMEOUT_S = 64.0
 """Longer than it may take to find a process that another one waits for."""
 HANG_TIMEOUT_SHORT_S = 4.0
-"""In half of the worlds where a process may hang: then agents check silent workers."""
+"""In half of the worlds where a process may hang: agents then check silent workers."""
 STANDSTILL_LIMIT_S = 4.0
-"""In worlds where a loop may stand still: how long peers wait for one, at least."""
+"""In worlds where a loop may stall: the least time that peers wait for one."""
 STANDSTILL_FACTOR = 10.0
 BUILD_TIMEOUT_S = 2.0
 OPERATION_TIMEOUT_S = 6.0
@@ -76,16 +76,16 @@ class Actor:
             self.world.at(duration_s, None, self._wake)
 
     def hang(self) -> None:
-        """Do nothing for ever: only a kill ends it."""
+        """Do nothing forever: only a kill ends it."""
         self.hangs = True
         self.paused_until = math.inf
 
     def hold(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
-        """Keep an action that comes up in a pause; all are done in order when the pause ends."""
+        """Hold an action that is due in a pause; all are done in order when the pause ends."""
         self._held.append((action, args))
 
     def go_on(self) -> None:
-        """A pause is over, or broken off."""
+        """The pause is over, or was ended early."""
         if self.hangs:
             return
         self.paused_until = 0.0
@@ -94,7 +94,7 @@ class Actor:
             self.world.at(0.0, self, action, *args)
 
     def _wake(self) -> None:
-        if self.paused_until <= self.world.now:  # else a longer pause has begun
+        if self.paused_until <= self.world.now:  # otherwise a longer pause has begun
             self.go_on()
 
     def spare(self) -> None:

@@ -10,7 +10,7 @@ from ftrun.core.quorum import Quorum
 from tests.sim.violation import Sum, Violation, require
 
 Holder = tuple[str, str, int]
-_Ballot = tuple[str, Tag, int]  # an incarnation's, under a tag, at its n-th try
+_Ballot = tuple[str, Tag, int]  # of an incarnation, under a tag, at its n-th try
 
 
 class LineageRules:
@@ -34,7 +34,7 @@ class LineageRules:
             self._quorums[quorum.attempt] = _holders(quorum, self._workers)
 
     def died(self, key: WorkerKey) -> None:
-        """Note that it holds no state any more."""
+        """Note that it does not hold a state any more."""
         self._at.pop(key, None)
 
     def heals(self, key: WorkerKey) -> None:
@@ -42,13 +42,13 @@ class LineageRules:
         self._heals.add(key)
 
     def fenced(self, key: WorkerKey) -> None:
-        """Note that it cannot commit until a lighthouse has sent it a message."""
+        """Note that it cannot commit until it gets a message from a lighthouse."""
         self._fenced.add(key)
 
     def committed(self, key: WorkerKey, tag: Tag, before: StateId, after: StateId) -> None:
-        """The chain grows, and no later quorum without a common member has gone on already.
+        """The chain grows, and no later quorum without a common member has continued before.
 
-        Except for a rank whose mate has committed this very step: it may learn that late.
+        The exception is a rank whose mate has committed the same step: it may learn that late.
         """
         self._fenced.discard(key)
         self._parent[after] = before
@@ -65,7 +65,8 @@ class LineageRules:
         self._committed[tag.attempt] = own
 
     def holds(self, key: WorkerKey, state: StateId) -> None:
-        """``key`` is at ``state``, and may be the last rank missing for its confirmation."""
+        """``key`` is at ``state``; it may be the last rank that was missing for the state's
+        confirmation."""
         before = self._at.get(key)
         if before == state:
             return
@@ -93,7 +94,8 @@ class LineageRules:
             at = self._parent.get(at)
 
     def _roll_back(self, known: StateId, at: StateId) -> None:
-        """Only if no process is left that holds it, or could act upon it (C6)."""
+        """Roll back, which is allowed only if no process holds the state or could act on it
+        (C6)."""
         for key, held in self._at.items():
             if key not in self._fenced and self._descends(held, known):
                 raise Violation("Q3", f"{at} is confirmed, and {known} was, which {key} holds")
@@ -121,7 +123,7 @@ class CommitRules:
         self._stand: dict[Attempt, Attempt] = {}
 
     def in_force(self, quorum: Quorum) -> None:
-        """Note whose results stand in it: its own count beside these."""
+        """Note the attempt whose results it keeps: its own results count beside these."""
         if quorum.stands_as is not None:
             self._stand[quorum.attempt] = quorum.stands_as
 
@@ -135,7 +137,7 @@ class CommitRules:
             self._against[self._ballot(key, tag)] = key
 
     def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool) -> None:
-        """C1: one decision within a group, and true only if all were for it.
+        """C1: one decision within a group, and true only if all voted for it.
 
         ``repeats``: all ranks try again under the same tag, each at its own time.
         """
@@ -172,8 +174,8 @@ class CommitRules:
     ) -> None:
         """C3, C4: contributions of this tag only, divided by the number of contributors.
 
-        Or of a quorum of the same members in which results of this tag stand, and others are
-        repaired or issued.
+        Contributions may also come from a quorum of the same members that keeps results of this
+        tag, while other results are repaired or issued.
         """
         attempt = tag.attempt
         for index, result in enumerate(results):

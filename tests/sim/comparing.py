@@ -1,7 +1,7 @@
-"""Requests members' operations, as training/comparing.py does.
+"""Requests members' operations, like training/comparing.py.
 
-Each member is asked until it answers or the answer is not needed any more. A stopped process
-answers when it goes on.
+Each member is asked until it answers or the answer is no longer needed. A paused process answers
+when it continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Asking:
         self._other = other
 
     def send(self, pause_s: float) -> None:
-        """Ask it, again after ``pause_s`` if it does not know yet."""
+        """Ask the member, and again after ``pause_s`` if it does not know yet."""
         worker, world = self._worker, self._worker.world
         if not worker.machine.counts(self._order.question.tag.attempt):
             return

@@ -1,10 +1,11 @@
-"""Random lives of replicas whose memory alters their parameters, before the real lighthouse.
+"""Random lives of replicas whose memory corrupts their parameters, with the real lighthouse.
 
-In the end all show their parameters once more. In some schedules a script changes them in one rank
-after its loop, and nobody can tell.
+At the end all show their parameters once more. In some schedules a script changes them in one rank
+after its loop, which cannot be told from a corruption.
 
-The oracle knows what each replica holds, and what all held when all were last equal: the truth.
-Each corruption is unlike all others, so a witness that is like most witnesses holds the truth.
+The oracle knows each replica's parameters, and those that all held when they were last equal: the
+truth. Each corruption differs from all others, so a witness that equals most witnesses holds the
+truth.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ ROUNDS, EVERY = 12, 100
 
 
 class World:
-    """One schedule. ``healed``, ``undecided``: how often a corruption led to that."""
+    """One schedule. ``healed``, ``undecided``: how many corruptions ended so."""
 
     def __init__(self, seed: int, kind: type[Divergence] = Divergence) -> None:
         self.draws = draws = random.Random(seed)
@@ -92,7 +93,7 @@ class World:
             self.holds[name] = self.holds[donor]
 
     def _compare(self, one_is_late: bool) -> None:
-        """All show their parameters of one state, in any order; one perhaps never."""
+        """All show their parameters of one state, in any order; one may never do so."""
         self.step += EVERY
         names = sorted(self.holds)
         self.draws.shuffle(names)
@@ -117,7 +118,7 @@ class World:
             self.witnesses = set(self.job.incarnations.items())
 
     def _end(self) -> None:
-        """All come to their end; before it one may be corrupted, or changed by its script."""
+        """All reach their end; before it, one may be corrupted or changed by its script."""
         before = dict(self.holds)
         fault = self.draws.choice(("", "corrupt", "script"))
         name, is_late = self._any(), fault == "script"
@@ -153,7 +154,7 @@ class World:
         self._require(is_named or not (is_late and is_odd), "the difference is not named")
 
     def _show_ends(self, is_late: bool) -> bool:
-        """Each shows its end, in any order. Whether they may leave then."""
+        """Each shows its end, in any order; returns whether they may leave then."""
         lineage = f"s{self.step}"
         names = sorted(self.holds)
         self.draws.shuffle(names)

@@ -1,8 +1,8 @@
 """E1 and E2 in every simulated job that exchanges.
 
-The oracle is dumb: whoever commits to a state has exchanged the same as all others who have
-committed to it. What a worker has exchanged while a quorum had left it out does not count: it is no
-survivor then, although it may come back with the same state.
+The oracle is simple: all workers that commit to a state have exchanged the same values. The
+exchanges of a worker while a quorum had left it out do not count: it is then no survivor, although
+it may come back with the same state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = tuple[bytes, ...]
 
 
 class ExchangeRules:
-    """What was exchanged, by the state that its holders have committed to."""
+    """The exchanged values, by the state that their holders have committed to."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[StateId, ExchangeName], tuple[WorkerKey, Result]] = {}
@@ -26,7 +26,8 @@ class ExchangeRules:
         self.compared = 0
 
     def in_force(self, key: WorkerKey, before: Attempt | None, quorum: Quorum) -> bool:
-        """A worker uses ``quorum``; False: one since ``before``, its last one, has left it out."""
+        """A worker uses ``quorum``. False: a quorum since ``before``, its last one, has left the
+        worker out."""
         self._quorums[quorum.attempt] = quorum
         if before is None:
             return True
@@ -37,7 +38,7 @@ class ExchangeRules:
         )
 
     def judged(self, key: WorkerKey, name: ExchangeName, judgement: Judgement) -> None:
-        """A worker has exchanged: all stood at the same place of the script (E2, Z1)."""
+        """A worker has exchanged: all members were at the same place of the script (E2, Z1)."""
         require(not judgement.unlike, "E2", f"{key} at {name}: {judgement.unlike}")
         require(bool(judgement.alike), "E2", f"{key} at {name}: nobody has given anything")
 

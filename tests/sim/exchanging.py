@@ -1,10 +1,10 @@
-"""The exchanges of a simulated worker: the real core machines, and a modelled network between them.
+"""A simulated worker's exchanges: the real core machines, with a modelled network between them.
 
 A question goes to the peer's state server, which keeps it until the answer is known, or for
-``ANSWER_S``. Questions and answers may be late; whoever is cut off or dead is not reached. In
-``training/exchanges.py`` the main thread asks one peer after another, and so it does here.
+``ANSWER_S``. Questions and answers may be late; peers that are cut off or dead are not reached. The
+main thread asks one peer after another, as in ``training/exchanges.py``.
 
-Not here: what must hold (exchange_rules.py); when the script exchanges (script.py).
+Not here: the rules (exchange_rules.py); when the script exchanges (script.py).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
 ANSWER_S, STAGE_ANSWER_S = 1.0, 0.2
-"""How long a peer keeps a question; one for a stage."""
+"""How long a peer keeps a question, and a question about a stage."""
 LOST_S = 1.5
-"""After that a question counts as lost: the peer was not reached."""
+"""After this time a question counts as lost: the peer was not reached."""
 RETRY_S = 0.05
 PATIENCE_S = 300.0
-"""Of a script: longer than any fault lasts, because its deadline is not what is tested."""
+"""A script's patience: longer than any fault, because its deadline is not under test."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Programme:
 
 
 class Asked:
-    """One question on its way. ``found``: the answer; None: there was none."""
+    """One question in flight. ``found``: the answer; None: there was none."""
 
     def __init__(self, asker: Worker, ask: AskPeer) -> None:
         self.ask = ask
@@ -98,7 +98,7 @@ class Asked:
             world.at(_delay_s(asker), peer, peer.exchanges.received, self)
 
     def answer(self, peer: Worker, found: list[Contribution] | None) -> None:
-        """The peer answers: what it keeps, or None: not yet."""
+        """The peer's answer is the value that it keeps; None: not yet."""
         if _hears(peer, self._asker):
             self._asker.world.at(_delay_s(peer), self._asker, self._end, found, True)
 
@@ -119,7 +119,7 @@ def _hears(sender: Worker, receiver: Worker) -> bool:
 
 
 class SimulatedExchanges:
-    """What training/exchanges.py is to a real worker."""
+    """The counterpart of training/exchanges.py for a simulated worker."""
 
     def __init__(self, worker: Worker, programme: Programme) -> None:
         self._worker = worker
@@ -135,14 +135,14 @@ class SimulatedExchanges:
     # ------------------------------------------------------------ the peers' questions
 
     def received(self, asked: Asked) -> None:
-        """A peer's question has come."""
+        """A peer's question has arrived."""
         keeps_s = STAGE_ANSWER_S if asked.ask.question.name.kind is Kind.STAGE else ANSWER_S
         self._questions.append((asked, self._worker.world.now + keeps_s))
         self._worker.world.at(keeps_s, self._worker, self.look)
         self.look()
 
     def look(self) -> None:
-        """Answer what can be answered by now, and what has waited for too long."""
+        """Answer the questions that can be answered by now, and those that have waited too long."""
         waiting, self._questions = self._questions, []
         for asked, until in waiting:
             found = self._find(asked.ask.question)
@@ -176,13 +176,14 @@ class SimulatedExchanges:
     # ------------------------------------------------------------ the script
 
     def exchange(self, site: str) -> Generator[Wait, None, None]:
-        """One exchange of a managed group."""
+        """Make one exchange of a managed group."""
         machine = self._worker.machine
         if not self.names.is_void(machine.state.step, in_step=machine.in_step):
             yield from self._exchange(self.names.next(), site)
 
     def step_begun(self) -> bool:
-        """A step has begun: show where the script stands. False: the step is void: no state yet."""
+        """A step has begun: show the script's place. False: the step is void, because there is no
+        state yet."""
         worker, machine = self._worker, self._worker.machine
         self.names.step_begun(machine.position)
         if worker.world.job.heal_first:
@@ -195,13 +196,14 @@ class SimulatedExchanges:
         return True
 
     def committed(self, after: StateId) -> None:
-        """A step is committed: what was exchanged since the last one counts (E1)."""
+        """A step is committed: the exchanges since the last one count (E1)."""
         worker = self._worker
         worker.world.exchange_rules.committed(worker.key, after, self.results)
         self.results = {}
 
     def healed(self, place: str) -> None:
-        """The worker takes its peers' state and place: what it has exchanged does not count."""
+        """The worker takes its peers' state and place: its own exchanges since its last commit do
+        not count."""
         step = self._worker.machine.state.step
         if self._worker.world.has_places and step:
             require(place == str(step), "Z1", f"{self._worker.name} heals {step} at {place!r}")
@@ -224,7 +226,7 @@ class SimulatedExchanges:
         deadline = worker.world.now + PATIENCE_S
         while worker.world.now < deadline:
             move = exchanging.next(self._known)
-            self.look()  # it may have given its value
+            self.look()  # a peer may have sent its value
             if move is None:
                 if exchanging.is_void:
                     return
@@ -246,7 +248,7 @@ class SimulatedExchanges:
         require(False, "L1", f"{worker.name} waits for {exchanging.open} at {name} for ever")
 
     def look_for_peers(self) -> Generator[Wait, None, str | None]:
-        """Where those that train stand; None: nobody trains."""
+        """The place of the members that train; None: no member trains."""
         asking = PeekingAtPlace(self._worker.key)
         deadline = self._worker.world.now + PATIENCE_S
         while self._worker.world.now < deadline:

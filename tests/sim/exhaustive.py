@@ -101,7 +101,8 @@ class CountedWorld(World):
     def _strikes(
         self, point: Point, actor: Actor, action: Callable[..., None], args: tuple[Any, ...]
     ) -> bool:
-        """Do the planned fault instead of the event; False: it is a crash in the middle of it."""
+        """Inject the planned fault instead of the event; False: it is a crash in the middle of
+        it."""
         stream = _stream_of(action)
         if point.kind == "cut" and stream is not None:
             agent: Agent = stream.agent

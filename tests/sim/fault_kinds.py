@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 GONE_S = 0.85
-"""By then a node without power is lost: 0.05 s to be seen, 0.2 to be reported, 0.45 to be asked."""
+"""By then a node without power is lost: 0.05 s to notice it, 0.2 to report it, 0.45 to ask
+peers."""
 HEARS_ONE_S = 0.7
 """Longer than a question, and shorter than the heartbeat timeout."""
 
@@ -57,7 +58,7 @@ def _pause_worker(world: World) -> None:
 
 
 def _hang_worker(world: World) -> None:
-    """It hangs for ever in the middle of training, and its host reports that it lives."""
+    """A worker hangs forever in the middle of training, and its host reports that it lives."""
     worker = _any_worker(world)
     if worker is not None and worker.machine.in_force is not None:
         world.invariants.excuse(worker.key.incarnation, "it hung")
@@ -66,14 +67,14 @@ def _hang_worker(world: World) -> None:
 
 
 def _repeat_to_worker(world: World) -> None:
-    """A message of the lighthouse arrives once more, late."""
+    """A message of the lighthouse arrives again, late."""
     worker = _any_worker(world)
     if worker is not None and worker.heard:
         worker.from_agent.send(world.rng.choice(worker.heard[-12:]))
 
 
 def _repeat_to_lighthouse(world: World) -> None:
-    """A worker's answer arrives once more, late. (Never a Report: a stream keeps the order.)"""
+    """A worker's answer arrives again, late. (Never a Report, because a stream keeps the order.)"""
     worker = _any_worker(world)
     if worker is not None:
         answers = [said for said in worker.said if not isinstance(said, (m.Report, m.Leaving))]
@@ -109,7 +110,7 @@ def _pause_agent(world: World) -> None:
     agent = _any_agent(world)
     if agent is not None:
         agent.host.excuse("its agent was stopped")
-        # The last is longer than the isolation limit: its workers must find out by themselves.
+        # The last is longer than the isolation limit: its workers must detect it by themselves.
         agent.pause(world.rng.choice((0.05, 0.5, 1.5, 4.5)))
 
 
@@ -165,7 +166,7 @@ def _drain(world: World) -> None:
     if agent is not None and len(world.hosts) > 1:
         if world.receives(agent):
             agent.host.excuse("it was asked to leave")
-        agent.handle(s.DrainAsked("SIGTERM", 75))
+        agent.handle(m.DrainAsked("SIGTERM", 75))
 
 
 # ---------------------------------------------------------------- the lighthouse
@@ -344,17 +345,17 @@ def _mute_workers(world: World) -> None:
 
 
 def _fill_disk(world: World) -> None:
-    """The journal cannot be written for a while: each lighthouse that tries ends."""
+    """The journal cannot be written for a while: each lighthouse that tries to write ends."""
     world.disk_full_until = world.now + world.rng.choice((0.05, 0.5, 2.0))
 
 
 def _tear_journal(world: World) -> None:
-    """The next record is cut off in the middle by the machine's death, and unreadable."""
+    """The machine's death cuts the next record off in the middle, so it is unreadable."""
     world.tears_journal = True
 
 
 def _clock_jump(world: World) -> None:
-    """The lighthouse's calendar is set (L3)."""
+    """The lighthouse's clock is set (L3)."""
     world.calendar_offset_s += world.rng.choice((-3600.0, 3600.0))
 
 
@@ -390,13 +391,13 @@ LATE_KINDS: Mapping[str, Callable[[World], None]] = {
     "hang_worker": _hang_worker,
     "late_host": _late_host,
 }
-"""Drawn for few seeds, and apart from the others (``Faults.add_late_kinds``)."""
+"""Drawn for few seeds, separately from the others (``Faults.add_late_kinds``)."""
 
 # ---------------------------------------------------------------- loops that stand still
 
 
 def _stand_still(world: World) -> None:
-    """A script's main thread stops for ever in training; its link thread answers everything."""
+    """A script's main thread stalls forever in training; its link thread answers all messages."""
     worker = _any_worker(world)
     if worker is not None and world.would_be_found(worker) and not world.standing():
         world.invariants.excuse(worker.key.incarnation, "it stood still")
@@ -404,20 +405,20 @@ def _stand_still(world: World) -> None:
 
 
 STANDSTILL_KINDS: Mapping[str, Callable[[World], None]] = {"stand_still": _stand_still}
-"""Drawn like the late ones, and apart from them (``Faults.add_standstill``)."""
+"""Drawn like the late kinds, separately from them (``Faults.add_standstill``)."""
 
 # ---------------------------------------------------------------- states that cannot be served
 
 
 def _cannot_serve(world: World) -> None:
-    """The state of one worker comes to hold what cannot be carried, for good."""
+    """One worker's state comes to hold an object that cannot be sent, for good."""
     worker = _any_worker(world)
     if worker is not None:
         worker.serves_nothing = True
 
 
 def _nobody_can_serve(world: World) -> None:
-    """The script's state comes to hold what cannot be carried, in all replicas."""
+    """The script's state comes to hold an object that cannot be sent, in all replicas."""
     world.state_is_not_carried = True
     for host in world.hosts:
         for worker in host.workers():
@@ -428,15 +429,15 @@ SERVING_KINDS: Mapping[str, Callable[[World], None]] = {
     "cannot_serve": _cannot_serve,
     "nobody_can_serve": _nobody_can_serve,
 }
-"""Drawn like the late ones, and apart from them (``Faults.add_serving``)."""
+"""Drawn like the late kinds, separately from them (``Faults.add_serving``)."""
 
 # ---------------------------------------------------------------- people
 
 
 def _operator(world: World, command: str) -> None:
-    """``ftrun drain``, ``restart`` or ``kill`` of one replica; a request may come twice.
+    """``ftrun drain``, ``restart`` or ``kill`` of one replica; a request may arrive twice.
 
-    Whoever asks has a request_id, and asks again when the lighthouse has died meanwhile.
+    The person's client sends a request_id, and retries if the lighthouse has died meanwhile.
     """
     lighthouse = world.lighthouse
     if lighthouse is None or not lighthouse.alive or world.calm:
@@ -470,7 +471,7 @@ def _cut_off_lighthouse(world: World) -> None:
 def cut_off_lighthouse(world: World, duration_s: float) -> None:
     """The lighthouse's machine is cut off from all others.
 
-    Streams on which nothing comes through are given up by their keepalive.
+    The keepalive ends streams without traffic.
     """
     for host in world.hosts:
         host.excuse("the lighthouse was cut off")
@@ -484,7 +485,7 @@ def cut_off_lighthouse(world: World, duration_s: float) -> None:
 
 
 def _drain_two(world: World) -> None:
-    """An engine's notice comes to two nodes, on which members train, within a quarter second."""
+    """Two nodes with training members get an engine's notice, within a quarter of a second."""
     lighthouse = world.lighthouse
     if lighthouse is None or lighthouse.core.state.phase is not Phase.STEADY:
         return
@@ -493,16 +494,16 @@ def _drain_two(world: World) -> None:
     trains = [a for a in agents if a.workers and all(k.replica_id in live for k in a.workers)]
     if len(trains) < 2 or any(agent.supervisor.is_ending for agent in trains):
         return
-    world.faults.rates.clear()  # who is lost on the way out leaves at no boundary
+    world.faults.rates.clear()  # a replica lost while it leaves would reach no boundary
     first, second = world.rng.sample(trains, 2)
     world.invariants.leave_together({k.incarnation for a in (first, second) for k in a.workers})
     for agent, delay_s in ((first, 0.0), (second, world.rng.uniform(0.0, 0.25))):
         agent.host.excuse("it was asked to leave")
-        world.at(delay_s, agent, agent.handle, s.DrainAsked("SIGTERM", 75))
+        world.at(delay_s, agent, agent.handle, m.DrainAsked("SIGTERM", 75))
 
 
 def _see_peers(world: World, host: Host, duration_s: float, *, one: Host | None = None) -> None:
-    """All agents, or ``one``'s alone, see that a host acknowledges nothing for a while."""
+    """All agents, or only ``one``, see a host that acknowledges nothing for a while."""
     host.silent_until = world.now + duration_s
     for other in world.hosts if one is None else (one,):
         for after_s in (0.05, duration_s + 0.05):
@@ -511,7 +512,7 @@ def _see_peers(world: World, host: Host, duration_s: float, *, one: Host | None 
 
 
 def _power_off(world: World) -> None:
-    """A machine's power goes; the others send something to it (N1)."""
+    """A machine loses its power; the others send data to it (N1)."""
     lighthouse, host = world.lighthouse, _any_host(world)
     agent = host.agent
     if lighthouse is None or agent is None or not agent.alive or len(world.hosts) < 2:
@@ -549,7 +550,8 @@ def _lose_first_node(world: World) -> None:
 
 
 def _false_alarm(world: World) -> None:
-    """A live machine's connections to all others lose everything for a while, but its agent's."""
+    """A live machine's connections to all others, except its agent's, lose everything for a
+    while."""
     _see_peers(world, _any_host(world), world.rng.choice((0.3, 1.0, 2.5)))
 
 
@@ -576,11 +578,11 @@ FOCUS_KINDS: Mapping[str, Callable[[World], None]] = {
     MEND: mend,
     FALL: fall,
 }
-"""Drawn by ``focus`` only, in tests of their own."""
+"""Drawn by ``focus`` only, in separate tests."""
 
 OPERATOR_KINDS: Mapping[str, Callable[[World], None]] = {
     "operator_drain": _operator_drain,
     "operator_restart": _operator_restart,
     "operator_kill": _operator_kill,
 }
-"""Drawn like the late ones, and apart from them (``Faults.add_operators``)."""
+"""Drawn like the late kinds, separately from them (``Faults.add_operators``)."""

@@ -43,7 +43,8 @@ ALL_KINDS = {**KINDS, **LATE_KINDS, **OPERATOR_KINDS, **STANDSTILL_KINDS, **SERV
 
 @dataclass
 class Trigger:
-    """After the ``count``-th ``message`` of the lighthouse, ``delay_s`` later: ``kind``."""
+    """After the ``count``-th ``message`` of the lighthouse, and ``delay_s`` more: a fault of
+    ``kind``."""
 
     message: type
     count: int
@@ -53,7 +54,7 @@ class Trigger:
 
 @dataclass
 class Faults:
-    """The faults of one seed. None strikes once the world is calm."""
+    """The faults of one seed. No fault strikes once the world is calm."""
 
     window_s: float = 6.0
     delay_max_s: float = 0.003
@@ -66,8 +67,8 @@ class Faults:
     def draw(rng: random.Random, focus: tuple[str, ...] = (), *, of_all: bool = True) -> Faults:
         """Draw one to a handful of faults, of a few kinds; of ``focus`` only, if it is given.
 
-        Not ``of_all``: only of the oldest kinds, in their order, so that seeds that have found bugs
-        still find them.
+        Without ``of_all``: only of the oldest kinds, in their order, so that seeds that have found
+        bugs still find them.
         """
         known, may_happen = (KINDS, RATES) if of_all else (FIRST_KINDS, FIRST_RATES)
         share = 0.2 if of_all else 0.3
@@ -95,7 +96,7 @@ class Faults:
     def add_late_kinds(self, rng: random.Random) -> bool:
         """Draw one of the newest kinds for few seeds, separately; True: there is one.
 
-        So all other seeds still find the bugs that they have found.
+        All other seeds then still find the bugs that they have found.
         """
         if rng.random() >= LATE_SHARE:
             return False
@@ -111,7 +112,7 @@ class Faults:
                 self.timed = (*self.timed, (when_s, rng.choice(list(OPERATOR_KINDS))))
 
     def add_standstill(self, rng: random.Random) -> bool:
-        """For few seeds, separately as well, a loop stands still; True: for this one."""
+        """Make a loop stall, for few seeds, separately as well; True: for this one."""
         if rng.random() >= STANDSTILL_SHARE:
             return False
         for _ in range(rng.randint(1, 2)):
@@ -120,7 +121,7 @@ class Faults:
         return True
 
     def add_serving(self, rng: random.Random) -> bool:
-        """For few seeds, separately as well, donors cannot serve; True: for this one."""
+        """Make donors unable to serve, for few seeds, separately as well; True: for this one."""
         if rng.random() >= SERVING_SHARE:
             return False
         if rng.random() < 0.5:

@@ -14,18 +14,18 @@ from tests.sim.violation import require
 
 ODD_HOLDS = 0.05
 SPARING_FROM, SPARING_TO = 31_000_000, 100_000_000
-"""Seeds between these have sparing scripts too. (Seeds that are kept from before have none.)"""
+"""Seeds between these have sparing scripts too. (Older recorded seeds have none.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Freezes:
-    """Of every ``period`` steps members may join at the ``free``-th only, from ``begin`` on.
+    """Of every ``period`` steps, members may join only at the ``free``-th, from ``begin`` on.
 
-    With a period of 1 they may at every step. With 0 each script decides by chance: that is no
-    sensible use, and yet nothing may be lost by it.
+    With a period of 1 they may join at every step. With 0 each script decides at random: no
+    sensible use, but it must lose nothing.
 
-    A script that ``spares`` permits joins at few steps of its own, and at each one before which it
-    knew of a newcomer that is prepared for (inject/zero_edit/sparing.py).
+    A script that ``spares`` permits joins at a few steps, and at each step before which it knew of
+    a newcomer to prepare for (inject/zero_edit/sparing.py).
     """
 
     period: int = 1
@@ -62,10 +62,10 @@ class Freezes:
 
 @dataclass(frozen=True, slots=True)
 class Barred:
-    """The newcomers for whom a worker has taken a confirmed switch back, and the step.
+    """The newcomers for which a worker has taken back a confirmed switch, and the step.
 
-    ``journals``: how many a lighthouse had lost when the switch was prepared; one that has lost its
-    journal since knows of no switch.
+    ``journals``: the number of journals that lighthouses had lost when the switch was prepared. A
+    lighthouse that has lost its journal since knows of no switch.
     """
 
     step: int
@@ -77,7 +77,7 @@ def enters(key: WorkerKey, quorum: Quorum, barred: Barred | None, enough: int) -
     """A member begins a quorum's first step at a boundary that permits no joins (Q9)."""
     text = f"{key} trains in {quorum.attempt} from step {quorum.step} on, and holds others off"
     if key.replica_id in quorum.newcomers:
-        return  # it does not decide
+        return  # this worker does not decide
     by_switch = quorum.state is None
     require(not (by_switch and quorum.newcomers), "Q9", text)
     if barred is None or barred.step != quorum.step:
@@ -88,10 +88,10 @@ def enters(key: WorkerKey, quorum: Quorum, barred: Barred | None, enough: int) -
 
 
 def spares(key: WorkerKey, quorum: Quorum, before: Quorum | None) -> None:
-    """As ``enters``, of a script that has no place for a newcomer at this step.
+    """Like ``enters``, for a script that has no place for a newcomer at this step.
 
-    Who heals there was in the quorum ``before``, and has only missed the end of its last step: it
-    stands in its script where the others do.
+    A worker that heals there was in the quorum ``before``, and has missed only the end of its last
+    step: its script stands where the others do.
     """
     if key.replica_id in quorum.newcomers or before is None:
         return

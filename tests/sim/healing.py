@@ -1,8 +1,9 @@
 """Offers of a state and fetches from them, as in checkpoint/ and training/healing.py.
 
-An offer is live until it is retired; then a copy is kept for receivers that have not come. A fetch
-asks donors until one has the tag, reads a while, and moves to another donor when one dies. A
-cancelled fetch delivers nothing. A fetch in place overwrites the receiver's own state as it reads.
+An offer is live until it is retired; then a copy is kept for receivers that have not come yet. A
+fetch asks donors until one has the tag, reads for a while, and moves to another donor if one dies.
+A cancelled fetch delivers nothing. A fetch in place overwrites the receiver's own state as it
+reads.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Offer:
-    """A state under its tag. ``copy``: of the content when it was retired.
+    """A state under its tag. ``copy``: its content when it was retired.
 
-    ``kept``: between two steps. ``is_refused``: the donor cannot serve it, and says so.
+    ``kept``: the offer is made between two steps. ``is_refused``: the donor reports that it cannot
+    serve it.
     """
 
     donor: Worker
@@ -43,13 +45,13 @@ class Offer:
 
     @property
     def content(self) -> int | None:
-        """The content that a receiver reads now; None: it is not offered, or not any more."""
+        """The content that a receiver reads now; None: it is not offered, or no longer."""
         if self.is_refused:
             return None
         return self.copy if self.retired else self.donor.content
 
     def retire(self) -> None:
-        """Copy what receivers need: the donor's state is about to change."""
+        """Copy what receivers need, because the donor's state is about to change."""
         if not self.retired:
             if len(self.finished) < self.receivers:
                 self.copy = self.donor.content
@@ -58,7 +60,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The fetched state. ``place``: where the donors stand in the script; "": nobody asks."""
+    """The fetched state. ``place``: the donors' place in the script; "": the script does not
+    ask."""
 
     tag: Tag
     state: StateId
@@ -69,7 +72,7 @@ class Fetched:
 
 
 class Fetch:
-    """One running transfer."""
+    """A transfer in progress."""
 
     def __init__(
         self, worker: Worker, tag: Tag, quorum: Quorum, in_place: bool, catches_up: bool
@@ -93,7 +96,7 @@ class Fetch:
         self._world.at(self._world.rng.uniform(0.001, 0.01), worker, self._ask)
 
     def cancel(self) -> None:
-        """Replace it by another fetch."""
+        """Cancel it, because another fetch replaces it."""
         self._cancelled = True
 
     def _ask(self) -> None:
@@ -171,7 +174,7 @@ class Fetch:
         worker.feed(e.StateLoaded(self.tag, offer.state))
 
     def _place(self) -> str | None:
-        """Where a donor stands; None: none says it now."""
+        """A donor's place in the script; None: no donor reports one now."""
         if not self._world.has_places or self.tag.step == 0:
             return ""
         donors = [self._world.endpoints[address] for address in self.donors]

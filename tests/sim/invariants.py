@@ -79,7 +79,7 @@ class Invariants:
         self.promises.journal_lost()
 
     def excuse(self, incarnation: str, why: str) -> None:
-        """The lighthouse may rightly treat this incarnation as lost, or gone."""
+        """The lighthouse may now treat this incarnation as lost, or gone."""
         self.quorums.excused[incarnation] = why
 
     def agent_lost(self, now: float, incarnations: Sequence[Incarnation]) -> None:
@@ -87,16 +87,16 @@ class Invariants:
         self.quorums.strike(now, incarnations)
 
     def lease(self, incarnation: str, until: float) -> None:
-        """A worker of it has a lease: it may commit for this time."""
+        """A worker of the incarnation has a lease: it may commit for this time."""
         leases = self.quorums.leases
         leases[incarnation] = max(until, leases.get(incarnation, 0.0))
 
     def too_few(self, key: WorkerKey, claimed: bool) -> None:
-        """A worker's Report asks for more contributors than it had, or no longer does."""
+        """A worker's Report states that too few contributed for it, or no longer states that."""
         (self.quorums.too_few.add if claimed else self.quorums.too_few.discard)(key)
 
     def killed(self, incarnation: str) -> None:
-        """Its agent kills it now, if it has not died yet."""
+        """Its agent kills it now, if it is not dead yet."""
         self.quorums.leases.pop(incarnation, None)
 
     def stood_still(self, incarnation: str) -> None:
@@ -121,18 +121,21 @@ class Invariants:
         self.promises.forgets(key)
 
     def leave_together(self, members: Collection[str]) -> None:
-        """The nodes of these incarnations are asked to leave within the time that gathers them."""
+        """The nodes of these incarnations are asked to leave, all within the time that gathers
+        drains."""
         self._leave_together = frozenset(members)
 
     def gives_away(self, living: Sequence[str], heard: Sequence[str]) -> None:
-        """A slot is assigned: its incarnations on nodes that nobody hears are given up rightly."""
+        """The lighthouse assigns a slot: it may give up the slot's incarnations on nodes without
+        contact."""
         self._succeeded.update(set(living) - set(heard))
 
     def starts(self, replica_id: str, living: Sequence[str], heard: Sequence[str]) -> None:
-        """An agent starts a slot with ``living`` incarnations, ``heard`` at connected agents (Q4).
+        """An agent starts a slot with ``living`` incarnations (Q4).
 
-        An incarnation that was asked to leave has ended before another takes its slot, unless one
-        took it earlier, when it was rightly given up.
+        ``heard``: those of them at connected agents.
+        An incarnation that was asked to leave must end before another takes its slot, unless
+        another took it earlier, after the lighthouse rightly gave the first one up.
         """
         asked = "it was asked to leave", "it has left"
         others = [
@@ -177,7 +180,7 @@ class Invariants:
         self.promises.reduces(key, tag)
 
     def hands_out(self, key: WorkerKey, tag: Tag | None, index: int, *, again: bool) -> None:
-        """The script gets a result, or the operation is issued once more (S7)."""
+        """The script gets a result, or the operation is retried (S7)."""
         require(
             not again, "S7", f"{key} changes operation {index} of {tag}, which it has handed out"
         )
@@ -187,7 +190,7 @@ class Invariants:
         self._serves_not.add(key)
 
     def refused(self, key: WorkerKey) -> None:
-        """All donors of a newcomer have refused once more; a heal begins the count anew (H1)."""
+        """All donors of a newcomer have refused again; a heal resets the count (H1)."""
         self._refusals[key] += 1
         text = f"{key} was refused {self._refusals[key]} times in a row, and tries on"
         require(self._refusals[key] <= REFUSALS_MAX, "H1", text)
@@ -198,12 +201,13 @@ class Invariants:
         require(not is_of_serving, "H1", f"{key} ends because it could not serve its state")
 
     def claims(self, key: WorkerKey, state: StateId) -> None:
-        """A worker begins with what its slot's last group has left in memory."""
+        """A worker starts from the memory that its slot's last group has left."""
         self._claims[key.incarnation] = state
         self.lineages.heals(key)
 
     def _check_claims(self, quorum: Quorum) -> None:
-        """A job that nobody trains goes on from the newest state that a member has claimed (E7)."""
+        """A job without members that train resumes from the newest state that a member has claimed
+        (E7)."""
         if self.quorums.knows(quorum):
             return
         claimed = [self._claims.get(x.incarnation) for x in quorum.members]
@@ -212,7 +216,7 @@ class Invariants:
         require((quorum.step or 0) >= newest, "E7", text)
 
     def heals(self, key: WorkerKey) -> None:
-        """The next state of this rank is not its own work (C2)."""
+        """The next state of this rank is not the result of its own step (C2)."""
         self.lineages.heals(key)
         self.quorums.healed.add(key)
         self._refusals.pop(key, None)
@@ -227,7 +231,8 @@ class Invariants:
         self.commits.voted(key, tag, flag)
 
     def decided(self, key: WorkerKey, tag: Tag, committed: bool, repeats: bool = False) -> None:
-        """The step is over for this rank. ``repeats``: for now; too few contributed."""
+        """The step is over for this rank. ``repeats``: it is retried, because too few
+        contributed."""
         self.commits.decided(key, tag, committed, repeats)
 
     def committed(

@@ -1,7 +1,8 @@
-"""Scripts whose loops end now and then, followed by what needs all peers: an evaluation.
+"""Scripts whose loops end now and then, followed by an evaluation, which needs all peers.
 
-Whoever has committed the last step of a loop keeps its state for those that have lost it, and these
-take it before they go on (StateKept). Not here: unmodified scripts (inject/zero_edit/script.py).
+A worker that has committed the last step of a loop keeps its state for peers that have lost it, and
+these take it before they continue (StateKept). Not here: unmodified scripts
+(inject/zero_edit/script.py).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from tests.sim.world import Job
 
 KEEPING_FROM, KEEPING_TO = 320_000_000, 330_000_000
-"""The scripts of seeds between these have such loops. (No seed that is kept is.)"""
+"""The scripts of seeds between these have such loops. (No recorded seed is among them.)"""
 LOOP_STEPS = 2
 EVALUATION_S, LOOKS_EACH_S = 600.0, 0.1
-"""So long the script waits for its peers there: longer than a world gives it to come to its end."""
+"""The script waits for its peers this long there: longer than a world may take to end."""
 
 
 def keeps(seed: int) -> bool:
@@ -34,7 +35,7 @@ def keeps(seed: int) -> bool:
 
 
 def that_keeps(job: Job) -> Job:
-    """A job whose newcomers heal first, as those of unmodified scripts do."""
+    """A job whose newcomers heal first, like the newcomers of unmodified scripts."""
     return replace(job, heal_first=True, spares=False, workers=1)
 
 
@@ -44,7 +45,7 @@ def is_last_of_loop(step: int) -> bool:
 
 
 def loop_ends(script: Script, *, has_lost: bool) -> Generator[Wait, None, None]:
-    """After the last step of a loop; ``has_lost``: it was not committed here."""
+    """Act after the last step of a loop; ``has_lost``: the step was not committed here."""
     worker, machine = script.worker, script.worker.machine
     after = machine.state.step + has_lost
     while has_lost:
@@ -61,7 +62,7 @@ def loop_ends(script: Script, *, has_lost: bool) -> Generator[Wait, None, None]:
         require(machine.healing or machine.state.step <= after, "Z1", text)
         worker.feed(e.Decided(False, shared=False, reason="begun to take the peers' state"))
     if not is_last_of_loop(machine.state.step - 1):
-        return  # nobody has committed that step: all try it again
+        return  # no replica has committed that step: all retry it
     worker.evaluated = machine.state.step
     worker.feed(e.StateKept())
     until = worker.world.now + EVALUATION_S
@@ -70,8 +71,8 @@ def loop_ends(script: Script, *, has_lost: bool) -> Generator[Wait, None, None]:
 
 
 def _are_there(worker: Worker) -> bool:
-    """Whether all that have trained with this worker, and are still in its quorum, evaluate too, or
-    have gone on."""
+    """Whether all that have trained with this worker, and are still in its quorum, have reached the
+    evaluation or passed it."""
     own, quorum = worker.machine.state, worker.machine.in_force
     if quorum is None:
         return False

@@ -1,8 +1,9 @@
-"""Scripts that keep their peers waiting: a replica evaluates in the middle of a step.
+"""Scripts that make their peers wait: a replica evaluates in the middle of a step.
 
-Their Managers have stated timeouts, so nobody waits for the end of that (L2), and all replicas try
-the step equally often (C8: refusals.py). Drawn from the seed, apart from the job. Not here: the
-script that evaluates (script.py), a loop that stands still for good (fault_kinds.py).
+Their Managers have set timeouts, so peers do not wait until the evaluation ends (L2), and all
+replicas try the step equally often (C8: refusals.py). The lateness is drawn from the seed, apart
+from the job. Not here: the script that evaluates (script.py), a loop that stalls for good
+(fault_kinds.py).
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
 LATENESS = "lateness"
-"""In ``focus``: the script is late; alone: nothing goes wrong at all."""
+"""In ``focus``: the script is late; if given alone, there is no fault at all."""
 LATE_FROM, LATE_TO = 310_000_000, 320_000_000
 """The scripts of seeds between these may be late, beside all other faults."""
 SHORT_S, RESULTS_S = 2.0, 5.0
-"""The timeouts of an operation, and of a step's results, that these scripts state."""
+"""The timeouts of an operation and of a step's results that these scripts set."""
 LOOKS_EACH_S, MARGIN_S = 1.0, 1.0
 WINDOW_S = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """One replica is late with an operation in its first tries of a step. ``late_s``: how much.
+    """One replica is late with an operation in its first attempts of a step. ``late_s``: the delay.
 
-    ``operation_timeout_s``, ``results_timeout_s``: what its script states.
+    ``operation_timeout_s``, ``results_timeout_s``: the timeouts that its script sets.
     """
 
     step: int = -1
@@ -57,20 +58,20 @@ class Lateness:
         )
 
     def of(self, replica_id: str, step: int, tries: int, operation: int) -> float:
-        """How late this operation is. ``tries``: of this step, before this one."""
+        """How late this operation is. ``tries``: attempts of this step before this one."""
         is_it = (step, operation, replica_id) == (self.step, self.operation, self.replica_id)
         return self.late_s if is_it and tries < self.tries else 0.0
 
     def is_like(self, *, repairs: bool) -> bool:
         """Whether all replicas try the step equally often.
 
-        Without repairs each time-out costs the step of who waits. Who is late with a later
-        operation has the results of those before it, and takes its step for complete.
+        Without repairs each timeout costs the waiting replica its step. A replica that is late with
+        a later operation has the results of those before it, and regards its step as complete.
         """
         return not self.tries or (repairs and self.operation == 0)
 
     def waited(self, worker: Worker, waited_s: float) -> None:
-        """A script has waited for its gradients, in a world in which nothing else goes wrong."""
+        """A script has waited for its gradients, in a world without other faults."""
         if self.results_timeout_s is not None:
             limit_s = self.results_timeout_s + self.operation_timeout_s + LOOKS_EACH_S + MARGIN_S
             text = f"{worker.key} has waited for its gradients for {waited_s:.1f} s"

@@ -1,4 +1,4 @@
-"""One life of the lighthouse's process: as lighthouse/shell.py and server.py, without gRPC.
+"""One life of the lighthouse's process: lighthouse/shell.py and server.py without gRPC.
 
 It can die between any two instructions. Its disk is the world's, and outlives it.
 """
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 TIMER_DELAY_MIN_S = 0.001
 TAKEN_OVER_S = 2.5
-"""By then a takeover waits for no node without power: 0.6 s until a peer has come and reported it,
-0.84 for its agent to come, and the rest for the reports of all others."""
+"""By then a takeover waits for no node without power: 0.6 s until a peer has come and reported the
+node, 0.84 s for its agent to come, and the rest for the reports of all others."""
 
 
 class LighthouseProcess(Actor):
@@ -53,9 +53,9 @@ class LighthouseProcess(Actor):
         super().__init__()
         self.world = world
         self._settings = settings
-        self.streams: list[Stream] = []  # also streams without a Hello yet
+        self.streams: list[Stream] = []  # includes streams without a Hello yet
         self.sessions: dict[str, Stream] = {}
-        self._mends: set[str] = set()  # incarnations of which an agent has said so
+        self._mends: set[str] = set()  # incarnations that agents have reported
         self._timer = 0
         self._timer_at: float | None = None
 
@@ -74,14 +74,15 @@ class LighthouseProcess(Actor):
         world.at(0.0, self, self.feed, TimerFired())
 
     def crash(self) -> None:
-        """Die: streams break, sends that have not left are lost, the disk stays."""
+        """Die: streams break, unsent messages are lost, the disk stays."""
         if self.alive:
             self._end()
             delay_s = self.world.rng.choice((0.01, 0.3, 1.5, 5.0))
             self.world.at(delay_s, None, self.world.start_lighthouse)
 
     def crash_with_its_node(self, lost: Agent) -> None:
-        """Die with a node; another one takes over, whose grace is so long that it shows."""
+        """Die with a node; another lighthouse takes over, with a grace so long that its effect
+        shows."""
         if self.alive:
             self._end()
             self.world.at(0.9, None, self._is_succeeded, lost)
@@ -96,7 +97,7 @@ class LighthouseProcess(Actor):
             world.at(TAKEN_OVER_S, new, new.has_taken_over, lost)
 
     def has_taken_over(self, lost: Agent) -> None:
-        """Assert that it waits no longer for the lost node, if nothing else has gone wrong (N1)."""
+        """Assert that it no longer waits for the lost node, unless other faults happened (N1)."""
         is_off = lost.host.agent is lost and not lost.alive
         have_others_left = any(host.over for host in self.world.hosts)
         if is_off and not have_others_left and self.world.faults.done == ["lose_first_node"]:
@@ -104,7 +105,7 @@ class LighthouseProcess(Actor):
             require(not waits, "N1", f"the takeover waits still for {lost.agent_id}")
 
     def has_lost(self, agent_id: str) -> None:
-        """Assert that it has given up this agent, if nothing else has gone wrong (N1)."""
+        """Assert that it has given up this agent, unless other faults happened (N1)."""
         if self.world.faults.done != ["power_off"]:
             return
         agent = self.core.agents.get(agent_id)
@@ -112,7 +113,7 @@ class LighthouseProcess(Actor):
         require(is_lost, "N1", f"{agent_id} has no power, and is attached still")
 
     def _begin_again(self) -> None:
-        """As the process does: its streams end, and the next life begins at once.
+        """Restart like the process: its streams end, and the next life begins at once.
 
         Raises:
             Crashed: this life has ended.
@@ -130,7 +131,7 @@ class LighthouseProcess(Actor):
             stream.cut()
 
     def feed(self, event: Event) -> None:
-        """One event, its instructions, and the one timer."""
+        """Handle one event, its instructions, and the one timer."""
         world = self.world
         world.note(self.name, "event", event)
         for message in event.messages if isinstance(event, AgentSent) else ():
@@ -150,7 +151,8 @@ class LighthouseProcess(Actor):
         self._arm()
 
     def _check_account(self) -> None:
-        """A1 over the lighthouse's lives: an account that goes on has the gap between them too."""
+        """A1 over the lighthouse's lives: an account that is resumed includes the gap between
+        them."""
         books, record = self.core.books.account, self._account
         if record is None or not books.is_open:
             return
@@ -162,7 +164,7 @@ class LighthouseProcess(Actor):
         assert not books.was_restored or abs(wall - since) <= 5, f"A1: {wall} µs, not {since}"
 
     def _keep(self, instruction: SaveAccount) -> None:
-        """The account is written whenever it is due; no other party ever sees it."""
+        """Write the account whenever it is due; no other process sees it."""
         document = json.loads(json.dumps(instruction.document))
         self.world.account = (document, self.world.now)
 
@@ -206,7 +208,7 @@ class LighthouseProcess(Actor):
         if not self.world.write_disk(record):
             self.crash()
             raise Crashed
-        if had_ended and record.outcome is None:  # the next job, of which nobody has asked anything
+        if had_ended and record.outcome is None:  # the next job, about which no request was made
             self.world.acknowledged.clear()
 
     def _send(self, agent_id: str, message: m.ToAgent) -> None:
@@ -234,7 +236,8 @@ class LighthouseProcess(Actor):
             stream.down.send(message)
 
     def _check_patience(self, given_up: m.RestartReplica) -> None:
-        """One in which a worker is being replaced is waited for, where that is asked for (Q4)."""
+        """Check the wait for a replica whose worker is being replaced, where a wait was asked for
+        (Q4)."""
         is_known = given_up.incarnation in self._mends and self.world.job.waits_for_mends
         if is_known and given_up.reason.startswith("no answer"):
             after_s = float(given_up.reason.split()[3])
@@ -260,7 +263,7 @@ class LighthouseProcess(Actor):
     # ------------------------------------------------------------ streams
 
     def evidence(self, stream: Stream, evidence: m.FailureEvidence) -> None:
-        """How an incarnation has failed: afterwards it is in exactly one incident."""
+        """Take evidence of an incarnation's failure: it is in exactly one incident afterwards."""
         agent_id = stream.agent.agent_id
         if self.sessions.get(agent_id) is not stream:
             return
@@ -274,14 +277,15 @@ class LighthouseProcess(Actor):
             assert len(incidents) == 1, f"{evidence.incarnation} is in {len(incidents)} incidents"
 
     def asked(self, asked: OperatorAsked) -> None:
-        """A person asks; what is acknowledged, and not done at once, survives the lighthouse."""
+        """Take a person's request; if it is acknowledged and not done at once, it survives the
+        lighthouse."""
         self.feed(asked)
         operation = self.core.operation(asked.number, asked.request.request_id)
         if operation is not None and not operation.has_ended:
             self.world.acknowledged[asked.request.request_id] = asked.request
 
     def received(self, stream: Stream, message: Any) -> None:
-        """A message came; the first one on a stream is a Hello."""
+        """A message has arrived; the first one on a stream is a Hello."""
         agent_id = stream.agent.agent_id
         if isinstance(message, m.Hello):
             former = self.sessions.pop(agent_id, None)

@@ -1,14 +1,14 @@
 """A worker is replaced inside its group (ftrun/inject/zero_edit/in_place.py).
 
-Its successor's machine is a new one. It begins at a step that the lost one has begun, and repeats
-what its script has done since, with the results that were handed out: these are in a log. What was
-on its way to the lost one, or from it, is lost; but what a worker of its rank in another replica
-has handed out is in that one's log. Then it answers late, like one that was interrupted. What its
-script holds is what the lost one has held, because it repeats that.
+Its successor has a new machine. The successor begins at a step that the lost worker has begun, and
+repeats its script's actions since, with the results from a log: those that were handed out.
+Messages to and from the lost worker are lost. Results that a worker of its rank in another replica
+has handed out are in that worker's log. Then the successor answers late, like a worker that was
+interrupted. Its script holds the same as the lost one's, because it repeats it.
 
 The agent keeps the generations of a group that has ended. The slot's next group claims the newest
-that all ranks have left, as if it had loaded it. Only if nobody else holds the job's state does
-that count.
+one that all ranks have left, as if it had loaded it. The claim counts only if no other replica
+holds the job's state.
 
 Not here: when it strikes (faults.py), calls within the group (tests/sim/replay/).
 """
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 MEND = "mend"
 """In ``focus``: workers are replaced inside their group."""
 FALL = "fall"
-"""The same, where no group can be mended."""
+"""The same, where the group cannot be mended."""
 OF_SCRIPT = (e.OperationIssued, e.OperationsEnded, e.VoteStarted, e.Decided)
 KEPT = 2
 MEND_S = (0.02, 0.1, 0.3, 0.7, 1.4)
 OWN = ("vote_decided", "_tick", "lost_agent", "asked_to_stop", "crash")
-"""What comes from elsewhere than the lighthouse and the peers, or is in a log."""
+"""Events that come neither from the lighthouse nor from peers, or that are in a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Kept:
 
 
 class Left:
-    """What the groups of an agent have left, by slot: of each rank its generations."""
+    """What an agent's groups have left, by slot: the generations of each rank."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[list[Kept]]] = {}
         self._ends: dict[str, dict[int, list[Kept]]] = {}
 
     def ended(self, worker: Worker) -> None:
-        """A worker's process is gone."""
+        """A worker's process has ended."""
         key, workers = worker.key, worker.world.job.workers
         ends = self._ends.setdefault(key.incarnation, {})
         ends[key.group_rank] = worker.log.kept
@@ -85,7 +85,8 @@ class Left:
             del self._ends[key.incarnation]
 
     def claims(self, replica_id: str, until: float) -> list[Kept] | None:
-        """What the slot's next group begins with, by rank; None: it begins at the start."""
+        """The state with which the slot's next group begins, by rank; None: it begins at the
+        start."""
         ranks = self._of.get(replica_id, [])
         step = boundary(ranks, until) if ranks else None
         if step is None:
@@ -95,18 +96,19 @@ class Left:
 
 
 def boundary(ranks: Sequence[Sequence[Kept]], until: float) -> int | None:
-    """As the agent finds it (agent/group_memory.py)."""
+    """The boundary, found as by the agent (agent/group_memory.py)."""
     found = [[Generation(n, x.state.step) for n, x in enumerate(known)] for known in ranks]
     return common(found, until=until)
 
 
 @dataclass
 class Log:
-    """Of one worker: a generation, what its script has done since, and what it was given.
+    """A worker's log: a generation, its script's actions since, and the results it was given.
 
     ``seed``: None: a successor could not begin. ``handed``: by step and index, the quorum.
-    ``results``: by the step's number and index, of the newest try of it and of the step before.
-    ``is_lost``: a step was lost since: a successor falls there. ``kept``: the newest generations.
+    ``results``: by the step's number and index, from the newest attempt of this step and of the one
+    before. ``is_lost``: a step was lost since, so a successor falls there. ``kept``: the newest
+    generations.
     """
 
     seed: e.Succeeds | None = None
@@ -119,7 +121,7 @@ class Log:
     _step: int = -1
 
     def note(self, worker: Worker, event: e.Event, instructions: list[e.Instruction]) -> None:
-        """The machine has taken one more event."""
+        """The machine has handled one more event."""
         machine = worker.machine
         if isinstance(event, OF_SCRIPT):
             self.events.append(event)
@@ -159,7 +161,7 @@ class Log:
 
 
 def mend(world: World) -> None:
-    """Replace one worker. Nothing is done where that would be a fall."""
+    """Replace one worker; do nothing where that would be a fall."""
     workers = [worker for host in world.hosts for worker in host.workers()]
     fit = [x for x in workers if x.log.seed is not None and _may_be_replaced(x)]
     if fit:
@@ -167,7 +169,7 @@ def mend(world: World) -> None:
 
 
 def fall(world: World) -> None:
-    """A worker of each replica dies, within a moment: none of them can be replaced."""
+    """Kill a worker of each replica at about the same moment: none of them can be replaced."""
     workers = {x.key.replica_id: x for host in world.hosts for x in host.workers()}
     within_s = world.mend_rng.choice((0.0, 0.01, 0.3))
     for worker in workers.values():
@@ -206,7 +208,7 @@ def _replace(world: World, worker: Worker) -> None:
 
 
 def tell(worker: Worker) -> None:
-    """Its agent tells the lighthouse whether a worker of the replica is being replaced."""
+    """Its agent reports to the lighthouse whether a worker of the replica is being replaced."""
     key, agent = worker.key, worker.agent
     group = [x for x in agent.workers.values() if x.key.incarnation == key.incarnation]
     mends = any(x.mends is not None for x in group)
@@ -216,7 +218,7 @@ def tell(worker: Worker) -> None:
 
 
 def highest_of(worker: Worker, own: Attempt) -> Attempt:
-    """The highest attempt that a worker of its group, or the lost one, has seen."""
+    """The highest attempt that the lost worker, or another worker of its group, has seen."""
     mates = [
         x for x in worker.agent.workers.values() if x.key.incarnation == worker.key.incarnation
     ]
@@ -224,7 +226,7 @@ def highest_of(worker: Worker, own: Attempt) -> Attempt:
 
 
 def logged(log: Log) -> dict[tuple[int, int], Quorum]:
-    """All that was handed out."""
+    """All results that were handed out."""
     return log.handed
 
 
@@ -246,7 +248,8 @@ def _repeat(log: Log, machine: StepMachine, now: float) -> None:
 
 
 def goes_on(worker: Worker) -> None:
-    """A successor has come to where the lost one was: what was on its way to that one is lost."""
+    """A successor has caught up with the lost worker; messages in flight to the lost one are
+    lost."""
     assert worker.mends is not None, "it is replaced"
     highest, worker.mends = highest_of(worker, worker.mends), None
     tell(worker)
@@ -270,7 +273,7 @@ def goes_on(worker: Worker) -> None:
 
 
 def _begins_like_mates(worker: Worker) -> None:
-    """The lost one was at a boundary where a mate has begun a step: it could have begun it, too."""
+    """Begin a step that a mate has begun, if the lost worker was at its boundary."""
     mates, step = worker.agent.workers.values(), worker.machine.position
     if not worker.waits:
         return
@@ -281,7 +284,7 @@ def _begins_like_mates(worker: Worker) -> None:
 
 
 def _takes_results(worker: Worker, highest: Attempt) -> None:
-    """From the logs of other replicas, up to the first that none has."""
+    """Take results from the logs of other replicas, up to the first one that none has."""
     machine = worker.machine
     others = [x for host in worker.world.hosts for x in host.workers() if x is not worker]
     column = [x.log.results for x in others if x.key.group_rank == worker.key.group_rank]
@@ -303,5 +306,5 @@ def _takes_results(worker: Worker, highest: Attempt) -> None:
 
 
 def answers(worker: Worker, highest: Attempt) -> None:
-    """It reports."""
+    """Report to the lighthouse."""
     worker.feed(m.Interrupt(highest))

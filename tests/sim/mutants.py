@@ -450,7 +450,7 @@ _add = Ledger._add
 
 
 def _counts_twice(self: Ledger, use: Use, began: int, ended: int, slots: int) -> None:
-    """What is dated back is not taken from its former use."""
+    """Time that is dated back is not subtracted from its former use."""
     if slots > 0:
         _add(self, use, began, ended, slots)
 

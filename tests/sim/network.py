@@ -1,7 +1,7 @@
 """Streams between agents and lighthouse, and the Unix sockets between agent and workers.
 
-A pipe keeps the order. Messages come late, and a pipe may stand still for a while. When it is cut,
-a prefix of the messages under way still arrives; the rest is lost. Not here: when it is cut
+A pipe keeps the order. Messages are delayed, and a pipe may stall for a while. When it is cut, the
+first of the messages in flight still arrive and the rest is lost. Not here: when it is cut
 (faults.py).
 """
 
@@ -56,7 +56,7 @@ class Pipe:
         self._stalled_until = self._world.now + duration_s
 
     def close(self, keep: int | None = None) -> float:
-        """Take no more messages; the first ``keep`` of those under way arrive (None: all).
+        """Accept no more messages; the first ``keep`` of those in flight arrive (None: all).
 
         Returns the time until the last of them arrives.
         """
@@ -68,18 +68,18 @@ class Pipe:
         return max(left_s, self._stalled_until - self._world.now)
 
     def take_rest(self) -> tuple[Any, ...]:
-        """Take all messages under way: they have piled up behind the one that has arrived."""
+        """Take all messages in flight: they have queued up behind the one that has arrived."""
         rest = tuple(self._queue)
         self._queue.clear()
         return rest
 
     def forget(self) -> None:
-        """Its receiver is another one now: what is under way is lost."""
+        """Its receiver is replaced: messages in flight are lost."""
         self._queue.clear()
 
     @property
     def under_way(self) -> int:
-        """The number of messages under way."""
+        """The number of messages in flight."""
         return len(self._queue)
 
     def _arrive(self) -> None:
@@ -107,13 +107,13 @@ class Stream:
         lighthouse.streams.append(self)
 
     def vanish(self) -> None:
-        """The agent's machine is gone: messages under way to the lighthouse still arrive."""
+        """The agent's machine is gone: messages in flight to the lighthouse still arrive."""
         self.open = False
         self.up.close()
         self.down.close(0)
 
     def time_out(self) -> None:
-        """Both ends give up a stream on which nothing comes through: all under way is lost."""
+        """Both ends close a stream without traffic: all messages in flight are lost."""
         if not self.open:
             return
         self.open = False

@@ -1,7 +1,7 @@
 """A machine with its agent: the real supervisor core in a modelled shell (agent/shell.py).
 
-An agent's death ends its workers, a little later. Its successor is another agent on the same host,
-which knows nothing. Not here: the workers themselves (worker.py).
+When an agent dies, its workers end a little later. Its successor is another agent on the same host
+and starts without any knowledge. Not here: the workers themselves (worker.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ BACKOFF_MAX_S = 0.4
 STACKS_S = 0.05
 SIGKILL = 9
 AGE_S = 1e6
-"""The same for every agent: none was started for another run of a job that has ended."""
+"""The same for every agent: none was started for an earlier run of the job."""
 
 
 class Host:
     """A machine. ``cut_off_until``: until then no process here reaches the lighthouse.
 
-    ``deaf_until``: until then nothing arrives here from workers elsewhere; ``mute_until``: nothing
-    arrives elsewhere from workers here.
+    ``deaf_until``: until then nothing from workers elsewhere arrives here; ``mute_until``: nothing
+    from workers here arrives elsewhere.
     """
 
     def __init__(self, world: World, number: int) -> None:
@@ -51,7 +51,7 @@ class Host:
         self.silent_until = 0.0  # it acknowledges nothing to others
 
     def start_agent(self) -> None:
-        """A new agent process, with an id of its own."""
+        """Start a new agent process with a new id."""
         if self.agent is not None and self.agent.alive:
             return
         self.lives += 1
@@ -64,7 +64,7 @@ class Host:
         self.world.at(0.1, None, self.mend_agent)
 
     def mend_agent(self) -> None:
-        """The dead agent's successor starts."""
+        """Start the dead agent's successor."""
         if not self.over:
             self.start_agent()
 
@@ -83,7 +83,7 @@ class Host:
         self.start_agent()
 
     def vanish(self) -> None:
-        """Power off: no peer is notified, no connection is closed."""
+        """Power off: no peer is notified, and no connection is closed."""
         agent, world = self.agent, self.world
         if agent is None or not agent.alive:
             return
@@ -102,7 +102,7 @@ class Host:
         return [worker for worker in self.agent.workers.values() if worker.alive]
 
     def excuse(self, why: str) -> None:
-        """The lighthouse may rightly give up all workers here (Q4)."""
+        """The lighthouse may now give up all workers here (Q4)."""
         for worker in self.workers():
             self.world.invariants.excuse(worker.key.incarnation, why)
 
@@ -176,7 +176,7 @@ class Agent(Actor):
         if self.stream is not None:
             self.stream.cut()
         for worker in list(self.workers.values()):
-            # It may have come to the end of its script, and nobody sees how its process ends.
+            # The script may have ended, and no agent sees how the process ends.
             world.invariants.quorums.ended.discard(worker.key.replica_id)
             world.at(0.001, worker, worker.lost_agent)
             # A SIGKILL takes effect at once, even on a stopped process.
@@ -185,7 +185,7 @@ class Agent(Actor):
             world.at(world.rng.choice((0.05, 0.3, 2.0)), None, self.host.mend_agent)
 
     def vanish(self) -> None:
-        """End silently: its stream stays open for the lighthouse."""
+        """End silently: the lighthouse's end of the stream stays open."""
         self.alive = False
         if self.stream is not None:
             self.stream.vanish()
@@ -267,7 +267,7 @@ class Agent(Actor):
         worker = self.workers.get(key)
         if worker is not None:
             worker.from_agent.send(m.AskReport())
-            self.world.at(0.0, self, self.handle, s.WorkerUsed(key, 1, 0.0))  # no processor time
+            self.world.at(0.0, self, self.handle, m.WorkerUsed(key, 1, 0.0))  # no processor time
 
     def tell(self, message: m.FromAgent) -> None:
         if isinstance(message, m.AgentLeaving):
@@ -277,7 +277,8 @@ class Agent(Actor):
             if message.cause.startswith("hangs") and not self._stands_still(message.incarnation):
                 raise Violation("Q4", f"{message.incarnation} is killed as one that hangs")
             self.world.invariants.killed(message.incarnation)
-            # Also a script that ended after it was asked to stop, which may have had more to do.
+            # This includes a script that ended after a request to stop, and may not have been
+            # finished.
             self.world.invariants.quorums.ended.discard(message.replica_id)
         elif isinstance(message, m.ReplicaFinished):
             self.world.invariants.slot_ends(message.replica_id)
@@ -291,7 +292,7 @@ class Agent(Actor):
     def _start_replica(self, replica_id: str, incarnation: str, until: float) -> None:
         world = self.world
         if incarnation not in self._starting:
-            return  # it was taken back
+            return  # it was withdrawn
         del self._starting[incarnation]
         world.invariants.quorums.starts(replica_id, is_early=world.early.slot == replica_id)
         if world.receives(self) and self._owns(replica_id):
@@ -313,14 +314,15 @@ class Agent(Actor):
                 world.at(0.001, None, worker.crash, -self._owed.pop(key))
 
     def _owns(self, replica_id: str) -> bool:
-        """Whether the slot is this agent's, as the lighthouse knows: word of a move takes time."""
+        """Whether the slot is this agent's, as the lighthouse knows it: news of a move takes
+        time."""
         lighthouse = self.world.lighthouse
         if lighthouse is None or not lighthouse.alive:
             return True
         return lighthouse.core.state.slots[replica_id].agent_id == self.agent_id
 
     def _takes_back(self, incarnation: str) -> bool:
-        """True if the incarnation was not started yet: then it never is (agent/fleet.py)."""
+        """True if the incarnation was not started yet: then it will not be (agent/fleet.py)."""
         if incarnation not in self._starting:
             return False
         del self._starting[incarnation]
@@ -338,7 +340,7 @@ class Agent(Actor):
                 self.world.at(0.001, waits_for, worker.crash, -number)
 
     def _ask_to_stop(self, incarnation: str) -> None:
-        """The first request is for the Manager; the second one raises in the main thread."""
+        """The first request is for the Manager; the second raises in the main thread."""
         if self._takes_back(incarnation):
             return
         for worker in list(self.workers.values()):
@@ -358,7 +360,7 @@ class Agent(Actor):
     # ------------------------------------------------------------ workers
 
     def worker_sent(self, worker: Worker, message: Any) -> None:
-        """A frame of a worker came."""
+        """A worker's frame has arrived."""
         if worker.key not in self.workers:
             return
         if isinstance(message, m.Progress) and worker.key.group_rank == 0:
@@ -377,7 +379,7 @@ class Agent(Actor):
             self.stream.up.send(m.WorkerMessage(worker.key, message))
 
     def worker_dying(self, worker: Worker, status: int) -> None:
-        """The kernel shows that a worker has died; its process is not gone."""
+        """The kernel shows that a worker is dying; its process still exists."""
         key = worker.key
         end = s.WorkerExited(key.incarnation, key.group_rank, 1, status)
         self.handle(s.WorkerDying(end))
@@ -427,7 +429,7 @@ class Agent(Actor):
         self.sees_peers()
 
     def sees_peers(self) -> None:
-        """Report which hosts acknowledge nothing now, as agent/peers.py does."""
+        """Report the hosts that acknowledge nothing now, like agent/peers.py."""
         hosts = [x for x in self.world.hosts if x is not self.host]
         silent = tuple(x.name for x in hosts if x.silent_until > self.world.now)
         if self.stream is not None and silent != self._silent:
@@ -441,7 +443,7 @@ class Agent(Actor):
         self.world.at(delay_s * self.world.rng.uniform(0.5, 1.0), self, self._connect)
 
     def disconnected(self, stream: Stream, why: str) -> None:
-        """The stream has broken; the next try follows."""
+        """The stream has broken; the agent reconnects."""
         if self.stream is stream:
             self.world.note(self.name, "disconnected", why)
             self.stream = None
@@ -451,7 +453,7 @@ class Agent(Actor):
             self._refused()
 
     def received(self, stream: Stream, message: m.ToAgent) -> None:
-        """A message of the lighthouse came."""
+        """A message of the lighthouse has arrived."""
         if self.stream is not stream:
             return
         is_answer = isinstance(message, (m.Welcome, m.HeartbeatAck)) and self._asked

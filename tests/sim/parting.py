@@ -1,8 +1,8 @@
-"""The end of simulated scripts that linger, and what must hold there.
+"""The end of simulated scripts that linger, and the rules for it.
 
-Some seeds have such scripts: all leave together, and whoever dies meanwhile comes back and heals.
-In some of them one replica leaves the loop before the others, which train on without it.
-Not here: the decisions (core/worker/parting.py); the rest of the script (script.py).
+Some seeds have such scripts: all workers leave together, and one that dies meanwhile comes back and
+heals. In some of these seeds one replica leaves the loop before the others, which train on without
+it. Not here: the decisions (core/worker/parting.py); the rest of the script (script.py).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from tests.sim.world import Job
 
 LINGERING_FROM, LINGERING_TO = 100_000_000, 200_000_000
-"""Seeds between these have scripts that end early and linger. (No seed that is kept is.)"""
+"""Seeds between these have scripts that end early and linger. (No recorded seed is among them.)"""
 EARLY_FROM = 150_000_000
-"""From this one of them on, one replica leaves the loop early."""
+"""From this seed on, one replica leaves the loop early."""
 EARLY_PATIENCE_S = 20.0
 BEGIN_S = ROSTER_S = 1.0
 
@@ -41,9 +41,12 @@ def lingers(seed: int) -> bool:
 
 
 def that_lingers(job: Job, rng: random.Random) -> Job:
-    """A job that comes to its end while faults still strike. Its newcomers heal first, as those of
-    unmodified scripts do; or in the step, and see only after it that the job is at its end (with
-    one worker each: mates that are told of the end at different moments may begin anew)."""
+    """A job that ends while faults still strike.
+
+    Its newcomers heal first, as in unmodified scripts; or they heal in the step, and see only after
+    it that the job is at its end. In the second case groups have one worker: workers of one group
+    that learn of the end at different moments may begin again.
+    """
     steps = rng.randint(1, 5)
     heal_first = rng.random() < 0.7 or job.workers > 1
     return replace(job, heal_first=heal_first, spares=False, steps=steps)
@@ -60,14 +63,14 @@ def with_steps(job: Job, seed: int) -> Job:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """The replica that leaves the loop at ``step``, if it has trained before; "": none does."""
+    """The replica that leaves the loop at ``step``, if it has trained before; "": none."""
 
     slot: str = ""
     step: int = -1
 
     @staticmethod
     def draw(seed: int, job: Job) -> EarlyEnd:
-        """Of one seed."""
+        """Draw it from a seed."""
         if not (lingers(seed) and seed >= EARLY_FROM and job.steps):
             return EarlyEnd()
         rng = random.Random(f"{seed}/early")
@@ -85,16 +88,18 @@ class EarlyEnd:
 
 
 class PartingRules:
-    """Whoever leaves knows that all had come to the end, and holds the state of all (L4); and that
-    the lighthouse has compared all at that state (Z2), unless it did not answer in time.
+    """Rules L4, L5 and Z2: when a worker may leave, and with which state.
 
-    Only a replica whose script leaves the loop before the others' leaves early; and it does not
-    wait, unless all others have just healed to its state and may be on their way to the end.
+    A worker that leaves knows that all have reached the end, and holds the state of all (L4);
+    and the lighthouse has compared all at that state (Z2), unless it did not answer in time.
 
-    The oracle sees all processes: of each other slot the latest one has come to the end, or an
-    earlier one knew that all had, or the lighthouse has said that its part was over. Those that
-    have lived at one time leave with one state. (If all holders die, the job begins anew, and it
-    may if people start a drained replica again.)
+    Only a replica whose script leaves the loop before the others leaves early. It does not wait,
+    unless all others have just healed to its state and may be on their way to the end.
+
+    The oracle sees all processes. For each other slot one of these holds: its latest process has
+    reached the end, an earlier one knew that all had, or the lighthouse has reported its part as
+    over. Processes that lived at the same time leave with the same state. (If all holders die, the
+    job starts over, and it may if people restart a drained replica.)
     """
 
     def __init__(self) -> None:
@@ -108,7 +113,7 @@ class PartingRules:
         self._born: dict[str, int] = {}
         self._states: list[tuple[WorkerKey, StateId]] = []
         self.compared: set[str] = set()  # lineages, by a Roster
-        self.has_timed_out = False  # one has left uncompared: those that it tells may, too
+        self.has_timed_out = False  # one has left uncompared: those that it informs may, too
 
     def starts(self, key: WorkerKey) -> None:
         """A process starts."""
@@ -126,16 +131,18 @@ class PartingRules:
             self._knew.add(key.replica_id)
 
     def told(self, slots: frozenset[str]) -> None:
-        """The lighthouse says whose part is over."""
+        """The lighthouse reports the slots whose part is over."""
         self._over |= slots
 
     def leaves_early(self, key: WorkerKey, slot: str) -> None:
-        """A worker leaves although others train on; ``slot``: whose script does that."""
+        """A worker leaves although others train on; ``slot``: the slot whose script leaves
+        early."""
         require(key.replica_id == slot, "L4", f"{key} leaves early, and its script has not")
         self._early.add(key.replica_id)
 
     def ends(self, exit_code: int, *, is_known: bool) -> None:
-        """The job ends. ``is_known``: the lighthouse must know of whoever has left early (L5)."""
+        """The job ends. ``is_known``: the lighthouse must know which replicas have left early
+        (L5)."""
         is_well = exit_code or not (self._early and is_known)
         require(bool(is_well), "L5", f"the job ends with 0, and {self._early} have left early")
 
@@ -155,7 +162,8 @@ class PartingRules:
 
 
 def linger(worker: Worker) -> Generator[Wait, None, bool]:
-    """What training/lingering.py is to a real worker; whether it leaves early."""
+    """The counterpart of training/lingering.py for a simulated worker; returns whether it leaves
+    early."""
     world, machine, job = worker.world, worker.machine, worker.world.job
     parting = Parting(machine, job.replicas, worker.exchanges.stage)
     assert job.steps is not None, "a script that comes to its end"
@@ -207,7 +215,7 @@ def linger(worker: Worker) -> Generator[Wait, None, bool]:
 
 
 def _until(worker: Worker, condition: object, until_s: float) -> Until:
-    """Until ``condition``, or that time."""
+    """Wait for ``condition``, or until that time."""
     world = worker.world
     world.at(max(0.0, until_s - world.now), worker, worker.script.wake)
     assert callable(condition)

@@ -15,13 +15,13 @@ Incarnation = tuple[str, str]
 class QuorumRules:
     """Q1, Q4, Q6: the quorums that the lighthouse may issue.
 
-    ``excused``: incarnations that it may leave out, and why. ``dead``: those that have ended.
-    ``cut_off``: those whose node is neither reached by the lighthouse nor by peers.
-    ``ended``: slots that have ended. ``closed``: those without which the job goes on, as in the
-    journal. ``left``: workers that have left in order. ``leases``: until
-    when an incarnation may commit without another message from a lighthouse. ``given_up``: the
-    highest attempt that a worker of the incarnation has given up for good, whatever its lease: no
-    worker of the group commits under it any more.
+    ``excused``: incarnations that it may leave out, and why. ``dead``: incarnations that have
+    ended. ``cut_off``: incarnations whose node neither the lighthouse nor peers can reach.
+    ``ended``: slots that have ended. ``closed``: slots without which the job continues, as in the
+    journal. ``left``: workers that have left in order. ``leases``: until when an incarnation may
+    commit without another message from a lighthouse. ``given_up``: the highest attempt that a
+    worker of the incarnation has given up for good, whatever its lease: no worker of the group
+    commits under it any more.
     """
 
     def __init__(self, slots: int, min_replicas: int, workers: int = 1) -> None:
@@ -54,14 +54,14 @@ class QuorumRules:
         self._has_taken_over = False
 
     def takeover_began(self, now: float, grace_s: float, quorum: Quorum | None) -> None:
-        """Q6: quiet until the grace is over, or all members of ``quorum`` are back."""
+        """Q6: no quorum until the grace is over, or all members of ``quorum`` are back."""
         self._silent_until = now + grace_s if quorum is not None else 0.0
         self._forms = quorum is None
         self._has_taken_over, self._unheard = True, set(self.ended)
-        self._struck.clear()  # a new life does not know: all that are back are survivors
+        self._struck.clear()  # a new lighthouse does not know: all that are back are survivors
         members = quorum.members if quorum is not None else ()
         written = {(x.replica_id, x.incarnation) for x in members}
-        if self._last is not None and written:  # perhaps no worker knows what is written
+        if self._last is not None and written:  # workers may not know what is written
             self._struck |= set(self._last[1]) - written
         self._ever |= written
         self._awaited = {member.incarnation for member in members}
@@ -73,7 +73,7 @@ class QuorumRules:
             self._missing.discard(key.incarnation)
 
     def strike(self, now: float, incarnations: Sequence[Incarnation]) -> None:
-        """Remove them: they may come back as newcomers, or as members during a takeover."""
+        """Remove these: they may come back as newcomers, or as members during a takeover."""
         if self._listens(now):
             self._missing |= {incarnation for _, incarnation in incarnations} & self._awaited
         else:
@@ -97,7 +97,7 @@ class QuorumRules:
         return not self._ever.isdisjoint(_members(quorum))
 
     def _listens(self, now: float) -> bool:
-        """A takeover is under way: its grace is not over, and members are missing."""
+        """Whether a takeover is in progress: its grace is not over, and members are missing."""
         return now < self._silent_until - 1e-9 and bool(self._missing - self.dead - self.cut_off)
 
     def switched(self, quorum: Quorum) -> None:
@@ -106,7 +106,7 @@ class QuorumRules:
         if self._last is not None and self._last[0] == quorum.attempt:
             return  # written again: a takeover writes the quorum that it finds
         if self._last is not None:
-            self._prior = self._last[1]  # until it is carried out, leavers are still there
+            self._prior = self._last[1]  # leavers are there until the switch
         self._last = (quorum.attempt, members)
         self._last_step = quorum.step or 0
         self._begins_with(quorum)
@@ -149,7 +149,7 @@ class QuorumRules:
         attempt: Attempt,
         last: Sequence[Incarnation],
     ) -> None:
-        """Without a member of the predecessor: none of its members can commit any more."""
+        """Check a quorum without a member of its predecessor: none of those can commit any more."""
         if self._forms or not members or set(members) & set(last):
             return  # a quorum without members commits nothing
         for replica_id, incarnation in last:
@@ -162,15 +162,15 @@ class QuorumRules:
             require(not lives, "Q4", text)
 
     def starts(self, replica_id: str, *, is_early: bool) -> None:
-        """A slot is started: that it had ended is lost, or an early one has failed since.
+        """A slot is started: its recorded end was lost, or an early leaver has failed since.
 
-        A lighthouse that was away has not heard of it from an agent that had nothing more to do.
+        A lighthouse that was away may not know of the end, if the agent had nothing more to do.
         """
         if is_early or self._has_taken_over:
             self.ended.discard(replica_id)
 
     def _has_left(self, replica_id: str, incarnation: str) -> bool:
-        """All its workers have left, or none of them could commit without the others."""
+        """Whether all workers of the incarnation have left."""
         ranks = range(self._workers)
         return all(WorkerKey(replica_id, incarnation, rank) in self.left for rank in ranks)
 
@@ -185,12 +185,13 @@ class QuorumRules:
     def _check_survivors(
         self, quorum: Quorum, members: Sequence[Incarnation], last: Sequence[Incarnation]
     ) -> None:
-        """A shrink has survivors only. Without any it is a new start, of at least min_replicas."""
+        """Check that a shrink has survivors only. Without survivors it is a new start, with
+        min_replicas or more."""
         open_count = self._slots - len(self.ended | self.closed)
         needed = min(self._min_replicas, open_count)
         require(len(members) >= needed, "Q4", f"{quorum.attempt} has {len(members)} members")
         if self._forms:
-            return  # a lighthouse that has lost its journal knows of no predecessor
+            return  # a lighthouse that has lost its journal has no predecessor
         struck = {x for x in members if x in self._struck or x[1] in self._missing}
         # A new lighthouse need not know the members that left by the last switch.
         known = last if self._has_taken_over else (*last, *self._prior)
@@ -202,7 +203,7 @@ class QuorumRules:
         if of_all and len(survivors) >= enough and not too_few:
             others = [x for x in members if x not in survivors]
             if all(self._is_to_heal(x) for x in survivors):
-                return  # nobody trains any more: all begin as at the start
+                return  # no worker trains any more: all begin as at the start
             if (quorum.step or 0) < self._last_step:
                 return  # no survivor has its first state: unaccounted members are needed (C6)
             fresh = [
@@ -215,7 +216,7 @@ class QuorumRules:
         self.healed = {key for key in self.healed if key.replica_id not in self._newcomers}
 
     def _is_to_heal(self, member: Incarnation) -> bool:
-        """It was to heal in the last quorum, and some worker of it has not."""
+        """Whether it had to heal in the last quorum, and one of its workers has not."""
         keys = {WorkerKey(*member, rank) for rank in range(self._workers)}
         return member[0] in self._newcomers and not keys <= self.healed
 
@@ -234,13 +235,13 @@ class PromiseRules:
         self._promises[key] = (attempt, step)
 
     def void(self, key: WorkerKey, attempt: Attempt) -> None:
-        """Promises up to ``attempt`` bind no more."""
+        """Promises up to ``attempt`` do not bind any more."""
         promise = self._promises.get(key)
         if promise is not None and promise[0] <= attempt:
             del self._promises[key]
 
     def confirmed(self, attempt: Attempt, step: int) -> None:
-        """The switch is confirmed, for every worker and for ever."""
+        """The switch is confirmed, for every worker and for good."""
         known = self._confirmed.setdefault(attempt, step)
         require(known == step, "Q5", f"{attempt} is confirmed at {known} and at {step}")
 
@@ -249,13 +250,13 @@ class PromiseRules:
         self._heard.setdefault(attempt, set()).add(key)
 
     def journal_lost(self) -> None:
-        """The confirmations so far are known only to workers that have received them."""
+        """Confirmations until now are known only to workers that have received them."""
         self._unwritten |= set(self._confirmed)
 
     def forgets(self, key: WorkerKey, attempt: Attempt | None = None) -> None:
-        """It has given up everything up to ``attempt``, or all: it has died, or is isolated.
+        """The worker has given up all up to ``attempt``; None: all, because it is dead or isolated.
 
-        A confirmation that no other worker has received never happened.
+        A confirmation that no other worker has received then does not count.
         """
         for known, witnesses in self._heard.items():
             if attempt is None or known <= attempt:

@@ -1,8 +1,8 @@
 """Scripts with an operation that no attempt can carry out (C8).
 
-Its tensor or its kind is refused: before it is issued, or by the group, which knows that all its
-connections are up, or does not. Drawn from the seed, apart from the job. Not here: how a group
-refuses (rings.py), the script that issues it (script.py).
+Its tensor or its kind is refused: before it is issued, or by the group. The group may know that all
+its connections are up, or not. The refusal is drawn from the seed, apart from the job. Not here:
+how a group refuses (rings.py), the script that issues it (script.py).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from tests.sim.worker import Worker
 
 REFUSALS = "refusals"
-"""In ``focus``: the script has such operations; alone: nothing else goes wrong."""
+"""In ``focus``: the script has such operations; if given alone, there is no other fault."""
 REFUSING_FROM, REFUSING_TO = 300_000_000, 310_000_000
 """The scripts of seeds between these may have such operations, beside all other faults."""
 OFTEN = SETTINGS.attempts_max + 4
-"""Tries in a row of one step: more than an attempt may fail by the fault of a member."""
+"""Attempts of one step in a row: more than may fail by a member's fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Which operation is refused at ``step``, in its first ``tries`` tries.
+    """The operation that is refused at ``step``, in its first ``tries`` attempts.
 
     ``replica_id``: at one slot only; "": at all. ``how``: "unissued", "known" or "unknown" to the
     group.
@@ -43,7 +43,7 @@ class Refusals:
 
     @staticmethod
     def draw(seed: int, replicas: int, operations: int) -> Refusals:
-        """One operation of one step."""
+        """Draw one operation of one step."""
         rng = random.Random(f"{seed}/refusals")
         return Refusals(
             rng.randrange(5),
@@ -54,7 +54,8 @@ class Refusals:
         )
 
     def of(self, replica_id: str, step: int, tries: int, operation: int) -> str:
-        """How this operation is refused; "": it is not. ``tries``: of this step, before this."""
+        """How this operation is refused; "": it is not. ``tries``: attempts of this step before
+        this one."""
         is_at = replica_id in (self.replica_id, self.replica_id or replica_id)
         is_it = (step, operation) == (self.step, self.operation) and is_at
         return self.how if is_it and tries < self.tries else ""
@@ -66,11 +67,11 @@ def refuses(seed: int) -> bool:
 
 
 class RefusalRules:
-    """C8: nobody commits or repairs a step of which an operation was refused, and nobody is lost.
+    """C8: no worker commits or repairs a step with a refused operation, and no worker is lost.
 
-    Replicas of one worker try a step equally often if its first operation is refused. (Who has the
-    results of all that it has issued so far takes the step for complete, and may try once more.)
-    ``is_well``: nothing but refusals happens in this world.
+    Replicas of one worker try a step equally often if its first operation is refused. (A replica
+    that has the results of all operations it has issued until then regards the step as complete,
+    and may try once more.) ``is_well``: there are only refusals in this world.
     """
 
     def __init__(self, *, is_well: bool) -> None:
@@ -79,11 +80,12 @@ class RefusalRules:
         self._tries: dict[int, int] = {}
 
     def refused(self, worker: Worker, attempt: Attempt, step: int) -> None:
-        """An operation of ``step`` under ``attempt`` is at fault, and its worker knows."""
+        """An operation of ``step`` under ``attempt`` is at fault, and its worker knows that."""
         self._by[attempt, step] = worker
 
     def commits(self, worker: Worker, tag: Tag, tries: int | None) -> None:
-        """A worker commits its step; ``tries``: of this step, before this one; None: it healed."""
+        """A worker commits its step; ``tries``: attempts of this step before this one; None: it
+        healed."""
         world = worker.world
         is_like = self._is_well and world.job.workers == 1 and world.refusals.operation == 0
         is_like = is_like and world.lateness.is_like(repairs=world.job.repair)
@@ -111,5 +113,5 @@ class RefusalRules:
         require(not self._is_well, "C8", f"{order.replica_id} is given up: {order.reason}")
 
     def raises(self, key: WorkerKey, reason: str) -> None:
-        """A script ends by an error."""
+        """A script ends with an error."""
         require(not self._is_well, "C8", f"{key} ends: {reason}")

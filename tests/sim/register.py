@@ -1,8 +1,8 @@
-"""Several lighthouses that contend for one register, with agents: a world of its own.
+"""Several lighthouses that contend for one register, with agents, in a separate world.
 
 The leadership machine and the agents' guard are the real ones. The store, the clock, the network
 and a small core that journals a chain are simulated. A schedule is its seed. The store may be slow,
-silent (it writes and does not answer), away, or late; processes are stopped for a while, killed and
+silent (it writes and does not answer), unreachable, or late. Processes are paused, killed and
 started again. Not here: what a real lighthouse decides (world.py).
 """
 
@@ -50,7 +50,7 @@ CALM_S = 6 * SILENCE_S + LEASE_S
 
 @dataclass(frozen=True)
 class Sent:
-    """A leader's message to an agent. ``journal``: the record that it follows from."""
+    """A leader's message to an agent. ``journal``: the record on which it depends."""
 
     agent: Agent
     kind: str
@@ -61,7 +61,7 @@ class Sent:
 
 @dataclass
 class Story:
-    """What has happened, for people."""
+    """The events, as text."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -70,14 +70,14 @@ class Story:
 
 
 class Actor:
-    """Something that can be stopped for a while, and ends."""
+    """An actor that can be paused, and that ends."""
 
     alive = True
     paused_until = 0.0
 
 
 class Store:
-    """The register. ``compares``: what a planted bug takes away."""
+    """The register. ``compares``: whether writes are conditional; a planted bug sets False."""
 
     compares = True
 
@@ -89,7 +89,7 @@ class Store:
         self.mode, self.mode_until = "well", 0.0
 
     def ask(self, node: Node, call: int, request: Read | Swap) -> None:
-        """A request leaves; it may get lost, and so may its answer."""
+        """Send a request; it may get lost, and so may its answer."""
         world, mode = self._world, self.mode if self._world.now < self.mode_until else "well"
         there_s, back_s = world.delay(), world.delay()
         if mode == "slow":
@@ -137,12 +137,13 @@ class Store:
 
 
 def parent_of(journal: bytes) -> bytes:
-    """The record before this one: each has all of them, the latest last."""
+    """The record before this one. Each record has all former ones, the latest last."""
     return journal.rpartition(b"/")[0]
 
 
 class Core:
-    """What the leader decides: who is in the job, journaled; and acks, which are not."""
+    """The leader's decisions: the members of the job, which are journaled; and acks, which are
+    not."""
 
     def __init__(self, world: World, node: Node, value: Value) -> None:
         assert value.journal is not None
@@ -167,7 +168,7 @@ class Core:
         return ()
 
     def look(self) -> tuple[object, ...]:
-        """Go on without agents that have not been heard for so long that their lease is over."""
+        """Continue without agents whose lease has expired since their last message."""
         now, outputs = self._world.now, []
         for agent, heard_at in self._heard.items():
             if now > heard_at + LEASE_S:
@@ -262,7 +263,8 @@ class Node(Actor):
             self._decided(self.core.look())
 
     def _send(self, sent: Sent) -> None:
-        """What counts leaves: nobody else may lead now, and its record is in the register (R1)."""
+        """Send a message that counts: no other lighthouse may lead now, and the record is in the
+        register (R1)."""
         world = self._world
         holder = world.store.value.holder if world.store.value is not None else ""
         if holder != self.name:
@@ -287,9 +289,9 @@ class Node(Actor):
 
 
 class Agent(Actor):
-    """An agent: asks for its lease, and looks for another lighthouse if it gets no answer.
+    """An agent: it requests a lease, and tries another lighthouse if it gets no answer.
 
-    Its network is worse than a stream: messages of a lighthouse that it has left still come.
+    Its network is worse than a stream: messages of a lighthouse that it has left still arrive.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -358,7 +360,7 @@ class World:
         self.story.note(self.now, *words)
 
     def delay(self) -> float:
-        """Of a message or a request: mostly short, sometimes longer than T."""
+        """The delay of a message or a request: mostly short, sometimes longer than T."""
         if not self.calm and self.rng.random() < 0.02:
             return self.rng.uniform(0.0, 2 * SILENCE_S)
         return self.rng.uniform(0.0005, 0.01)
@@ -366,14 +368,15 @@ class World:
     def at(
         self, delay_s: float, actor: Actor | None, action: Callable[..., None], *args: Any
     ) -> None:
-        """Call ``action`` in ``delay_s``, later if ``actor`` is stopped then, or never again."""
+        """Call ``action`` in ``delay_s``: later if ``actor`` is paused then, never if it has
+        ended."""
         heapq.heappush(self._queue, (self.now + delay_s, self.next(), actor, action, args))
 
     def run(self) -> None:
-        """Faults for a while, then none; then all agents have a lease (R4).
+        """Run with faults for a while, then without; then all agents have a lease (R4).
 
         Raises:
-            Violation: with this seed.
+            Violation: an invariant is broken with this seed.
         """
         try:
             for node in self.nodes:
@@ -439,7 +442,7 @@ class World:
         self.at(rng.expovariate(1.0), None, self._fault)
 
     def _start(self, former: Node) -> None:
-        """A new life of the process, if the former one has ended."""
+        """Start a new life of the process, if the former one has ended."""
         if former.alive:
             former.alive = False
         if former in self.nodes:

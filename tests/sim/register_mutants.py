@@ -11,13 +11,13 @@ from tests.sim.register import Store
 
 
 class NoCompare(Store):
-    """The store writes whatever comes."""
+    """The store writes unconditionally."""
 
     compares = False
 
 
 class FromTheAnswer(Leadership):
-    """The deadline counts from the answer, not from the question."""
+    """The deadline counts from the answer, not from the request."""
 
     def _landed(self, version: int, written: Any) -> None:
         super()._landed(version, written)
@@ -25,7 +25,7 @@ class FromTheAnswer(Leadership):
 
 
 class ActsBeforeItsWrite(Leadership):
-    """A standby leads as soon as it has asked."""
+    """A standby leads as soon as it has sent its request."""
 
     def _take(self) -> None:
         super()._take()
@@ -37,7 +37,7 @@ class ActsBeforeItsWrite(Leadership):
 
 
 class GoesOutBeforeTheWrite(Leadership):
-    """What is held goes out while its record is on its way."""
+    """Held messages leave while their record is being written."""
 
     def _let_go(self) -> None:
         for output in [x for x in self._held if not self._is_record(x)]:
@@ -74,7 +74,7 @@ class FailedIsWritten(Leadership):
 
 
 class SameEpoch(Leadership):
-    """Who takes over keeps the epoch."""
+    """The lighthouse that takes over keeps the epoch."""
 
     def _swap(self, epoch: int, record: Any, *, is_free: bool = False) -> None:
         super()._swap(self._value.epoch if self._value is not None else epoch, record)
@@ -89,7 +89,7 @@ class ActsAfterGivingBack(Leadership):
 
 
 class AnyWelcome(EpochGuard):
-    """An agent follows whoever answers."""
+    """An agent follows any lighthouse that answers."""
 
     def accepts(self, epoch: int) -> bool:
         return True

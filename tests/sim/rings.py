@@ -1,8 +1,8 @@
 """Process groups and control groups as objects: they build, reduce, vote, break and hang.
 
-A ring's reduction takes the contribution of every member, each member's n-th with the others'
-n-th. Every member completes by itself: when a member dies in the middle, some have the result, some
-get an error, and some wait for ever (until they are pushed). Sums are real sums with their
+A ring's reduction takes a contribution of every member: each member's n-th with the n-th of the
+others. Every member completes by itself. When a member dies in the middle, some have the result,
+some get an error, and some wait forever (until they are aborted). Sums are real sums with their
 contributors and tags, so that C3 and C4 are checked and not assumed.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ftrun.core import messages as m
 from ftrun.core.data.spans import Spans
 from ftrun.core.ids import Attempt, Tag, WorkerKey
 from ftrun.core.quorum import Quorum
@@ -120,7 +121,7 @@ class Ring:
         self._reductions: dict[int, _Round] = {}
 
     def join(self, worker: Worker, rank: int, store_lives: bool) -> End:
-        """Begin to build; GroupBuilt or GroupFailed follows, unless the end leaves first."""
+        """Begin to build; Built or BuildFailed follows, unless the end leaves first."""
         world, rng = self.world, self.world.rng
         end = self.ends[rank] = End(self, worker, rank)
         if not store_lives:
@@ -167,7 +168,7 @@ class Ring:
                 world.at(rng.uniform(0.0, 0.003), end.worker, end.worker.feed, failed)
 
     def launch(self, end: End, index: int, part: Contribution) -> None:
-        """This end's next reduction."""
+        """Issue this end's next reduction."""
         number = end.launched
         end.launched += 1
         if part.refused:
@@ -191,7 +192,7 @@ class Ring:
                 self.world.at(delay_s, peer.worker, self._complete, peer, number)
 
     def _refuse(self, end: End, index: int) -> None:
-        """The group finds out that it cannot do this at all; nothing of it was sent."""
+        """The group finds that it cannot do this at all; none of it was sent."""
         if not end.gone:
             is_known = None if self._knows_nothing else not end.broken
             self._fails(end, index, "refused", is_known)
@@ -205,7 +206,7 @@ class Ring:
         end.worker.feed(e.OperationFailed(self.attempt, index, reason, refused))
 
     def _cut_for_s(self, end: End) -> float:
-        """How long this end receives nothing from some peer on another machine."""
+        """How long this end receives nothing from a peer on another machine."""
         world = self.world
         if world.links_cut_until <= world.now:
             return 0.0
@@ -224,12 +225,12 @@ class Ring:
         if end.broken and self.world.rng.random() < 0.5:
             return  # it hangs until the timeout or the push
         end.built = True
-        end.worker.feed(e.GroupBuilt(self.attempt))
+        end.worker.feed(m.Built(self.attempt))
 
     def _fail_build(self, end: End, reason: str) -> None:
         if not end.gone and not end.built:
             self.leave(end)
-            end.worker.feed(e.GroupFailed(self.attempt, reason))
+            end.worker.feed(m.BuildFailed(self.attempt, reason))
 
     def _complete(self, end: End, number: int) -> None:
         reduction = self._reductions[number]

@@ -32,9 +32,9 @@ class Outcome:
 
 
 def settle_memory() -> None:
-    """Before very many schedules: exempt all loaded objects from the garbage collector.
+    """Exempt all loaded objects from garbage collection, before very many schedules.
 
-    PyPy, which runs these schedules several times as fast, has a collector of its own.
+    PyPy, which runs these schedules several times as fast, has another collector.
     """
     if sys.implementation.name != "cpython":
         return
@@ -58,7 +58,7 @@ def outcome_of(
 
 
 def recovered(seed: int, mutant: str = "") -> tuple[list[str], Outcome]:
-    """Run one schedule of a recovery without replicas; ``commits``: how often all went on."""
+    """Run one schedule of a recovery without replicas; ``commits``: the number of resumes."""
     world = recovery_world(seed, mutant)
     try:
         world.run()

@@ -1,8 +1,8 @@
 """D1 and D2: each sample once per epoch, from one position, in every simulated job.
 
 Each worker holds a position in the data, which heals with its content, and draws its slice when a
-step begins. The oracle here is dumb: it keeps a list of the samples that are left for each state of
-the job, and crosses out what was drawn by the workers that are in a committed sum.
+step begins. The oracle is simple: for each state of the job it keeps a list of the samples that are
+left, and crosses out those drawn by the workers in a committed sum.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class SampleRules:
         self._left: dict[Place, tuple[int, list[int]]] = {}
 
     def drew(self, key: WorkerKey, state: StateId, spans: Spans) -> None:
-        """A worker that holds ``state`` draws its slice: nothing that was trained (D1)."""
+        """A worker that holds ``state`` draws its slice, in which no sample was trained before
+        (D1)."""
         _, left = self._of((state, key.group_rank))
         trained = set(positions(spans)) - set(left)
         require(not trained, "D1", f"{key} draws {sorted(trained)} again, at {state}")
@@ -46,7 +47,7 @@ class SampleRules:
     def committed(
         self, key: WorkerKey, before: StateId, after: StateId, parts: Sequence[Contribution]
     ) -> None:
-        """A rank has committed the sum of ``parts``: cross out what is in it (D1)."""
+        """A rank has committed the sum of ``parts``: cross out their samples (D1)."""
         epoch, left = self._of((before, key.group_rank))
         left = list(left)
         for part in parts:

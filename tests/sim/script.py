@@ -1,8 +1,7 @@
 """A worker's main thread: the user's loop, with the calls of training/manager.py.
 
-Written as a generator: it yields how long it computes (a float) or what it waits for (``Until``).
-Between two yields it holds the step lock, so every place where another thread could run has a yield
-of its own.
+It is a generator: it yields a time to compute (a float), or a condition to wait for (``Until``). It
+holds the step lock between two yields, so every place where another thread could run has a yield.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ class Script:
             self._program.close()
 
     def stand_still(self) -> None:
-        """The main thread goes on with nothing: only a kill ends it, or ``go_on``."""
+        """Stall the main thread: only a kill or ``go_on`` ends that."""
         self.stands = True
 
     def go_on(self) -> None:
-        """The main thread was only slow."""
+        """Resume the main thread, which was only slow."""
         if not self.stands:
             return
         self.stands = False
@@ -77,7 +76,7 @@ class Script:
             self._world.at(0.0, self.worker, self._resume)
 
     def wake(self) -> None:
-        """Something has changed: check the condition soon, as a notified thread does."""
+        """A change has happened: check the condition soon, like a notified thread."""
         if self._until is None or self._waking:
             return
         if self.worker.fatal or self._until.condition():
@@ -154,7 +153,7 @@ class Script:
                 return
             is_at_end = job.steps is not None and machine.state.step >= job.steps
             if self._world.lingers and job.heal_first and is_at_end:
-                break  # it has healed to the state of peers that are at their end
+                break  # it has healed to the state of peers at their end
             base = worker.content
             self._drawn = worker.draw()
             self._batch += 1
@@ -164,7 +163,7 @@ class Script:
             step = machine.position
             yield from self._should_commit()
             yield from self._exchange("after the step")
-            is_void = machine.state.step < step  # a quorum went on from there, and has ended
+            is_void = machine.state.step < step  # a quorum continued from there, and has ended
             if self._world.keeps and is_last_of_loop(step) and not is_void:
                 yield from loop_ends(self, has_lost=machine.state.step == step)
                 if machine.phase is StepPhase.LEFT:
@@ -191,14 +190,14 @@ class Script:
         self._world.at(delay_s, worker, worker.crash, status)
 
     def _set_up(self) -> Generator[Wait, None, None]:
-        """Before the first step: find out where those that train stand."""
+        """Before the first step, ask where the training members stand."""
         if self._world.exchanges_at_all and self._world.job.heal_first:
             yield from self.worker.exchanges.look_for_peers()
 
     def _begin(self) -> Generator[Wait, None, None]:
         """Begin a step.
 
-        A heal that is interrupted leaves nothing: the step is void, and the next one heals.
+        An interrupted heal leaves nothing: the step is void, and the next one heals.
         """
         worker, machine = self.worker, self.worker.machine
         while True:
@@ -210,7 +209,7 @@ class Script:
             yield from self._should_commit()
 
     def _exchange(self, where: str) -> Generator[Wait, None, None]:
-        """The script's exchanges at a place of its loop."""
+        """Make the script's exchanges at a place of its loop."""
         world, exchanges = self._world, self.worker.exchanges
         if not world.exchanges_at_all:
             return
@@ -223,7 +222,7 @@ class Script:
                 yield from exchanges.exchange(f"{where} {number} of {step}")
 
     def start_quorum(self, *, holds: bool = False) -> Generator[Wait, None, None]:
-        """Begin a step. ``holds``: nobody joins at it."""
+        """Begin a step. ``holds``: no newcomer joins at it."""
         worker, machine = self.worker, self.worker.machine
         worker.error = ""
         prepares = machine.quorums.awaits_newcomers
@@ -265,7 +264,7 @@ class Script:
         refused = ""
         for number, shape in enumerate(shapes):
             yield from self._be_late(number)
-            if refused != "unissued":  # else the next one follows at once
+            if refused != "unissued":  # otherwise the next one follows at once
                 yield job.step_s * rng.uniform(0.3, 0.5) / job.operations
             if not worker.machine.in_step:
                 raise Violation("BUG", f"{worker.name} is in no step while it computes")
@@ -289,7 +288,8 @@ class Script:
             self._world.lateness.waited(worker, self._world.now - began)
 
     def _be_late(self, number: int) -> Generator[Wait, None, None]:
-        """An evaluation in the middle of a step; faults are over when the world is calm."""
+        """Evaluate in the middle of a step, which delays peers; faults are over when the world is
+        calm."""
         world, (step, tries) = self._world, self._tries
         late_s = world.lateness.of(self.worker.key.replica_id, step, tries, number)
         until = world.now + late_s
@@ -389,7 +389,7 @@ class Script:
         self._world.samples.holds(worker.key, state, worker.position)
 
     def heal(self) -> Generator[Wait, None, None]:
-        """Wait for the state to heal from, and apply it, unless an interrupt comes first."""
+        """Wait for the state to heal from and apply it, unless an interrupt comes first."""
         worker, machine = self.worker, self.worker.machine
         yield Until(
             lambda: machine.heal.loaded is not None or not machine.may_issue,

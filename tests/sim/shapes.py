@@ -1,7 +1,7 @@
 """The operations of a step: mostly alike in all steps and replicas, but not always.
 
-Drawn from the seed, apart from the job. Not here: when they are issued (script.py), how they are
-compared (comparing.py).
+They are drawn from the seed, apart from the job. Not here: when they are issued (script.py), how
+they are compared (comparing.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from ftrun.core.worker.comparison import USUAL, Shape
 class Shapes:
     """A script's operations, by the step.
 
-    ``varies``: the period of steps after which they have another size; ``extra``: the period of
-    steps with one more; 0: never. ``wrong``: how often an incarnation differs from its peers.
+    ``varies``: every ``varies`` steps they have another size; ``extra``: every ``extra`` steps
+    there is one more; 0: never. ``wrong``: how many times an incarnation differs from its peers.
     """
 
     seed: int

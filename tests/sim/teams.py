@@ -1,8 +1,7 @@
-"""Random lives of the nodes of one team, and a dumb second opinion on what a team is.
+"""Random lives of the nodes of one team, with a simple oracle of what a team is.
 
-The oracle knows which nodes live, since when one is stopped or its host silent, and nothing else;
-it counts. ``World(seed, gathering)`` runs one schedule of a class of gatherings, so that a planted
-bug is a subclass.
+The oracle knows only which nodes live, and since when one is stopped or its host silent; it counts.
+``World(seed, gathering)`` runs one schedule of a class of gatherings: a planted bug is a subclass.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ JOIN_S, LAST_CALL_S, SILENCE_S = 100.0, 10.0, 5.0
 
 @dataclass
 class World:
-    """One schedule. ``formed``: how many teams there were; ``gave_up``: how the last one ended."""
+    """One schedule. ``formed``: the number of teams; ``gave_up``: how the last one ended."""
 
     seed: int
     kind: type[Gathering] = Gathering
@@ -92,18 +91,18 @@ class World:
             self._pass(draws.choice([1.0, 5.0, 30.0]))
 
     def _stop(self, name: str) -> None:
-        """Its agent is stopped; or goes on, if it was."""
+        """Stop its agent, or continue it if it was stopped."""
         if self.stopped.pop(name, None) is None:
             self.stopped[name] = self.now
 
     def _silent(self, host: str) -> None:
-        """The kernel has found a host silent; or not any more."""
+        """The kernel reports a host as silent, or no longer."""
         if self.silent.pop(host, None) is None:
             self.silent[host] = self.now
         self._tell(HostsSilent(tuple(self.silent)))
 
     def _again(self, former: Node, number: int) -> None:
-        """A node comes again while its former stream may be open here."""
+        """A node reconnects while its former stream may still be open here."""
         self._tell(self._heard())
         if former.node_id not in self.alive:
             return
@@ -121,7 +120,7 @@ class World:
         return NodesHeard({name: self.stopped.get(name, self.now) for name in self.alive})
 
     def _forget(self, name: str) -> None:
-        """It lives no more, for all that the oracle knows."""
+        """For the oracle it does not live any more."""
         del self.alive[name]
         self.order.remove(name)
         self.stopped.pop(name, None)
@@ -129,7 +128,7 @@ class World:
             self.team, self.enough_since = None, self.now
 
     def _lost(self, node: Node) -> None:
-        """Given up although its stream has not ended: only after a silence."""
+        """Given up although its stream has not ended: allowed only after a silence."""
         if node.node_id not in self.alive:
             return
         unheard_s = self.now - self.stopped.get(node.node_id, self.now)
@@ -201,7 +200,7 @@ class World:
         self.team = self.last = nodes
 
     def _check(self) -> None:
-        """What must be true of any team, by counting the living."""
+        """Check what must hold of any team, by counting the living nodes."""
         for name, since in self.stopped.items():
             if self.now - since > SILENCE_S + 2 * LOOK_S:
                 self._fail(f"{name} has sent nothing for long, and is not lost")

@@ -1,7 +1,7 @@
 """One worker process: the real step machine in a modelled engine (training/engine.py).
 
-``feed`` is the engine's: one event, the machine's verdict, its instructions in order, and between
-any two of them it can die. Not here: what its main thread does (script.py).
+``feed`` is the engine's: it feeds one event, then carries out the machine's instructions in order.
+The worker can die between any two of them. Not here: its main thread (script.py).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Worker(Actor):
     """A process of the script, with its engine and its step machine.
 
     ``content`` stands for all its weights; ``streak``: steps committed since the last quorum;
-    ``evaluated``: the step at which it has waited for its peers last; ``together``: the
-    incarnations with which it has begun a step last;
-    ``heard`` and ``said``: its messages from and to the lighthouse, which faults may repeat.
-    ``log``, ``mends``, ``waits``: see mending.py. ``lives``: so many processes it has been.
+    ``evaluated``: the last step at which it has waited for its peers; ``together``: the
+    incarnations with which it began a step last; ``heard`` and ``said``: its messages from and to
+    the lighthouse, which faults may repeat. ``log``, ``mends``, ``waits``: see mending.py.
+    ``lives``: the number of processes so far.
     """
 
     role = "worker"
@@ -91,7 +91,7 @@ class Worker(Actor):
         self._end: End | None = None
         self._lease_until = 0.0
         self._built_last: Quorum | None = None
-        self._built_when = 0  # how many journals a lighthouse had lost by then
+        self._built_when = 0  # the number of journals a lighthouse had lost by then
         self._barred: Barred | None = None
         self._entered: Quorum | None = None
         self._fetch: Fetch | None = None
@@ -113,7 +113,8 @@ class Worker(Actor):
         self.script = Script(self)
 
     def claims(self, kept: mending.Kept) -> None:
-        """Begin with what the slot's last group has left, if nobody else holds the job's state."""
+        """Begin with the memory that the slot's last group has left, if no other replica holds the
+        job's state."""
         self.content, self.position = kept.content, kept.position
         self.machine = self.new_machine(kept.state)
         self.world.note(self.name, "claims", kept.state)
@@ -124,7 +125,7 @@ class Worker(Actor):
         return f"{self.key.incarnation}:{self.key.group_rank}:{self.lives}"
 
     def new_machine(self, state: StateId = NO_STATE) -> StepMachine:
-        """The machine of a process of this worker's, which is served at an address of its own."""
+        """The machine of a new process of this worker, which serves heals at its own address."""
         world, job = self.world, self.world.job
         self.lives += 1
         world.endpoints[self._heal_at] = self
@@ -145,14 +146,14 @@ class Worker(Actor):
 
     def succeeds(self, machine: StepMachine) -> None:
         """Another process takes this one's place, with this machine (mending.py)."""
-        self.alive = False  # what ends feeds nothing
+        self.alive = False  # an ended process feeds nothing
         self._leave_all()
         self.alive = True
         if self._fetch is not None:
             self._fetch.cancel()
         self.error = ""
         facts = vars(machine)
-        facts.pop("_handlers", None)  # of the other object
+        facts.pop("_handlers", None)  # they belong to the other object
         vars(self.machine).clear()
         vars(self.machine).update(facts)
 
@@ -203,7 +204,7 @@ class Worker(Actor):
         world.at(gone_in_s, self.agent, self.agent.worker_exited, self, status)
 
     def vanish(self) -> None:
-        """End with the machine: no peer and no agent is notified."""
+        """End with the machine: neither peers nor the agent are notified."""
         self.world.note(self.name, "vanishes")
         self.alive = False
         self.world.invariants.died(self.key)
@@ -218,7 +219,7 @@ class Worker(Actor):
         self._end = None
 
     def asked_to_stop(self) -> None:
-        """Ask it to leave: a training Manager leaves at a boundary, at a second request at once.
+        """Ask it to leave. A training Manager leaves at a boundary, or at once at a second request.
 
         A worker that has left saves for a while, and may be killed then.
         """
@@ -354,7 +355,7 @@ class Worker(Actor):
                 self.report(self.machine.position, activity, since_s)
 
     def cannot_serve(self, tag: Tag) -> None:
-        """Its state function raises: it says so to whoever asks, and trains on."""
+        """Its state function raises: it reports that to each receiver, and trains on."""
         self.offers[tag].is_refused = True
         self.world.invariants.cannot_serve(self.key)
 
@@ -394,7 +395,7 @@ class Worker(Actor):
         self.said.append(message)
 
     def _joining(self) -> frozenset[str]:
-        """The newcomers of the quorum whose group it has built last."""
+        """The newcomers of the last quorum whose group it has built."""
         quorum = self._built_last
         if quorum is None:
             return frozenset()
@@ -415,7 +416,7 @@ class Worker(Actor):
                 spares(self.key, quorum, self._entered)
 
     def enters(self, *, is_held: bool) -> None:
-        """The script is in a step. ``is_held``: its boundary has permitted no join."""
+        """The script is in a step. ``is_held``: its boundary permitted no join."""
         if is_held:
             self._enters_held()
         self._entered = self.machine.in_force
@@ -437,12 +438,12 @@ class Worker(Actor):
     # ------------------------------------------------------------ operations
 
     def issue(self, reduction: Reduction) -> None:
-        """One more reduction: issued now, or kept until there is a group."""
+        """Add a reduction: it is issued now, or kept until there is a group."""
         self.reductions.append(reduction)
         self.feed(e.OperationIssued(reduction.batched, reduction.closes, reduction.shape))
 
     def refuse(self) -> None:
-        """One more reduction, which is refused before it is issued."""
+        """Add a reduction that is refused before it is issued."""
         tag = self.machine.tag
         if tag is not None and self.machine.may_issue:
             self.world.refusal_rules.refused(self, tag.attempt, tag.step)
@@ -452,8 +453,11 @@ class Worker(Actor):
     def fails(
         self, attempt: Attempt, index: int, is_known: bool | None, *, is_refused: bool
     ) -> None:
-        """An operation fails, and not because its group was aborted. If a group does not know
-        whether it can do it, the next failure tells: the same operation again."""
+        """An operation fails, and not because its group was aborted.
+
+        If a group does not know whether it supports the operation, the next failure shows it: the
+        same operation fails again.
+        """
         place = attempt.quorum_id, self.machine.position, index
         if is_refused and (is_known or (is_known is None and place == self._failed)):
             self.world.refusal_rules.refused(self, attempt, self.machine.position)
@@ -500,7 +504,7 @@ class Worker(Actor):
             end.ring.leave(end)
 
     def take_stock(self) -> None:
-        """The contributors of the step under way, and this worker's index among them (C4)."""
+        """Read the contributors of the current step, and this worker's index among them (C4)."""
         ranks = self.machine.contributors()
         quorum = self.machine.in_force
         if quorum is None or not ranks:
@@ -511,7 +515,7 @@ class Worker(Actor):
         self.slots = tuple(int(quorum.members[rank].replica_id) for rank in ranks)
 
     def draw(self) -> Spans:
-        """The samples of the step that begins, as training/elastic_sampler.py."""
+        """The samples of the step that begins, like training/elastic_sampler.py."""
         slices = self.world.plan.slices(self.position, self.slots)
         drawn = slices.get(int(self.key.replica_id), ())
         if self.rank is not None:
@@ -519,7 +523,7 @@ class Worker(Actor):
         return drawn
 
     def _begin_step(self) -> None:
-        """Forget the last step at once, as training/engine.py does: the script may stand still."""
+        """Forget the last step at once, like training/engine.py: the script may stall."""
         self._begun = self.machine.begun
         self.reductions = []
         self.launched_under = None
@@ -541,7 +545,7 @@ class Worker(Actor):
     # ------------------------------------------------------------ other threads
 
     def vote_decided(self, outcome: bool | None) -> None:
-        """The control group's all-reduce is complete; None: of unlike tags."""
+        """The control group's all-reduce is complete; None: the tags differed."""
         self.outcome = (outcome,)
         self.script.wake()
 
@@ -552,7 +556,7 @@ class Worker(Actor):
         if self.registered or isinstance(message, (m.Lease, m.LeaveNow, m.Roster)):
             self.feed(message)
         elif isinstance(message, m.AskReport) and self.machine.has_asked_for_peers:
-            self.feed(e.PeersAsked())  # a lighthouse has come back: peers wait for this one
+            self.feed(e.PeersAsked())  # a new lighthouse is there: peers wait for this one
 
     def _tick(self) -> None:
         if self.registered:

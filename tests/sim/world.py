@@ -1,11 +1,11 @@
 """The simulated world: one seeded queue of events, virtual time, and all actors.
 
-The cores are the real ones; all else is modelled: the network (network.py), the lighthouse's
+The cores are the real ones. All else is modelled: the network (network.py), the lighthouse's
 process (lighthouse.py), agents (node.py), workers (worker.py, script.py), process groups
 (rings.py), healing (healing.py) and faults (faults.py). Not here: invariants (invariants.py).
 
-One seed is one schedule, for ever: nothing here reads a clock or iterates over a set. An actor
-never calls another one: everything between them is an event in the queue.
+A seed always gives the same schedule: nothing here reads a clock or iterates over a set. An actor
+never calls another one: all interaction is by events in the queue.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ NAMES = re.compile(r"\b[A-Za-z_]\w*[(=]|<\w+\.\w+: ")
 
 
 PLENTY = 1000
-"""Restarts that no schedule spends."""
+"""A restart budget that no schedule exhausts."""
 SHORT_BUDGET_SEEDS = (8, 22, 26)
-"""Modulo 32: agents that give replicas up. Chosen so that every older seed stays what it was."""
+"""Modulo 32: the agents have small restart budgets and give replicas up. The values keep the
+schedule of every older seed."""
 APART_SEEDS = (16, 20, 37)
 """Modulo 64, from 1000 on: scripts whose optimizers step before they make their Manager."""
 
@@ -79,14 +80,15 @@ EXCHANGE_SEEDS = (5, 13, 27)
 EXCHANGES = "exchanges"
 """In ``focus``: the script exchanges."""
 KEPT_AGENTS = "kept_agents"
-"""In ``focus``: a host's next agent has the name of the dead one, as under a keeper."""
+"""In ``focus``: a host's next agent keeps the name of the dead one, as if a supervisor restarted
+it."""
 
 Entry = tuple[float, int, Actor | None, Callable[..., None], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job, drawn from the seed. ``steps``: the script ends there; None: never."""
+    """The job, drawn from the seed. ``steps``: the last step of the script; None: it has no end."""
 
     replicas: int
     min_replicas: int
@@ -107,7 +109,7 @@ class Job:
 
     @staticmethod
     def draw(rng: random.Random) -> Job:
-        """Small worlds find most bugs, and many of them fit into a second."""
+        """Draw a small world: small worlds find most bugs, and many run in a second."""
         replicas = rng.choice((2, 2, 3, 3, 4))
         min_replicas = rng.randint(1, replicas)
         return Job(
@@ -128,26 +130,26 @@ class Job:
         )
 
     def asking_for_more(self, rng: random.Random) -> Job:
-        """Every fifth script may want more contributors than the job wants members."""
+        """In one job of five, the script may want more contributors than the job wants members."""
         if rng.random() > 0.2:
             return self
         return replace(self, min_size=rng.randint(1, self.replicas))
 
     def that_mends(self, rng: random.Random) -> Job:
-        """In every second job groups have two workers, and the script issues a step's operations
-        one by one: most of these deaths are between two of them."""
+        """In half of the jobs, groups have two workers and the script issues a step's operations
+        one by one: most of these deaths fall between two operations."""
         if rng.random() < 0.5:
             return replace(self, is_kept=True)
         return replace(self, workers=2, operations=3, batched=False, waits_each=True, is_kept=True)
 
     def that_exchanges(self, rng: random.Random) -> Job:
-        """A job whose script exchanges: its steps are repaired, because a replica that computed one
-        again while another one does not would exchange more often."""
+        """A job whose script exchanges values. Its steps are repaired: a replica that recomputed a
+        step alone would exchange more often than the others."""
         return replace(self, repair=True, workers=1, heal_first=rng.random() < 0.5, spares=False)
 
     @property
     def contributors_max(self) -> int | None:
-        """The number of contributors, the rest are spares; None: no spares."""
+        """The number of contributors; the other replicas are spares. None: no spares."""
         return self.min_size if self.spares else None
 
     @property
@@ -172,9 +174,9 @@ class Job:
 
 
 class World:
-    """One schedule. ``run()`` raises a Violation if anything that must hold does not.
+    """One schedule. ``run()`` raises a Violation if an invariant is broken.
 
-    ``batches``: all messages piled up on an agent's stream are one event for the lighthouse.
+    ``batches``: all messages queued on an agent's stream are one event for the lighthouse.
     """
 
     def __init__(
@@ -235,18 +237,18 @@ class World:
         self.invariants = Invariants(
             self.job.replicas,
             self.job.workers,
-            max(self.job.min_replicas, self.job.min_size),  # the script tells the lighthouse
+            max(self.job.min_replicas, self.job.min_size),  # reported by the script
             self.job.contributors_max,
         )
         self.plan = plan_of(self.job.replicas, repairs=self.job.repair)
         self.samples = SampleRules(self.plan)
-        # A replica that is right must be able to commit alone: no other repeats its step.
+        # A replica in the right must be able to commit alone: no other replica repeats its step.
         self.shapes = Shapes.draw(seed, may_err=self.job.min_replicas == 1 and not goes_well)
         self.freezes = Freezes.draw(seed, max(self.job.min_replicas, self.job.min_size))
         self.rings = Rings(self)
         self.endpoints: dict[str, Any] = {}
         self.disk = JournalState()
-        self.account: tuple[dict[str, Any], float] | None = None  # and when it was written
+        self.account: tuple[dict[str, Any], float] | None = None  # and the time it was written
         self.records = Records()
         self.acknowledged: dict[str, Request] = {}
         self.disk_full_until = 0.0
@@ -270,7 +272,7 @@ class World:
         serves_badly = bool(set(focus) & set(SERVING_KINDS))
         if faults is None and not focus and seed % 2 and not self.exchanges_at_all:
             may_hang = self.faults.add_late_kinds(late)
-            if not self.keeps:  # who waits outside a step wants nobody
+            if not self.keeps:  # a worker that waits outside a step needs no peers
                 may_stand = self.faults.add_standstill(random.Random(f"{seed}/stand"))
             self.faults.add_operators(random.Random(f"{seed}/operators"))
             serves_badly = self.faults.add_serving(random.Random(f"{seed}/serving"))
@@ -327,7 +329,7 @@ class World:
             raise Violation("CHECK", f"{actor.name if actor else '?'}: {error!r}") from error
 
     def pass_time(self, delay_s: float) -> bool:
-        """Let ``delay_s`` pass at once, if there is no other event within it."""
+        """Let ``delay_s`` pass at once, unless there is another event within it."""
         if self._queue and self._queue[0][0] <= self.now + delay_s:
             return False
         self.now += delay_s
@@ -337,7 +339,7 @@ class World:
     # ------------------------------------------------------------ a schedule
 
     def run(self) -> None:
-        """Boot, faults, calm, and the end that must be reached (L1)."""
+        """Boot, inject faults, stop them, and check that the job recovers (L1)."""
         try:
             self._boot()
             self.faults.plan(self)
@@ -360,7 +362,7 @@ class World:
             self.lighthouse.start(self.disk)
 
     def lose_disk(self) -> None:
-        """The lighthouse's state directory is gone."""
+        """Delete the lighthouse's state directory."""
         self.note("world", "loses", "the journal")
         self.invariants.journal_lost()
         self.journals_lost += 1
@@ -369,10 +371,10 @@ class World:
         seconds = CALENDAR_S + self.calendar_offset_s + self.now
         self.disk = JournalState(
             epoch=int(1000 * seconds)
-        )  # Q1: as lighthouse/main.py does, but finer
+        )  # Q1: like lighthouse/main.py, with more detail
 
     def write_disk(self, record: JournalState) -> bool:
-        """Put the journal's record on disk; False if the lighthouse cannot go on."""
+        """Write the journal's record to disk; False if the lighthouse cannot continue."""
         if self.disk_full_until > self.now and not self.calm:
             self.note("world", "refuses", "the disk is full")
             return False
@@ -396,7 +398,7 @@ class World:
         return self.hosts_left == 0
 
     def _calm_down(self) -> None:
-        """End all faults: processes come back, the network works."""
+        """End all faults: processes come back, and the network works."""
         self.calm = True
         self.note("world", "calm", "faults stop")
         self.start_lighthouse()
@@ -418,7 +420,7 @@ class World:
         self.at(RESTORED_AFTER_S, None, self._restore)
 
     def _lasting_mistakes(self) -> list[Worker]:
-        """The workers with a mistake that no majority of right ones can end: people do it."""
+        """The workers whose mistake no majority of right ones can correct: people must."""
         workers = [worker for host in self.hosts for worker in host.workers()]
         wrong = [worker for worker in workers if worker.script.mistake]
         mistakes = [worker.script.mistake for worker in wrong]
@@ -428,16 +430,16 @@ class World:
         return [worker for worker in wrong if mistakes.count(worker.script.mistake) > 1]
 
     def _restore(self) -> None:
-        """People restart what they have drained: the script may want all of its replicas.
+        """People restart what they have drained, because the script may want all of its replicas.
 
-        A replica may be given up or drained late, because a new lighthouse does that after its
-        takeover: for its budget, because the same mistake has ended it twice, or as people asked.
+        A new lighthouse may give a replica up or drain it late, after its takeover: because of its
+        restart budget, because the same error has ended it twice, or because people asked.
         """
         assert self.lighthouse is not None
         drains_late = any(not x.has_ended for x in self.lighthouse.core.state.operations.values())
         if self.gives_up or drains_late:
             self.at(RESTORED_AFTER_S, None, self._restore)
-        for worker in self._lasting_mistakes():  # it has come to its pass since
+        for worker in self._lasting_mistakes():  # it has reached its turn since
             worker.crash()
         for replica_id in self.lighthouse.core.state.slots.withdrawn:
             self.lighthouse.feed(OperatorAsked(self.next_number(), Request("restart", replica_id)))
@@ -450,7 +452,8 @@ class World:
         return lighthouse.sessions.get(agent.agent_id) is stream
 
     def living(self, replica_id: str, *, heard: bool = False) -> list[str]:
-        """The living incarnations of a slot; ``heard``: at agents that the lighthouse hears."""
+        """The living incarnations of a slot; ``heard``: only at agents whose messages reach the
+        lighthouse."""
         agents = [host.agent for host in self.hosts if host.agent is not None]
         near = [agent for agent in agents if self.receives(agent) or not heard]
         workers = [w for agent in near for w in agent.workers.values() if w.alive]
@@ -458,7 +461,7 @@ class World:
         return list(found)
 
     def add_host(self) -> None:
-        """One more machine takes part."""
+        """Add a machine."""
         host = Host(self, len(self.hosts))
         self.hosts.append(host)
         self.hosts_left += 1
@@ -470,19 +473,19 @@ class World:
         return [*agents, *workers, *([self.lighthouse] if self.lighthouse is not None else [])]
 
     def _reach_the_end(self) -> None:
-        """L1: a commit within the bound; then all train together, in one state."""
+        """L1: a commit within the bound; then all train together, with one state."""
         if self._is_done():
             return
         began, before = self.now, self.commits
         bound_s = JOIN_TIMEOUT_S + 2 * HEARTBEAT_TIMEOUT_S + ISOLATION_LIMIT_S
         bound_s += 2 * (SETTINGS.takeover_grace_s + SETTINGS.rejoin_timeout_s + BUILD_TIMEOUT_S)
         if self.job.workers > 1 or self.job.is_kept:
-            # Ranks of a group that are a step apart find out by waiting.
+            # Ranks of a group that are one step apart find out by a timeout.
             bound_s += 2 * GROUP_TIMEOUT_S
-        if self.hung:  # peers notice only by waiting for its part of a sum
-            bound_s += OPERATION_TIMEOUT_S + JOIN_TIMEOUT_S  # it may hold the state alone
+        if self.hung:  # peers notice only by a timeout of its part of a sum
+            bound_s += OPERATION_TIMEOUT_S + JOIN_TIMEOUT_S  # perhaps its only holder
 
-        if self.hung and self.standing():  # a loop that stands still misses nobody who hangs
+        if self.hung and self.standing():  # a worker in a stalled loop does not miss a hung peer
             bound_s += self.hang_timeout_s
         for worker in self.standing():
             bound_s += self._standstill_s(worker) + OPERATION_TIMEOUT_S
@@ -495,7 +498,7 @@ class World:
         self._wait_for("not all requests answered", began, bound_s + 40.0, self._answered)
 
     def _answered(self) -> bool:
-        """Each request that was acknowledged is known, in whichever life, and has ended."""
+        """Each acknowledged request is known, in whichever lighthouse's life, and has ended."""
         assert self.lighthouse is not None
         operations = {x: self.lighthouse.core.operation(0, x) for x in self.acknowledged}
         forgotten = [x for x, operation in operations.items() if operation is None]
@@ -506,15 +509,16 @@ class World:
     def _wait_for(
         self, what: str, began: float, bound_s: float, reached: Callable[[], bool]
     ) -> float:
-        """Returns the bound, which is longer if only its agent can find a hung worker.
+        """Returns the bound, which is longer if only its own agent can find a hung worker.
 
-        Nobody finds a loop that stands still when its peers have finished: it goes on by itself.
+        A loop that stalls after its peers have finished is not detected; it resumes by itself.
         """
 
         def is_done() -> bool:
             return reached() or self._is_done()
 
-        # A worker found late, perhaps by a script's deadline, leaves little time to recover.
+        # A worker that is found late, perhaps by a script's deadline, leaves little time to
+        # recover.
         if self.run_until(began + bound_s - RECOVERY_S, is_done):
             return bound_s
         was_unmissed = self._hangs_unmissed()
@@ -527,7 +531,7 @@ class World:
         return bound_s
 
     def _go_on_alone(self) -> float:
-        """Loops that stood still go on once their peers have finished; the time for the rest."""
+        """Resume the stalled loops whose peers have finished; returns the time for the rest."""
         alone = [worker for worker in self.standing() if not self.would_be_found(worker)]
         for worker in alone:
             worker.script.go_on()
@@ -538,11 +542,11 @@ class World:
         return [worker for host in self.hosts for worker in host.workers()]
 
     def standing(self) -> list[Worker]:
-        """The workers whose main thread stands still."""
+        """The workers whose main thread is stalled."""
         return [worker for worker in self.workers() if worker.script.stands]
 
     def would_be_found(self, worker: Worker) -> bool:
-        """Whether others train with it, and the lighthouse has heard of its loop."""
+        """Whether others train with it, and the lighthouse has received a report of its loop."""
         lighthouse = self.lighthouse
         if lighthouse is None or not lighthouse.alive:
             return False
@@ -556,7 +560,7 @@ class World:
         return is_member and is_heard and trains
 
     def _standstill_s(self, worker: Worker) -> float:
-        """How long it may take at most until a loop that stands still is found."""
+        """The longest time until a stalled loop is detected."""
         assert self.lighthouse is not None
         replica = self.lighthouse.core.state.replicas.get(worker.key.replica_id)
         assert replica is not None
@@ -566,7 +570,7 @@ class World:
         return 1.3 * max(limit_s(progress, self.standstill_limit_s) for progress in both)
 
     def _hangs_unmissed(self) -> bool:
-        """A worker hangs for which no member waits, so that only its agent can find out."""
+        """A worker hangs and no member waits for it, so that only its agent can detect that."""
         workers = [worker for host in self.hosts for worker in host.workers()]
         hung = {worker.key.replica_id for worker in workers if worker.hangs}
         members = set(self.lighthouse.core.state.live) if self.lighthouse is not None else set()
@@ -593,13 +597,13 @@ class World:
     # ------------------------------------------------------------ the trace
 
     def note(self, actor: str, kind: str, detail: object = "") -> None:
-        """One line of the trace."""
+        """Add a line to the trace."""
         self.trace.append((self.now, actor, kind, detail))
 
     def trace_hash(self) -> str:
-        """A hash: the same for the same seed and code, in any process.
+        """A hash of the trace: the same for the same seed and code, in any process.
 
-        Only values count: names of classes, fields and kinds of lines may change.
+        It covers values only: names of classes, fields and kinds of lines may change.
         """
         digest = hashlib.blake2b(digest_size=16)
         for when, actor, _, detail in self.trace:
@@ -607,5 +611,5 @@ class World:
         return digest.hexdigest()
 
     def story(self) -> list[str]:
-        """The trace for people."""
+        """The trace as text."""
         return [line(*entry) for entry in self.trace]

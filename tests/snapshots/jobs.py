@@ -1,4 +1,4 @@
-"""Jobs that take snapshots, are killed as a whole, and go on: what each kill has cost.
+"""Jobs that take snapshots, are killed as a whole, and resume; and the cost of each kill.
 
 Not here: the scripts (scripts/), the command that prints the table (scripts/snapshots.py at the
 root).
@@ -20,9 +20,10 @@ from tests.jobs import Job
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 EVERY_S = 8.0
-"""Well above the seconds that a writer's process takes to load torch."""
+"""Much longer than a writer's process takes to load torch."""
 STEP_S = 0.05
-"""Of a run that is to be killed or stopped; one that goes to its end makes its steps at once."""
+"""The step time of a run that is killed or stopped. A run to the end makes its steps without
+delay."""
 END_S = 600.0
 FOREVER = 10**9
 MORE = 60
@@ -36,7 +37,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill of everything. ``step``: that was committed last; ``resumed_at``: the next run."""
+    """One kill of all processes. ``step``: the last committed one; ``resumed_at``: the first step
+    of the next run."""
 
     after_s: float
     step: int
@@ -46,7 +48,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``ends``: what each replica has printed at its end."""
+    """``ends``: each replica's output at its end."""
 
     exit_code: int
     ends: tuple[str, ...]
@@ -54,7 +56,7 @@ class Outcome:
 
     @property
     def end(self) -> str:
-        """What all replicas have come to."""
+        """The result of all replicas."""
         assert len(set(self.ends)) == 1, self.output
         return self.ends[0]
 
@@ -80,7 +82,7 @@ class Runs:
     def start(
         self, replicas: int, *options: str, snapshot: bool = True, step_s: float = STEP_S
     ) -> Job:
-        """Begin a run, in a directory of its own."""
+        """Begin a run, in a new directory."""
         self._runs += 1
         where = self.here
         where.mkdir()
@@ -95,7 +97,7 @@ class Runs:
         )
 
     def finish(self, replicas: int, *options: str, snapshot: bool = True) -> Outcome:
-        """A run to its end."""
+        """Run to the end."""
         with self.start(replicas, *options, snapshot=snapshot, step_s=0.0) as job:
             code = job.end(END_S)
             ends = tuple(re.findall(r"\] finished (.*)", job.output))
@@ -104,7 +106,7 @@ class Runs:
     def kill(
         self, replicas: int, after_s: float, *, with_snapshot: bool = False
     ) -> tuple[float, int, dict[int, float]]:
-        """A run that is killed as a whole ``after_s`` after its first step.
+        """Kill a run as a whole, ``after_s`` after its first step.
 
         ``with_snapshot``: after the first step and the first snapshot, however slow the machine is.
 
@@ -115,7 +117,7 @@ class Runs:
             job.expect(r"from step \d+ on")
             if with_snapshot:
                 job.until(lambda: bool(snapshots(self.snapshots)), "a snapshot")
-            threading.Event().wait(after_s)  # the moment of the kill is what is tried
+            threading.Event().wait(after_s)  # the time of the kill is the test's variable
             kill_everything(job)
             now = clock.now()
             times = _times(job.directory)
@@ -156,9 +158,9 @@ def kill_often(
     *,
     with_snapshot: bool = False,
 ) -> tuple[list[Kill], Outcome]:
-    """Kill everything ``kills`` times at random moments, each time in a run that goes on.
+    """Kill all processes ``kills`` times at random times, each time in a resumed run.
 
-    The last run goes ``MORE`` steps beyond all others, to its end.
+    The last run continues ``MORE`` steps beyond all others, to its end.
     """
     draw = random.Random(seed)
     runs.steps = FOREVER
@@ -182,7 +184,7 @@ def kill_often(
 
 
 def _lost(killed: tuple[float, float, int, dict[int, float]], resumed_at: int) -> Kill:
-    """The time since the snapshot's state was the job's: from that step's begin to the kill."""
+    """The lost time: from the begin of the snapshot's step to the kill."""
     after_s, now, step, times = killed
     since = times.get(resumed_at, now) - STEP_S if resumed_at <= step else now
     return Kill(after_s, step, resumed_at, max(0.0, now - since))

@@ -1,11 +1,11 @@
-"""A plugin of pytest that writes what a run has found into a file, for ``tests.suite.run``.
+"""A plugin of pytest that writes a run's results into a file, for ``tests.suite.run``.
 
 ``pytest -p tests.suite.recording --record FILE`` writes JSON: ``seconds`` of each test with its
-fixtures, ``counts`` of the outcomes, ``failures`` (the tracebacks of each test that failed, and
-what it has printed: of several jobs the traceback shows one), and ``broken``: what is nobody's test
-that failed, as an error in collection or a process that crashed.
+fixtures; ``counts`` of the outcomes; ``failures``: the tracebacks of each failed test and its
+output (of several jobs, the traceback shows only one); and ``broken``: errors that belong to no
+test, such as an error in collection or a process that crashed.
 
-With xdist the process that hands the tests out writes. Not here: what follows from a failure.
+With xdist, the process that distributes the tests writes. Not here: the consequences of a failure.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ def level_options(is_all: bool) -> tuple[list[str], str]:
 
 
 def side_by_side(is_all: bool) -> list[str]:
-    """Whole files in more processes than there are cores: real jobs, of ``all`` above all, wait."""
+    """Share whole files between more processes than cores, because real jobs, most of all in
+    ``all``, wait."""
     cores = len(os.sched_getaffinity(0))
     processes = os.environ.get("TEST_PROCESSES", str(min(cores + 1 + is_all, 8)))
     return ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -103,7 +104,7 @@ def side_by_side(is_all: bool) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of pytest has found; ``failures``: the tracebacks of each test that failed."""
+    """The results of a run of pytest; ``failures``: the tracebacks of each test that failed."""
 
     code: int
     seconds: dict[str, float]
@@ -113,7 +114,7 @@ class Run:
 
 
 def pytest(options: Sequence[str], timeout_s: float | None = None, root: Path = ROOT) -> Run:
-    """Run pytest in a process of its own; it prints to our output."""
+    """Run pytest in a new process, which prints to our output."""
     with TemporaryDirectory() as directory:
         record = Path(directory, "record.json")
         plugin = ("-p", "tests.suite.recording", "--record", str(record))
@@ -128,7 +129,7 @@ def pytest(options: Sequence[str], timeout_s: float | None = None, root: Path = 
 
 
 def run_again(run: Run, options: Sequence[str], root: Path = ROOT) -> int:
-    """Run each test that failed by itself, once; 0 if they all pass and nothing else was wrong."""
+    """Run each failed test by itself, once; 0 if they all pass and there was no other error."""
     for text in run.broken:
         print(f"not excused: {text}")
     if run.broken or not 0 < len(run.failures) <= FLAKES_MAX:

@@ -36,7 +36,8 @@ from torchtitan.models.common.attention import FlexAttention  # noqa: E402
 from torchtitan.tools.logging import init_logger  # noqa: E402
 
 ALONE_S = 3.0
-"""A step takes as long while the other replica is away: it imports torchtitan for half a minute."""
+"""A step takes this long while the other replica is away, which imports torchtitan for half a
+minute."""
 NO_MEMORY = metrics.DeviceMemStats(0, 0, 0, 0, 0, 0)
 metrics.build_device_memory_monitor = lambda: SimpleNamespace(
     device_name="cpu", get_peak_stats=lambda: NO_MEMORY, reset_peak_stats=lambda: None

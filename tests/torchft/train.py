@@ -1,4 +1,4 @@
-"""A trainer of torchft's, as its users write one: an unmodified script, started by hand.
+"""A torchft trainer, as its users write one: an unmodified script, started by hand.
 
 It prints one JSON line for each committed step and ends at the step that the file ``GOAL`` names.
 Not here: anything of ftrun's.

@@ -1,7 +1,7 @@
-"""Two unmodified trainers of torchft's under ``ftrun lighthouse --torchft-bind``, with kills.
+"""Two unmodified torchft trainers under ``ftrun lighthouse --torchft-bind``, with kills.
 
-``python -m tests.torchft.wire_job`` prints the story with its times; the test of the same name asks
-for its facts. Not here: the trainer (train.py).
+``python -m tests.torchft.wire_job`` prints the story with its times; the test of the same name
+checks its facts. Not here: the trainer (train.py).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Trainer(Command):
             "REPLICA_GROUP_ID": str(group),
             "TORCHFT_LIGHTHOUSE": f"http://{lighthouse}",
             "GOAL": str(goal),
-            # By default torchft's manager asks once, and a trainer whose question a lighthouse took
-            # with it dies at its quorum timeout.
+            # By default torchft's manager asks once. If a lighthouse dies with a trainer's request,
+            # the trainer dies at its quorum timeout.
             "TORCHFT_QUORUM_RETRIES": "240",
             "RUST_LOG": "error",
             "PYTHONWARNINGS": "ignore",
@@ -40,13 +40,14 @@ class Trainer(Command):
         self.group = group
 
     def steps(self, after: int = 0) -> list[dict[str, Any]]:
-        """All steps that are committed so far, of the output behind ``after`` characters."""
+        """All steps committed until now, in the output after ``after`` characters."""
         whole, _, _ = self.output.rpartition("\n")
         found = [json.loads(line) for line in whole[after:].splitlines() if line[:7] == '{"step"']
         return [step for step in found if step["committed"]]
 
     def commit(self, replicas: int, after: int) -> dict[str, Any]:
-        """The first step behind ``after`` characters that so many replicas have committed."""
+        """The first step, after ``after`` characters of output, that ``replicas`` replicas have
+        committed."""
 
         def found() -> list[dict[str, Any]]:
             return [step for step in self.steps(after) if step["replicas"] == replicas]
@@ -56,7 +57,7 @@ class Trainer(Command):
 
 
 class Job:
-    """The lighthouse, the trainers, and the story so far."""
+    """The lighthouse, the trainers, and the story until now."""
 
     def __init__(self, directory: Path, tell: Callable[[str], None]) -> None:
         self.directory = directory
@@ -70,11 +71,11 @@ class Job:
         self._began = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """One line of the story."""
+        """Print a line of the story."""
         self._tell(f"{time.monotonic() - self._began:6.1f} s  {text}")
 
     def start_lighthouse(self) -> Lighthouse:
-        """On the ports that it had before."""
+        """Start the lighthouse, on the ports that it had before."""
         wire = ("--torchft-bind", self.address, "--torchft-heartbeat-timeout", "2")
         lighthouse = Lighthouse(self.directory, "--http", self.http, *wire)
         self.commands.append(lighthouse)
@@ -83,21 +84,21 @@ class Job:
         return lighthouse
 
     def start_trainer(self, group: int) -> Trainer:
-        """Start one; it has no step yet."""
+        """Start a trainer; it has no step yet."""
         trainer = Trainer(self.directory, group, self.address, self.goal)
         self.commands.append(trainer)
         self.trainers.append(trainer)
         return trainer
 
     def status(self) -> str:
-        """What ``ftrun status`` prints now."""
+        """The present output of ``ftrun status``."""
         where = ("--lighthouse", self.http, "--token-file", str(self.directory / "token"))
         done = ask(self.directory, "status", "--once", *where)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def committed(self, trainer: Trainer, replicas: int, after: int | None = None) -> None:
-        """Wait for a commit from now on by so many replicas, and tell it."""
+        """Wait for a new commit by ``replicas`` replicas, and print it."""
         began = time.monotonic()
         seen = len(trainer.output) if after is None else after
         facts = trainer.commit(replicas, seen)
@@ -110,7 +111,7 @@ class Job:
 
 @contextmanager
 def job(tell: Callable[[str], None]) -> Iterator[Job]:
-    """A job of which nothing is left at the end."""
+    """A job; at its end all its processes and files are removed."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         found = Job(Path(directory), tell)
         try:
@@ -121,7 +122,7 @@ def job(tell: Callable[[str], None]) -> Iterator[Job]:
 
 
 def play(job: Job) -> None:
-    """The whole story."""
+    """Play the whole story."""
     lighthouse = job.start_lighthouse()
     job.tell(f"ftrun lighthouse --torchft-bind {job.address}")
     first, second = job.start_trainer(0), job.start_trainer(1)

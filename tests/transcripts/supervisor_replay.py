@@ -434,7 +434,7 @@ def _stacks(r: Replay, name: str, text: str) -> e.Event:
 
 def _drain(_: Replay, code: str, by: str | None, is_notice: str | None, reason: str) -> e.Event:
     number = int(signal.Signals[by]) if by else e.SIGTERM
-    return e.DrainAsked(reason, int(code), number, bool(is_notice))
+    return m.DrainAsked(reason, int(code), number, bool(is_notice))
 
 
 def _answers(r: Replay, asked_at: str | None, at: str | None, epoch: str | None) -> e.Event:
@@ -486,8 +486,8 @@ EVENTS: dict[str, Make] = {
     rf"{WORKER} releases timer (\S+)": lambda r, name, scope: e.ScriptTimerReleased(
         r.key(name), FIRST_PID + r.key(name).group_rank, scope
     ),
-    rf"{WORKER} disconnects": lambda r, name: e.WorkerDisconnected(r.key(name)),
-    rf"{WORKER} used {NUMBER}": lambda r, name, cpu_s: e.WorkerUsed(
+    rf"{WORKER} disconnects": lambda r, name: m.WorkerDisconnected(r.key(name)),
+    rf"{WORKER} used {NUMBER}": lambda r, name, cpu_s: m.WorkerUsed(
         r.key(name), FIRST_PID + r.key(name).group_rank, float(cpu_s)
     ),
     rf"{INCARNATION} board: (.*)": _board,

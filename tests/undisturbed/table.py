@@ -1,7 +1,7 @@
-"""The table of a file's programs: functions that print what they got, one after another in a job.
+"""The table of a file's programs: functions that print their results, one after another in a job.
 
-A program is a function with ``@program``. What it says comes as lines with its name and the rank,
-so that two runs can be compared. An exception is a result too: its type and its first line.
+A program is a function with ``@program``. Its output lines carry its name and the rank, so that two
+runs can be compared. An exception is a result too: its type and its first line.
 
 Not here: the programs (programs/), how they are run and compared (test_undisturbed.py).
 """
@@ -21,9 +21,9 @@ import torch.distributed as dist
 
 Program = Callable[[], Any]
 PROGRAMS: dict[str, Program] = {}
-"""Those of the file that runs, in its order."""
+"""The programs of the running file, in the file's order."""
 LINE = re.compile(r"<(\w+)@(\d+)> (.*)$", re.MULTILINE)
-"""What a program has said: its name, the rank, the text."""
+"""A line of a program: its name, the rank, the text."""
 CHARACTERS_MAX = 600
 
 
@@ -53,7 +53,7 @@ def error_text(error: BaseException) -> str:
 
 
 def say(name: str, value: Any) -> None:
-    """Print one line of a program, at once and as one piece."""
+    """Print one line of a program, atomically and unbuffered."""
     text = value if isinstance(value, str) else text_of(value)
     line = f"<{name}@{os.environ['RANK']}> {text[:CHARACTERS_MAX]}\n"
     sys.stdout.flush()
@@ -64,8 +64,8 @@ def run(*, makes_world: bool = True, timeout: Any = None) -> None:
     """Run the file's programs, or those that the command line names.
 
     Args:
-        makes_world: begin with a Gloo world of all ranks, and destroy it in the end.
-        timeout: of that world.
+        makes_world: begin with a Gloo world of all ranks, and destroy it at the end.
+        timeout: the timeout of that world.
     """
     torch.set_num_threads(1)
     device = os.environ.get("FTRUN_TEST_DEVICE", "cpu")
@@ -86,15 +86,16 @@ def run(*, makes_world: bool = True, timeout: Any = None) -> None:
     if makes_world:
         dist.destroy_process_group()
     say("end", "")
-    # A group that a cycle keeps has threads. One that lets a call's tensors go while Python ends
-    # takes the process down (SIGABRT): torch's own race, and seen in one run of four.
+    # A group that a reference cycle keeps alive has threads. If one of them drops a call's tensors
+    # while Python ends, the process aborts (SIGABRT): a race in torch itself, seen in one run of
+    # four.
     gc.collect()
 
 
 def _keep_apart() -> None:
-    """A message of the next program is not received in this one.
+    """Keep this program from receiving a message of the next one.
 
-    Not by a barrier: Gloo's raises the error of an earlier call that it has not put away yet.
+    A barrier does not do: Gloo's raises the pending error of an earlier call.
     """
     dist.all_reduce(torch.zeros(1))
 
@@ -109,12 +110,12 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many ranks there are."""
+    """The number of ranks."""
     return int(os.environ["WORLD_SIZE"])
 
 
 def outcome(function: Callable[[], Any], *, has_words: bool = True) -> str:
-    """What a call gives, or its error, as text; without ``has_words`` the type of the error."""
+    """A call's result, or its error, as text; without ``has_words`` only the error's type."""
     try:
         return text_of(function())
     except Exception as error:  # noqa: BLE001  # it is the result

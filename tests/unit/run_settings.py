@@ -1,4 +1,4 @@
-"""RunSettings as ``ftrun run SCRIPT`` makes them, with the defaults of its own options."""
+"""RunSettings as made by ``ftrun run SCRIPT``, with the defaults of its options."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Browser:
-    """One page in a Chromium of its own. ``problems``: what its console and its log report."""
+    """One page in a separate Chromium. ``problems``: the errors in its console and its log."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -134,7 +134,7 @@ class Browser:
             await asyncio.sleep(POLL_S)
 
     async def text(self) -> str:
-        """What the page shows."""
+        """The text of the page."""
         return str(await self.value("document.body ? document.body.innerText : ''"))
 
     async def metrics(self) -> dict[str, float]:

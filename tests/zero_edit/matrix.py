@@ -1,7 +1,7 @@
-"""Unmodified scripts, killed at named moments: what each one comes to.
+"""Unmodified scripts, killed at named moments: the outcome of each.
 
 A case passes if the job ends with 0, all replicas hold equal parameters and counters, and the
-counters are those of a run that nobody disturbs. Not here: the scripts (scripts/), the command that
+counters equal those of an undisturbed run. Not here: the scripts (scripts/), the command that
 prints the table (scripts/zero_edit.py at the root).
 """
 
@@ -29,11 +29,11 @@ ALL = ("0", "1", "2")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One script, its arguments, and who is killed when (``RANK@MOMENT``).
+    """One script, its arguments, and the kills (``RANK@MOMENT``).
 
     ``needs``: the package that the script imports beside torch. ``late``: the rank of a replica
-    that takes its time to begin again. ``workers``: of each replica. ``step_s``: how long a step
-    takes at least. ``is_kept``: with memory snapshots, so that workers are replaced in place.
+    that restarts late. ``workers``: the number per replica. ``step_s``: the least duration of a
+    step. ``is_kept``: with memory snapshots, so that workers are replaced in place.
     """
 
     script: str
@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``ends``: what each worker has written at its end, by rank; ``world``: of so many.
+    """``ends``: what each worker has written at its end, by rank; ``world``: the number of workers.
 
     ``back_after_s``: the seconds from each death until its replacement had healed.
     """
@@ -70,24 +70,24 @@ class Outcome:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all workers have come to the same."""
+        """Whether all workers have ended with the same result."""
         found = list(self.ends.values())
         return len(found) == self.world and all(end == found[0] for end in found)
 
     @property
     def counters(self) -> dict[str, object]:
-        """What the script has counted, without its parameters."""
+        """The script's counters, without its parameters."""
         end = self.ends.get("0", {})
         return {name: value for name, value in end.items() if name != "digests"}
 
     @property
     def differences(self) -> list[str]:
-        """What was found to differ between replicas while they trained."""
+        """The differences found between replicas while they trained."""
         return re.findall(r"[Rr]eplica \d+ .*(?:has diverged|batches differ).*", self.output)
 
     @property
     def joins(self) -> list[str]:
-        """Where newcomers joined, in words."""
+        """The steps at which newcomers joined, as text."""
         return re.findall(r"replica \d+ joined at ([^;\n]*)", self.output)
 
     @property
@@ -104,7 +104,7 @@ def run(
     """Run one case in ``directory``, which must be empty.
 
     Raises:
-        subprocess.TimeoutExpired: it did not end.
+        subprocess.TimeoutExpired: the case did not end in time.
     """
     script, *args = case.script, *case.args.split()
     finished = jobs.run(
@@ -181,8 +181,8 @@ def _in_place(script: str, args: str, *moments: str) -> list[Case]:
 
 
 def _at_the_end(script: str, args: str, moment: str, *, workers: int = 1) -> list[Case]:
-    """Steps are so short that few are noted, and a replica is back when the others have finished:
-    it goes through several steps again."""
+    """Steps are so short that few are noted, and a replica is back after the others have finished:
+    it repeats several steps."""
     return [
         Case(script, args, f"{rank}@{moment}", late=rank, workers=workers, step_s="0")
         for rank in ("0", str(workers))
@@ -205,7 +205,7 @@ QUICK = (
     Case("full.py", "", "3@train 1 2", workers=2),
     Case("sharded.py", "--prefetch", "0@train 1 3", replicas=2, workers=2),
 )
-"""A part of the matrix for every change."""
+"""The part of the matrix that each change runs."""
 CASES: tuple[Case, ...] = (
     *_at("full.py", "", *FULL),
     *_at("full.py", "--accum 2 --workers 2", "train 0 2", "train 1 7", "evaluation 1"),
@@ -276,8 +276,7 @@ CASES: tuple[Case, ...] = (
 
 
 def _framework(needs: str, script: str, args: str, early: int, late: int) -> list[Case]:
-    """Each slot, both in turn, both at once, one that has come to the end, and one that is back
-    late."""
+    """Kills of each slot, both in turn, both at once, one at its end, and one that is back late."""
     kills = (f"1@train {early}", f"0@train {early}", f"0@train {early},1@train {late}")
     more = (f"0@train {late},1@train {late}", "0@the end", "1@the end")
     back_late = Case(script, args, f"1@train {early}", needs, 2, late="1", step_s="0")
@@ -298,7 +297,7 @@ KEPT = (
     *_in_place("loops.py", "prefetch", "train 20"),
     *_in_place("loops.py", "stream", "train 20"),
 )
-"""What is replaced in place ends as if nobody had died."""
+"""With workers replaced in place, the job ends as if no worker had died."""
 
 FRAMEWORKS: tuple[Case, ...] = (
     *_framework("transformers", "trainer.py", "", 20, 120),
@@ -308,7 +307,7 @@ FRAMEWORKS: tuple[Case, ...] = (
     *_framework("lightning", "lit.py", "--accum 5", 20, 38),
     Case("lit.py", "", "0@evaluation 2", "lightning", 2),
 )
-"""For environments that have the packages."""
+"""Cases for environments that have the packages."""
 
 
 def has(needs: str) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import astuple
 
-from ftrun.core.messages import GroupWords, RankWords
-from ftrun.core.replay.mirroring import Mirror, Row
+from ftrun.core.messages import GroupWords
+from ftrun.core.replay.mirroring import Mirror, RankWords
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
 
@@ -62,20 +61,18 @@ class Boards:
         """Words of other nodes have arrived. Returns those that count."""
         if words.incarnation != self._incarnation:
             return None
-        rows = [Row(*astuple(rank)) for rank in words.ranks]
-        found = self._mirror.came(words.number, rows)
+        found = self._mirror.came(words.number, words.ranks)
         self._write(found)
         return self._of_rows(found) if found else None
 
-    def _write(self, rows: list[Row]) -> None:
+    def _write(self, rows: list[RankWords]) -> None:
         memory = self._of(self._incarnation)
         if memory is not None:
             for row in rows:
                 memory.board.take(row)
 
-    def _of_rows(self, rows: list[Row]) -> GroupWords:
-        ranks = tuple(RankWords(*astuple(row)) for row in rows)
-        return GroupWords(self._incarnation, self._mirror.number, ranks)
+    def _of_rows(self, rows: list[RankWords]) -> GroupWords:
+        return GroupWords(self._incarnation, self._mirror.number, tuple(rows))
 
     def tell(self) -> None:
         """Send what the other nodes lack, now: this node's memory may be freed before the next

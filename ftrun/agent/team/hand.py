@@ -303,7 +303,7 @@ class Hand:
             self._end(code, reason)
             return
         self._say(f"{reason}: the whole group is asked to stop.")
-        self._connection.send(m.HandLeaving(reason, code, number, is_notice))
+        self._connection.send(m.DrainAsked(reason, code, number, is_notice))
         if self._settings.exit_with == "job":
             return  # it may take as long as the job
         after_s = self._settings.grace_s + LEAVE_MARGIN_S

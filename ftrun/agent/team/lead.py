@@ -86,7 +86,7 @@ class Lead(Host):
         self._settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._is_over = False
         self.gave_up = ""
-        self.leaver: tuple[str, m.HandLeaving] | None = None
+        self.leaver: tuple[str, m.DrainAsked] | None = None
         self.is_complete = False
         self._set_timer()
 
@@ -267,15 +267,13 @@ class Lead(Host):
                 self._rank_ended(session.peer_id, message)
             case m.WorkerMessage(key, said) | m.RankMessage(key, said):
                 agent.worker_message(key, said)
-            case m.RankDisconnected(key):
-                agent.handle(e.WorkerDisconnected(key))
+            case m.WorkerDisconnected() | m.WorkerUsed():
+                agent.handle(message)
             case m.RankFacts(workers):
                 name = next(x.name for x in self._team if x.node_id == session.peer_id)
                 agent.link.note_facts(tuple(replace(one, node=name) for one in workers))
             case m.RanksKept() | m.GroupWords():
                 agent.spanning.ranks_kept(session.peer_id, message)
-            case m.RankUsed(key, pid, cpu_s):
-                agent.handle(e.WorkerUsed(key, pid, cpu_s))
             case m.WorkerStacks(request, key, text):
                 waiting = self._stacks.get(request, {}).get(key)
                 if waiting is not None and not waiting.done():
@@ -285,11 +283,10 @@ class Lead(Host):
                 if lease is not None:
                     left_s = max(0.0, lease.until_s - clock.now())
                     self._send(session.peer_id, m.LeaseLeft(asked_at, left_s))
-            case m.HandLeaving(reason, exit_code, number, is_notice):
+            case m.DrainAsked():
                 self.leaver = session.peer_id, message
                 node = next(x for x in self._team if x.node_id == session.peer_id)
-                why = f"{reason} at {node.words()}"
-                agent.handle(e.DrainAsked(why, exit_code, number, is_notice=is_notice))
+                agent.handle(replace(message, reason=f"{message.reason} at {node.words()}"))
             case m.HandHello():
                 pass
             case _:

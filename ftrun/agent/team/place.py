@@ -234,7 +234,7 @@ class Place:
             self._server.send_to(key, order.message)
             process = self.fleet.process_of(key)
             if isinstance(order.message, m.AskReport) and process is not None:
-                self._tell(m.RankUsed(key, process.pid, process.cpu_s))
+                self._tell(m.WorkerUsed(key, process.pid, process.cpu_s))
 
     def _renew(self, until_s: float) -> None:
         """Renew the lease. It never ends earlier than one that was sent before."""
@@ -305,7 +305,7 @@ class Place:
 
     def worker_disconnected(self, key: WorkerKey) -> None:
         """A worker has closed its connection."""
-        self._tell(m.RankDisconnected(key))
+        self._tell(m.WorkerDisconnected(key))
 
     def worker_message(self, key: WorkerKey, message: Any) -> None:
         """Relay a worker's message to the lead."""

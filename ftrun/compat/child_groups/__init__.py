@@ -1,1 +1,1 @@
-"""Process groups in a process of their own, as torchft's "baby" groups. Begin with ``group.py``."""
+"""Process groups in a separate process, like torchft's "baby" groups. Begin with ``group.py``."""

@@ -1,7 +1,7 @@
-"""Groups in a process of their own: torchft's "baby" groups.
+"""Process groups in a separate process: torchft's "baby" groups.
 
-A collective that hangs or crashes takes that process along, never the trainer: an abort kills it,
-and so does a collective that is not done by its deadline. Tensors in host memory are moved to
+A collective that hangs or crashes takes that process down, never the trainer. An abort kills the
+process, and so does a collective that misses its deadline. Tensors in host memory are moved to
 shared memory where they stay; others are copied to blocks (memory.py). Each group has a new
 process, forked within milliseconds by a host that has torch imported (host.py).
 
@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 START_TIMEOUT_S = 60.0
 BUILDING = -1
 GRACE_S = 1.0
-"""How much later than the child's own deadline the owner ends a collective, and the child."""
+"""How long after the child's own deadline the owner ends a collective, and the child."""
 
 
 class ProcessGroupBaby(ProcessGroup):
-    """A group whose backend runs in a process of its own. ``timeout`` bounds each collective."""
+    """A group whose backend runs in a separate process. ``timeout`` bounds each collective."""
 
     caller_waits = False
     connects_alone = True
@@ -55,11 +55,11 @@ class ProcessGroupBaby(ProcessGroup):
 
     def __init__(self, timeout: float | timedelta = 60.0) -> None:
         super().__init__(timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout))
-        self._host = _Host()  # imports torch meanwhile
+        self._host = _Host()  # imports torch in the background
         self._starting = threading.Lock()
 
     def reconfigure(self, opts: ReconfigureOptions) -> Work:
-        """As of the other groups, in a new process; the old one's is killed.
+        """Connect in a new process. The old process is killed.
 
         Raises:
             TimeoutError: the ranks are not connected by the deadline.
@@ -77,7 +77,7 @@ class ProcessGroupBaby(ProcessGroup):
         """The group in use.
 
         Raises:
-            OSError: there is none: its process is gone.
+            OSError: there is none, because its process is gone.
         """
         if self._built is None:
             raise OSError(f"{type(self).__name__}: its process is gone, and its handle is closed")
@@ -117,7 +117,7 @@ class ProcessGroupBaby(ProcessGroup):
 
 
 class ProcessGroupBabyGloo(ProcessGroupBaby):
-    """Gloo in a process of its own."""
+    """Gloo in a separate process."""
 
     backend = "gloo"
 
@@ -173,7 +173,7 @@ class _Host:
             messages.send(self._socket, {"kill": number})
 
     def __del__(self) -> None:
-        self._socket.close()  # the host ends with it
+        self._socket.close()  # the host ends when this is closed
         try:
             self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:  # still importing torch, or stopped
@@ -195,9 +195,9 @@ class _ChildEnd:
 
 
 class ChildGroup(MessageGroup):
-    """One group in a child. Its collectives end with the child at the latest.
+    """One group in a child. Its collectives end when the child ends, or earlier.
 
-    A thread reads what the child reports. It ends a collective that is late, and the child.
+    A thread reads the child's reports. It ends a late collective, and the child.
     """
 
     def __init__(
@@ -232,8 +232,8 @@ class ChildGroup(MessageGroup):
         """Let the child connect with its peers.
 
         Raises:
-            PeerError: it could not.
-            TimeoutError: it has not by the deadline.
+            PeerError: it could not connect.
+            TimeoutError: it has not connected by the deadline.
         """
         limit_s = max(0.001, place.deadline - clock.now())
         where = {
@@ -336,7 +336,7 @@ class ChildGroup(MessageGroup):
             self._free_blocks(self._blocks)
 
     def _free_blocks(self, blocks: Blocks) -> None:
-        """Wait for the child's end, because until then its kernels may write to them."""
+        """Wait for the child's end, because until then its kernels may write to the blocks."""
         blocks.refuse()
         if self._pidfd is not None:
             ended = bool(select.select([self._pidfd], [], [], START_TIMEOUT_S)[0])

@@ -1,8 +1,8 @@
-"""The process that holds groups for another one: it has torch imported, and forks a child each.
+"""The process that hosts groups for another one: it has torch imported, and forks a child for each.
 
-A child serves one group and one socket. When its owner closes that socket or is gone, it ends; the
-host then is asked to kill it too, in case it stands still. The host runs one thread, so that a fork
-is safe, and never uses a GPU, so that a child may. It ends with its owner.
+A child serves one group and one socket. It ends when its owner closes that socket or is gone. The
+host is then also asked to kill it, in case it hangs. The host runs one thread, so that a fork is
+safe, and never uses a GPU, so that a child may. It ends with its owner.
 
 Not here: the owner's side (group.py).
 """
@@ -56,7 +56,7 @@ def main() -> None:
             os.waitpid(pid, 0)
     for pid in children.values():
         os.kill(pid, signal.SIGKILL)
-    os._exit(0)  # nothing is left to be flushed
+    os._exit(0)  # there is nothing to flush
 
 
 def _fork(owner: socket.socket, fd: int) -> int:
@@ -75,7 +75,7 @@ def _fork(owner: socket.socket, fd: int) -> int:
 
 
 class _Child:
-    """One group, and the collectives under way."""
+    """One group, and its pending collectives."""
 
     def __init__(self, owner: socket.socket) -> None:
         self._owner = owner
@@ -85,7 +85,7 @@ class _Child:
         self._device: int | None = None
 
     def serve(self) -> None:
-        """Carry messages out until the owner is gone."""
+        """Carry out messages until the owner is gone."""
         messages.send(self._owner, {"pid": os.getpid()})
         while (got := messages.receive(self._owner)) is not None:
             message, fds = got
@@ -125,7 +125,7 @@ class _Child:
         except Exception as error:  # noqa: BLE001
             self._send({"failed": number, "error": str(error)})
             return
-        # A thread for each: a Work of send or recv has no future.
+        # One thread each, because a Work of send or recv has no future.
         threading.Thread(target=self._wait, args=(number, work, arguments), daemon=True).start()
 
     def _wait(self, number: int, work: Any, arguments: Any) -> None:

@@ -1,13 +1,12 @@
-"""Memory that a process shares with the child that holds its group, where tensors cannot move.
+"""Memory shared with the child that holds a group, for tensors that cannot be moved.
 
 A tensor on a device stays where the script has it. It is copied to a block that the child has
 mapped, and the result is copied back when the child is done. So a kernel of a killed child, which
-may run on for a moment, writes to a block and never to the script's tensor (S7). A block is mapped
-once and used again and again. After the child's end its blocks are freed, all at once.
+may run for another moment, writes to a block and never to the script's tensor (S7). A block is
+mapped once and reused. After the child's end all of its blocks are freed.
 
-``CudaMemory`` makes such blocks on a GPU. With blocks in host memory, which a child maps by the
-names of files, the tests drive everything but CUDA's own calls. Not here: the messages
-(messages.py).
+``CudaMemory`` makes such blocks on a GPU. The tests use blocks in host memory, which a child maps
+by file names, to cover everything but CUDA's own calls. Not here: the messages (messages.py).
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ SMALLEST_BYTES = 1 << 16
 
 
 class Memory(Protocol):
-    """A kind of memory, at the owner's side."""
+    """A kind of memory, on the owner's side."""
 
     kind: str
 
     def allocate(self, nbytes: int, device: torch.device) -> tuple[torch.Tensor, list[Any]]:
-        """Bytes on ``device``, and what the child needs to map them, as JSON."""
+        """Bytes on ``device``, and a handle with which the child maps them, as JSON."""
 
     def settle(self, device: torch.device) -> None:
-        """Wait until the device has done what this thread has given it."""
+        """Wait until the device has finished this thread's work."""
 
     def aside(self, device: torch.device) -> AbstractContextManager[Any]:
-        """A place for copies that do not wait for what the script has given the device."""
+        """A context for copies that do not wait for the script's pending work on the device."""
 
     def release(self, handle: list[Any]) -> None:
-        """After the child's end: give up its claim on memory that it had mapped."""
+        """After the child's end: release its claim on memory that it had mapped."""
 
 
 class CudaMemory:
-    """Memory on a GPU, by CUDA's handles between processes.
+    """Memory on a GPU, shared by CUDA's inter-process handles.
 
-    torch counts the processes that have mapped a block, and keeps the block while one has. A child
-    that was killed has not counted itself out, so ``release`` does that in its place.
+    torch counts the processes that have mapped a block, and keeps the block while the count is
+    above zero. A killed child has not decremented it, so ``release`` does.
     """
 
     kind = "cuda"
@@ -66,12 +65,12 @@ class CudaMemory:
     def release(self, handle: list[Any]) -> None:
         device, _, _, _, counter, offset, _, _ = from_json(handle)
         storage: Any = torch.UntypedStorage
-        with contextlib.suppress(RuntimeError):  # the block then stays until this process ends
+        with contextlib.suppress(RuntimeError):  # otherwise the block stays until this process ends
             storage._release_ipc_counter(counter, offset, device=device)
 
 
 class Blocks:
-    """The blocks of one child, at the owner's side. Used by several threads."""
+    """The blocks of one child, on the owner's side. Thread-safe."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -83,7 +82,7 @@ class Blocks:
         self._closed = False
 
     def take(self, nbytes: int, device: torch.device) -> tuple[int, torch.Tensor, list[Any] | None]:
-        """A block of at least so many bytes; its handle, if the child does not know it yet.
+        """A block of at least ``nbytes`` bytes, with its handle if the child has not mapped it.
 
         Raises:
             RuntimeError: the child has ended.
@@ -103,19 +102,20 @@ class Blocks:
             return number, block, handle
 
     def give_back(self, numbers: Sequence[int]) -> None:
-        """The child is done with these. One that it may still write to is not given back."""
+        """Take back blocks that the child no longer uses. Never a block that it may still write
+        to."""
         with self._lock:
             for number in numbers:
                 if number in self._used:
                     self._free[number] = self._used.pop(number)
 
     def refuse(self) -> None:
-        """No more blocks: the child ends."""
+        """Hand out no more blocks, because the child ends."""
         with self._lock:
             self._closed = True
 
     def close(self) -> None:
-        """The child has ended, and its kernels with it: free everything."""
+        """Free everything, because the child has ended, and its kernels with it."""
         with self._lock:
             self._closed = True
             handles, self._handles = self._handles, {}
@@ -132,7 +132,7 @@ class Staging:
         self._staged: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def put(self, tensor: torch.Tensor) -> list[Any]:
-        """Copy ``tensor`` to a block; what the child needs to find it there."""
+        """Copy ``tensor`` to a block. Returns its place for the child."""
         number, block, handle = self._blocks.take(
             tensor.numel() * tensor.element_size(), tensor.device
         )
@@ -145,7 +145,7 @@ class Staging:
         return [number, str(tensor.dtype), list(tensor.shape), kind, handle]
 
     def settle(self) -> None:
-        """Wait until all copies are made: the child has streams of its own."""
+        """Wait until all copies are made, because the child uses other streams."""
         for device in {tensor.device for _, _, tensor in self._staged}:
             self._blocks.memory.settle(device)
 
@@ -168,7 +168,7 @@ class MappedBlocks:
         self._blocks: dict[int, torch.Tensor] = {}
 
     def find(self, written: list[Any], dtypes: dict[str, torch.dtype]) -> torch.Tensor:
-        """The tensor that ``Staging.put`` has written."""
+        """The tensor at a place that ``Staging.put`` returned."""
         number, dtype, shape, kind, handle = written
         if handle is not None:
             self._blocks[number] = _MAPS[kind](handle)
@@ -178,7 +178,7 @@ class MappedBlocks:
 
 
 def as_json(fields: Sequence[Any]) -> list[Any]:
-    """Numbers, flags and bytes as JSON has them."""
+    """Convert numbers, flags and bytes to JSON values."""
     return [
         {"bytes": base64.b64encode(field).decode()} if isinstance(field, bytes) else field
         for field in fields

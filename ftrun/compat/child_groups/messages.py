@@ -1,9 +1,9 @@
-"""Messages between a process and the child that holds its group: JSON, and descriptors beside it.
+"""Messages between a process and the child that holds its group: JSON with descriptors.
 
-One packet of a Unix socket is one message. A tensor goes as a descriptor of its shared memory with
-its place there, so no element is copied or sent, and nothing is pickled.
+One packet of a Unix socket is one message. A tensor is sent as a descriptor of its shared memory
+and its offset there, so no element is copied or sent, and nothing is pickled.
 
-Not here: who sends what (group.py, host.py).
+Not here: which messages are sent (group.py, host.py).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OPTIONS = {
         "ScatterOptions",
     )
 }
-"""The options that a collective may have. Their timeouts stay behind: the child has its own."""
+"""The options that a collective may have. Their timeouts are not sent: the child has its own."""
 FIELDS = ("rootRank", "rootTensor")
 
 
@@ -61,7 +61,7 @@ def send(sock: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) 
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """The next message and its descriptors, which the caller closes; None: the other end is gone.
+    """The next message, and its descriptors, which the caller closes; None: the end.
 
     Raises:
         ProtocolError: it is no message.
@@ -89,8 +89,8 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 def pack(value: Any, fds: list[int], staging: Staging | None = None) -> Any:
     """An argument of a collective as JSON.
 
-    Tensors are copied to blocks by ``staging``; without it they move to shared memory, and add to
-    ``fds``.
+    ``staging`` copies tensors to blocks. Without it they are moved to shared memory, whose
+    descriptors are added to ``fds``.
     """
     if isinstance(value, torch.Tensor):
         if staging is not None:
@@ -112,7 +112,7 @@ def pack(value: Any, fds: list[int], staging: Staging | None = None) -> Any:
 
 
 def unpack(written: Any, fds: Sequence[int], blocks: MappedBlocks | None = None) -> Any:
-    """The argument that ``pack`` has written; tensors are on the same memory."""
+    """Rebuild an argument from ``pack``'s output. Tensors use the same memory."""
     if isinstance(written, list):
         return [unpack(item, fds, blocks) for item in written]
     if not isinstance(written, dict):

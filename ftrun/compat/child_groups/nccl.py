@@ -1,8 +1,8 @@
-"""NCCL in a process of its own: a hang or a crash of NCCL takes that process along only.
+"""NCCL in a separate process: a hang or a crash of NCCL takes down only that process.
 
-The child is forked by a host that has never used a GPU, so it may initialise CUDA itself; its CUDA
-context takes some hundred MiB of the GPU's memory. A collective costs two copies on the device and
-waits of the host, because the script's tensors are copied to blocks (memory.py).
+The child is forked by a host that has never used a GPU, so it can initialise CUDA. Its CUDA context
+takes some hundred MiB of the GPU's memory. A collective costs two copies on the device and waits on
+the host, because the script's tensors are copied to blocks (memory.py).
 
 Not here: the owner and its child (group.py), NCCL's group itself (process_groups/nccl.py).
 """
@@ -20,7 +20,7 @@ from ftrun.compat.child_groups.memory import CudaMemory
 
 
 class ProcessGroupBabyNCCL(ProcessGroupBaby):
-    """NCCL in a process of its own, on the GPU that is current when a group is built.
+    """NCCL in a separate process, on the GPU that is current when a group is built.
 
     Raises:
         UserError: this machine has no CUDA device, or torch no NCCL.

@@ -1,4 +1,4 @@
-"""A collective in a child, as its owner sees it. Not here: who ends it (group.py)."""
+"""A collective in a child, as its owner sees it. Not here: what ends it (group.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ChildWork(Work):
     """A collective in a child.
 
     Args:
-        deadline: when its owner ends it, and the child.
+        deadline: when the owner ends it, and the child.
         result: the value of its future.
         staging: its tensors, if they are in blocks; they are copied back before it ends.
         outputs: the number of tensors in ``result`` that it writes to.

@@ -1,4 +1,4 @@
-"""The elastic agent: ``run`` launches one replica group and waits; its workers can be looked at.
+"""The elastic agent: ``run`` launches one replica group and waits for it.
 
 States: HEALTHY once all workers run, UNHEALTHY at the first failure, STOPPED until the group runs
 again, then SUCCEEDED or FAILED; UNKNOWN if the job's agent is lost. Not here: the job itself
@@ -46,7 +46,7 @@ from ftrun.tools.launching.story import Story
 
 
 class LocalElasticAgent(ElasticAgent):
-    """Runs the workers of one WorkerSpec on this node; one object, one run."""
+    """Runs the workers of one WorkerSpec on this node. One object runs once."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class LocalElasticAgent(ElasticAgent):
         self._job_id = ""
 
     def get_worker_group(self, role: str = DEFAULT_ROLE) -> WorkerGroup:
-        """The group as it is now: its state, and each worker with its pid and its ranks."""
+        """The group's current state, and each worker with its pid and its ranks."""
         return self._group
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
@@ -89,7 +89,7 @@ class LocalElasticAgent(ElasticAgent):
         Raises:
             UserError: nothing was started.
             SignalException: a signal has ended the job.
-            LaunchError: it has ended for a cause outside of its workers.
+            LaunchError: it has ended for a cause outside its workers.
         """
         settings = settings_of(self._spec, self._options)
         with Job(one_group=True) as job:
@@ -160,7 +160,7 @@ class LocalElasticAgent(ElasticAgent):
         self._recorder.hear(record)
 
     def _assign(self) -> None:
-        """A new life: the same ranks, and no pids yet."""
+        """Begin a new life of the group: the same ranks, and no pids yet."""
         size = self._spec.local_world_size
         self._group.workers = [Worker(rank, rank, rank, size, size) for rank in range(size)]
         group: Any = self._group  # torch's class declares these fields as None

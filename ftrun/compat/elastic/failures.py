@@ -1,4 +1,4 @@
-"""Failed workers as torchelastic describes them: a ProcessFailure each, and one exception for all.
+"""Failed workers in torchelastic's terms: one ProcessFailure each, and one exception for all.
 
 Not here: how a failure is found (launching/story.py).
 """
@@ -17,17 +17,17 @@ class WorkerGroupFailureException(ChildFailedError):
     """Raised by ``elastic_launch``; ``failures``: a ProcessFailure by global rank."""
 
     def get_worker_exceptions(self) -> dict[int, ProcessFailure]:
-        """``failures``, under the name that they had in the first torchelastic."""
+        """``failures``, under its name in the first torchelastic."""
         return self.failures
 
 
 def process_failures(
     failures: tuple[WorkerFailure, ...], directory: Path | None
 ) -> dict[int, ProcessFailure]:
-    """By global rank, the first failure first.
+    """The failures by global rank, the first failure first.
 
-    ``directory``: an exception is also written there, as the error file that a program under
-    ``record`` hands on to its own parent; None: no file is kept.
+    ``directory``: each exception is also written there, as the error file that a program under
+    ``record`` passes to its own parent; None: no file is kept.
     """
     return {failure.rank: _process_failure(failure, directory) for failure in failures}
 
@@ -51,7 +51,7 @@ def _process_failure(failure: WorkerFailure, directory: Path | None) -> ProcessF
 
 
 def _content(failure: WorkerFailure) -> dict[str, object]:
-    """An error file's content, in the form that torch's own error handler gives it."""
+    """An error file's content, in the form of torch's own error handler."""
     return {
         "message": {
             "message": f"{failure.error_type}: {failure.message}",

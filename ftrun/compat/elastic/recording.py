@@ -1,10 +1,10 @@
-"""Hands a job's events to one of torch's handlers, at the moments at which torchelastic does.
+"""Passes a job's events to one of torch's handlers, at the same moments as torchelastic.
 
-A worker has an event when it starts and when the job has ended, under torchelastic's names and with
-its fields. Each record of the agent's is an event too, ``ftrun.…``.
-There is no event of a rendezvous, because there is no rendezvous.
+A worker has an event when it starts and when the job has ended, with torchelastic's names and
+fields. Each record of the agent is an event too, ``ftrun.…``. There is no rendezvous event, because
+there is no rendezvous.
 
-Not here: what has become of the workers (launching/story.py).
+Not here: the history of the workers (launching/story.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Recorder:
         self._began_at = clock.now()
 
     def hear(self, record: Record) -> None:
-        """A record of the agent's, which the story has taken already."""
+        """Process a record of the agent, which the story has processed already."""
         match record["event"]:
             case "settled":
                 self._run_id = record["job_id"]
@@ -115,6 +115,6 @@ class Recorder:
 
 
 def _scalars(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """torch's events have no other values."""
+    """torch's events allow only scalar values: convert others to text."""
     for key, value in metadata.items():
         yield key, value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,6 +1,6 @@
-"""torchelastic's settings as ftrun's: each is translated, means nothing here, or is refused.
+"""Translates torchelastic's settings to ftrun's: each is translated, ignored, or refused.
 
-Means nothing: ``monitor_interval``, because exits are seen at once; the rendezvous of one node; the
+Ignored: ``monitor_interval``, because exits are noticed at once; the rendezvous of one node; the
 timeout of its exit barrier. Not here: the agent (agent.py).
 """
 
@@ -29,7 +29,8 @@ _ETCD = ("etcd", "etcd-v2")
 
 @dataclass(frozen=True, slots=True)
 class OneNode:
-    """The rendezvous of a job on one node: its name. WorkerSpec wants such an object."""
+    """The rendezvous of a job on one node, which is only a name. WorkerSpec requires such an
+    object."""
 
     run_id: str
 
@@ -37,7 +38,7 @@ class OneNode:
         return self.run_id
 
     def get_backend(self) -> str:
-        """No backend is asked."""
+        """The empty text: there is no backend."""
         return "ftrun"
 
     def shutdown(self) -> bool:
@@ -56,10 +57,10 @@ class AgentOptions:
 
 
 def check_config(config: LaunchConfig) -> None:
-    """Refuse what a job on one node cannot be asked for.
+    """Refuse settings that a job on one node does not support.
 
     Raises:
-        UserError: the first such field; nothing was started.
+        UserError: names the first such field; nothing was started.
     """
     if config.max_nodes != 1 or config.min_nodes != 1:
         raise _refusal(
@@ -105,15 +106,15 @@ def settings_of(spec: WorkerSpec, options: AgentOptions) -> dict[str, Any]:
 
 
 def job_id_of(spec: WorkerSpec) -> str | None:
-    """The run id, with the characters that a job's name may have."""
+    """The run id, reduced to the characters that a job's name may have."""
     run_id = str(spec.rdzv_handler.get_run_id()) if spec.rdzv_handler is not None else ""
     return re.sub(r"[^A-Za-z0-9._-]", "-", run_id).lstrip("-._")[:64] or None
 
 
 def target_of(entrypoint: str, args: Sequence[Any]) -> tuple[TargetKind, list[str]] | None:
-    """A command that runs Python on a file or a module, as the kind and the words of its target.
+    """The kind and the words of a command's target, if it runs Python on a file or a module.
 
-    None: another command, or the interpreter with options of its own.
+    None: another command, or the interpreter with further options.
     """
     name = os.path.basename(entrypoint)
     if entrypoint != sys.executable and not _PYTHONS.fullmatch(name):
@@ -129,7 +130,7 @@ def target_of(entrypoint: str, args: Sequence[Any]) -> tuple[TargetKind, list[st
 
 
 def log_dir_of(logs_specs: LogsSpecs) -> Path | None:
-    """The directory of the logs; None: none are to be kept."""
+    """The directory of the logs; None: no logs are kept."""
     root = logs_specs.root_log_dir
     return None if root == os.devnull else Path(root)
 
@@ -168,7 +169,7 @@ def _logs(logs_specs: LogsSpecs, workers: int) -> dict[str, Any]:
 
 
 def _streams(chosen: Std | dict[int, Std], workers: int) -> str | None:
-    """As torchrun's options spell it: ``3``, or ``0:3,1:1``."""
+    """In the form of torchrun's options: ``3``, or ``0:3,1:1``."""
     if isinstance(chosen, Std):
         return str(int(chosen)) if chosen else None
     some = {rank: std for rank, std in sorted(chosen.items()) if std and rank < workers}

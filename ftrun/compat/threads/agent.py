@@ -1,12 +1,12 @@
 """The agent of a program whose threads are replicas: sockets, lighthouse and store, no processes.
 
-It runs in a thread of the program with an event loop of its own, from the first Manager that takes
-a seat until the last one is closed. To the lighthouse it is an agent like any other, and to the
-Managers too: they connect to its Unix socket. It cannot kill a thread, so a Manager that is out
-of the job gets an error instead.
+It runs in a thread of the program with its own event loop, from the first Manager that takes a seat
+until the last one is closed. To the lighthouse it is an ordinary agent, and to the Managers too:
+they connect to its Unix socket. It cannot kill a thread, so a Manager that is out of the job gets
+an error instead.
 
-Not here: when it starts and ends (seats.py); slots, incarnations and losses
-(replicas.py); what a Manager does with its seat (training/seats.py).
+Not here: when it starts and ends (seats.py); slots, incarnations and losses (replicas.py); how a
+Manager uses its seat (training/seats.py).
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ from ftrun.training.context import WorkerContext
 
 TOKEN_FILE_ENV = "FTRUN_TOKEN_FILE"
 JOIN_TIMEOUT_S = 0.1
-"""How long the first quorum waits for more than enough replicas; a lighthouse elsewhere."""
+"""With a lighthouse elsewhere: how long the first quorum waits for more than the minimum of
+replicas."""
 ANSWER_TIMEOUT_S = 10.0
 LEAVE_TIMEOUT_S = 5.0
-"""How long a Manager's last messages may take to come out of the socket."""
+"""How long to wait for a Manager's last messages from its socket."""
 LOOP_TIMEOUT_S = 30.0
 JOIN_WAIT_S = 5.0
 """How long members wait between two steps for a newcomer's join to be agreed."""
 JOIN_LOOK_S = 0.01
 LOOK_EVERY_S = 0.25
-"""How often it is looked whether a seat's thread has ended."""
+"""How often to check whether a seat's thread has ended."""
 QUIET_NOTICES = frozenset({"waiting", "formed", "switched", "homeless", "ended", "finished"})
-"""Notices that tell a program of threads nothing which it does not do itself."""
+"""Notices about what a program of threads does itself, which are not shown."""
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,12 @@ log = logging.getLogger(__name__)
 class ThreadAgent:
     """One job's agent. Coroutines and callbacks run in its loop; ``run`` calls them from outside.
 
-    ``seats``: the Managers that are open. ``is_over``: the job has ended, or its lighthouse has
-    gone: no seat is given any more.
+    Attributes:
+        seats: the open Managers.
+        is_over: the job has ended, or its lighthouse has gone: no further seat is assigned.
 
     Args:
-        wanted: the first seat, which has the size of the groups.
+        wanted: the first seat, which determines the size of the groups.
         address: of the lighthouse.
         here: the same lighthouse, if it is in this process.
         loop: the agent's own.
@@ -127,9 +129,9 @@ class ThreadAgent:
     def seat(
         self, given: SeatGiven, wanted: SeatWanted, leave: Callable[[WorkerKey, str], None]
     ) -> ThreadSeat:
-        """The seat that was given to the Manager that this thread makes.
+        """The seat that was assigned to the new Manager of this thread.
 
-        ``leave`` is called when that is closed, with the failure.
+        ``leave`` is called when the Manager is closed, with the failure.
         """
         spec = self._spec
         context = WorkerContext(
@@ -155,15 +157,15 @@ class ThreadAgent:
         return seat
 
     def await_newcomers(self, incarnation: str, is_agreed: Callable[[], bool]) -> None:
-        """Wait between two steps of a member, so that Managers that were made can join it.
+        """Wait between two steps of a member, so that existing Managers can join it.
 
-        As torchft's lighthouse waits ``join_timeout_ms`` for replicas that are alive and do not ask
-        for the quorum, so do members for a Manager that has not come to its first step. One that
-        has come is waited for until its join is agreed (``is_agreed``).
+        torchft's lighthouse waits ``join_timeout_ms`` for live replicas that have not asked for the
+        quorum. In the same way members wait for a Manager that has not reached its first step. For
+        one that has, they wait until its join is agreed (``is_agreed``).
         """
         with self._changed:
             if incarnation in self._newcomers.idle | self._newcomers.joining:
-                return  # it is one itself
+                return  # it is a newcomer itself
             self._changed.wait_for(lambda: not self._newcomers.idle, self._spec.join_timeout_s)
             deadline = clock.now() + JOIN_WAIT_S
             while self._newcomers.joining and not is_agreed() and clock.now() < deadline:
@@ -179,7 +181,7 @@ class ThreadAgent:
     # ------------------------------------------------------------ in the loop
 
     async def start(self) -> None:
-        """Serve the Managers, open the store, and have the lighthouse's welcome.
+        """Serve the Managers, open the store, and wait for the lighthouse's welcome.
 
         Raises:
             UserError: it refuses.
@@ -205,7 +207,7 @@ class ThreadAgent:
             raise self._refused
 
     async def take(self, wanted: SeatWanted) -> SeatGiven:
-        """Give a seat.
+        """Assign a seat.
 
         Raises:
             UserError: no seat is free for these arguments.
@@ -225,7 +227,7 @@ class ThreadAgent:
         return found
 
     async def leave(self, key: WorkerKey, failure: str) -> None:
-        """Note that a Manager is closed, once its last messages are here."""
+        """Note that a Manager is closed, once its last messages have arrived."""
         if self._server.is_connected(key):
             gone = self._left[key] = asyncio.Event()
             try:
@@ -238,17 +240,17 @@ class ThreadAgent:
         self._do(self._replicas.seat_left(key, failure))
 
     def begin_without_lighthouse(self) -> None:
-        """The lighthouse is shut down. From any thread, also the loop's own; does not wait."""
+        """Continue without a lighthouse. From any thread, including the loop's; does not wait."""
         self.is_over = True
         self._loop.begin(self._lose_lighthouse())
 
     async def _lose_lighthouse(self) -> None:
-        """Open Managers go on until a replica comes or goes."""
+        """Stop the lighthouse. Open Managers continue until a replica joins or leaves."""
         if self._membership is not None:
             await self._membership.stop()
 
     async def close(self) -> None:
-        """End all parts but the loop."""
+        """End everything except the loop."""
         self.is_over = True
         if self._looking is not None:
             self._looking.cancel()
@@ -263,7 +265,7 @@ class ThreadAgent:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     async def _look(self) -> None:
-        """Find threads that have ended without a shutdown, and the end of the lease."""
+        """Find threads that have ended without a shutdown, and detect the end of the lease."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             for key, seat in list(self.seats.items()):
@@ -285,7 +287,7 @@ class ThreadAgent:
         self._show_newcomers()
 
     def _show_newcomers(self) -> None:
-        """Let members that wait for newcomers look again."""
+        """Wake members that wait for newcomers."""
         found = self._replicas.newcomers()
         if found != self._newcomers:
             with self._changed:
@@ -300,12 +302,12 @@ class ThreadAgent:
             case EndSeat(key, reason):
                 self._end(key, reason)
             case SeatGiven() | SeatRefused():
-                pass  # ``take`` answers
+                pass  # ``take`` reports it
             case _:
                 assert_never(instruction)
 
     def _end(self, key: WorkerKey, reason: str) -> None:
-        """End a Manager, in a thread, because its builders and connections take time to end."""
+        """End a Manager in a thread, because its builders and connections take time to end."""
         seat = self.seats.get(key)
         if seat is None:
             return
@@ -327,7 +329,7 @@ class ThreadAgent:
             self._server.send_to(key, lease)
 
     def worker_disconnected(self, key: WorkerKey) -> None:
-        """All of a Manager's messages have come."""
+        """All of a Manager's messages have arrived."""
         gone = self._left.get(key)
         if gone is not None:
             gone.set()
@@ -361,11 +363,11 @@ class ThreadAgent:
         )
 
     def link_opened(self) -> None:
-        """Hello is sent; ask every Manager for its Report."""
+        """Hello was sent: ask every Manager for its Report."""
         self._server.broadcast(m.AskReport())
 
     def link_message(self, message: m.ToAgent, asked_at: float | None) -> None:
-        """Relay to Managers first, because they may wait for a lost peer; then handle it."""
+        """Relay to Managers first, because they may wait for a lost peer; then handle it here."""
         if isinstance(message, m.ToWorkers):
             for target in message.targets:
                 self._server.send(target.replica_id, target.incarnation, message.message)
@@ -392,10 +394,10 @@ class ThreadAgent:
             case m.Notice(kind, _, text):
                 log.log(logging.DEBUG if kind in QUIET_NOTICES else logging.INFO, "%s", text)
             case _:
-                pass  # slots are all this agent's, acknowledgements renew the lease
+                pass  # all slots are this agent's, and acknowledgements renew the lease
 
     def link_failed(self, ending: Disconnected) -> None:
-        """The stream, or a try to open one, has failed; the next try follows."""
+        """The stream, or an attempt to open one, has failed; a retry follows."""
         self._lease.disconnected()
         self._why_not = ending.reason
         if ending.refused is not None and not self._welcomed.is_set():
@@ -435,7 +437,7 @@ class ThreadAgent:
 
 
 def _spec(job_id: str, wanted: SeatWanted, here: LighthouseHere | None) -> m.JobSpec:
-    """The job: as many slots as threads may ever want, and what a first quorum waits for.
+    """The job: the maximum number of slots for threads, and the conditions of a first quorum.
 
     Raises:
         UserError: it wants more replicas than there are slots.
@@ -459,7 +461,7 @@ def _spec(job_id: str, wanted: SeatWanted, here: LighthouseHere | None) -> m.Job
 
 
 def _token() -> str:
-    """The token for a lighthouse elsewhere. Without a token it is a random one, which is refused.
+    """The token for a lighthouse elsewhere; if none is set a random one, which is refused.
 
     Raises:
         UserError: the file is not usable.

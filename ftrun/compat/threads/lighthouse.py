@@ -1,8 +1,8 @@
 """A lighthouse inside a program, for replicas that are its threads: no files, no web server.
 
-It lives as long as the job of its one agent (agent.py), and restarts with neither.
+It lives as long as the job of its one agent (agent.py), and is never restarted.
 
-Not here: torchft's own quorums (quorum_server.py), a lighthouse that lasts (main.py).
+Not here: torchft's own quorums (quorum_server.py), a permanent lighthouse (main.py).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ftrun.lighthouse.shell import Shell
 from ftrun.protocol.auth import new_token
 
 RULES = replace(EMBEDDED, join_gather_s=0.0)
-"""Members wait between two steps for a newcomer (agent.py), so it joins at once."""
+"""Newcomers join at once, because members wait for them between two steps (agent.py)."""
 
 log = logging.getLogger(__name__)
 
 
 class InProcessLighthouse:
-    """Serves one job on a port of the loopback interface, with a token of its own."""
+    """Serves one job on a port of the loopback interface, with its own token."""
 
     def __init__(self) -> None:
         self.token = new_token()
@@ -39,7 +39,7 @@ class InProcessLighthouse:
         self._shell: Shell | None = None
 
     async def start(self) -> str:
-        """Serve in the loop that runs; returns the address for the agent."""
+        """Serve in the running loop. Returns the address for the agent."""
         self._server = MembershipServer(self._settings)
         host, port = self._server.bind()
         core = Lighthouse(RULES, JournalState(epoch=0), clock.now())

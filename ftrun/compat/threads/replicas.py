@@ -1,22 +1,22 @@
 """Replica groups whose workers are threads of one process: their names, slots and incarnations.
 
 torchft's tests and notebooks make a Manager in each of several threads. Such a Manager takes a
-*seat*: a rank of a replica group. The group has the name that the script gives it, and gets a free
-slot of the job: that of its number, or else the first one. All ranks of one life of a group are one
-incarnation:
+*seat*: a rank of a replica group. The group has the name that the script chooses, and gets a free
+slot of the job: the slot whose number is the name, otherwise the first free one. All ranks of one
+life of a group are one incarnation:
 
 | what happens                              | the group                                           |
 |-------------------------------------------|-----------------------------------------------------|
 | a Manager of a new name                   | gets a slot, and its first incarnation starts       |
-| one of another rank, by the same store    | joins the incarnation                               |
-| a Manager is shut down in good order      | when all ranks are: finished, and its slot is over  |
+| one of another rank, with the same store  | joins the incarnation                               |
+| a Manager is shut down normally           | when all ranks are: finished, and its slot is over  |
 | one is shut down by an exception, or its  | is lost: its other ranks are ended first, and then  |
-| thread ends without a shutdown            | the lighthouse is sent the loss (Q3)                |
-| the lighthouse takes the replica out      | the same                                            |
-| a Manager in a seat that was taken before | is lost if it lived; the next incarnation starts    |
+| thread ends without a shutdown            | the loss is reported to the lighthouse (Q3)         |
+| the lighthouse removes the replica        | the same                                            |
+| a Manager in a seat that was taken before | is lost if it was alive; a new incarnation starts   |
 | a Manager of a name that has finished     | gets another slot                                   |
 
-Nobody can kill a thread, so ranks are ended by an error that their next call of the Manager raises.
+A thread cannot be killed, so a rank is ended by an error in its Manager's next call.
 
 Not here: threads and sockets (agent.py), supervised processes (core/agent/supervisor.py).
 """
@@ -33,7 +33,7 @@ from ftrun.core.agent.events import SendToLighthouse
 from ftrun.core.ids import WorkerKey
 
 SLOTS = 64
-"""The slots of a job of threads: as many groups may ever take part in one."""
+"""The slots of a job of threads: the maximum number of groups over its life."""
 DEAD_KEPT = 256
 
 
@@ -47,14 +47,14 @@ class SeatGiven:
 
 @dataclass(frozen=True, slots=True)
 class SeatRefused:
-    """The Manager gets none; ``reason`` is for its author."""
+    """The Manager gets no seat; ``reason``: for its author."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndSeat:
-    """This rank trains no more: the next call of its Manager raises an error with the reason."""
+    """This rank must stop training: the Manager's next call raises an error with the reason."""
 
     key: WorkerKey
     reason: str
@@ -65,7 +65,7 @@ SeatInstruction: TypeAlias = SendToLighthouse | SeatGiven | SeatRefused | EndSea
 
 @dataclass(frozen=True, slots=True)
 class Newcomers:
-    """Incarnations: ``idle`` have not come to a first step, ``joining`` wait there to join."""
+    """Incarnations: ``idle`` have not reached a first step, ``joining`` wait there to join."""
 
     idle: frozenset[str] = frozenset()
     joining: frozenset[str] = frozenset()
@@ -73,11 +73,15 @@ class Newcomers:
 
 @dataclass(slots=True)
 class _Group:
-    """A replica group by its name; ``ranks``: those that were taken in this incarnation.
+    """A replica group by its name.
 
-    ``open``: those whose Manager is open, as far as it is known. ``reported``: those that have come
-    to their first step; ``in_force``: those for which a quorum stood since. ``is_over``: the
-    incarnation was lost, or has finished. ``is_finished``: in good order.
+    Attributes:
+        ranks: the ranks that were taken in this incarnation.
+        open: ranks whose Manager is open, as far as known.
+        reported: ranks that have reached their first step.
+        in_force: ranks that have been in a quorum since.
+        is_over: the incarnation was lost, or has finished.
+        is_finished: it has ended normally.
     """
 
     name: str
@@ -107,9 +111,9 @@ class ThreadReplicas:
     """The groups of one job in this process.
 
     Args:
-        agent_id: random, so that nobody can foresee an incarnation.
+        agent_id: random, so that incarnations cannot be predicted.
         group_size: the workers of each replica group.
-        slots: how many groups may ever take part.
+        slots: the maximum number of groups over the job's life.
     """
 
     def __init__(self, agent_id: str, group_size: int, slots: int = SLOTS) -> None:
@@ -129,7 +133,8 @@ class ThreadReplicas:
     def seat_asked(
         self, name: str, rank: int, group_size: int, store: str
     ) -> list[SeatInstruction]:
-        """A Manager wants the seat ``rank`` of the group ``name``, which meets at ``store``."""
+        """A Manager wants the seat ``rank`` of the group ``name``, whose ranks meet at
+        ``store``."""
         refusal = self._refusal(name, rank, group_size)
         if refusal:
             return [SeatRefused(refusal)]
@@ -146,7 +151,7 @@ class ThreadReplicas:
         return self._take()
 
     def seat_left(self, key: WorkerKey, failure: str = "") -> list[SeatInstruction]:
-        """A Manager is shut down; ``failure``: by this; "": in good order."""
+        """A Manager is shut down; ``failure``: the exception; "": it ended normally."""
         group = self._current(key)
         if group is not None and key.group_rank in group.open:
             group.open.discard(key.group_rank)
@@ -157,7 +162,7 @@ class ThreadReplicas:
         return self._take()
 
     def worker_sent(self, key: WorkerKey, message: m.FromWorker) -> None:
-        """A Manager has sent something to the lighthouse."""
+        """A Manager has sent a message to the lighthouse."""
         group = self._current(key)
         if group is not None and isinstance(message, m.Report):
             group.reported.add(key.group_rank)
@@ -165,14 +170,14 @@ class ThreadReplicas:
             group.in_force.add(key.group_rank)
 
     def taken_out(self, incarnation: str, reason: str) -> list[SeatInstruction]:
-        """The lighthouse, or a person, takes the replica out of the job."""
+        """The lighthouse, or a person, removes the replica from the job."""
         group = self._by_incarnation.get(incarnation)
         if group is not None:
             self._lose(group, reason)
         return self._take()
 
     def job_ended(self, reason: str) -> list[SeatInstruction]:
-        """No more is to be trained: every Manager that is open gets an error."""
+        """Training is over: every open Manager gets an error."""
         for group in list(self._by_incarnation.values()):
             self._end_ranks(group, reason)
         return self._take()
@@ -180,18 +185,18 @@ class ThreadReplicas:
     # ------------------------------------------------------------ facts
 
     def is_open(self, key: WorkerKey) -> bool:
-        """Whether this seat has an open Manager in an incarnation that lives."""
+        """Whether this seat has an open Manager in a live incarnation."""
         group = self._current(key)
         return group is not None and key.group_rank in group.open
 
     def newcomers(self) -> Newcomers:
-        """The incarnations in which no quorum stood so far."""
+        """The incarnations that have not been in a quorum yet."""
         new = [g for g in self._by_incarnation.values() if len(g.in_force) < self._group_size]
         joining = frozenset(g.incarnation for g in new if len(g.reported) == self._group_size)
         return Newcomers(frozenset(g.incarnation for g in new) - joining, joining)
 
     def running(self) -> tuple[m.RunningReplica, ...]:
-        """For a Hello: the incarnations that live."""
+        """For a Hello: the live incarnations."""
         groups = self._by_incarnation.values()
         return tuple(m.RunningReplica(group.slot, group.incarnation) for group in groups)
 
@@ -204,7 +209,7 @@ class ThreadReplicas:
         return tuple(self._finished)
 
     def check(self) -> None:
-        """Assert what must hold between events."""
+        """Assert the invariants that hold between events."""
         for incarnation, group in self._by_incarnation.items():
             assert group.incarnation == incarnation and not group.is_over, group
             assert group.open <= group.ranks <= set(range(self._group_size)), group
@@ -236,7 +241,7 @@ class ThreadReplicas:
         return ""
 
     def _free_slot(self, name: str) -> str:
-        """The slot whose number is the name, if that is free; else the first free one."""
+        """The slot whose number is the name, if it is free; otherwise the first free one."""
         slot = name if name in self._free else next(iter(self._free))
         del self._free[slot]
         return slot

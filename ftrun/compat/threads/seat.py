@@ -1,6 +1,6 @@
 """A Manager's seat among threads of one program.
 
-Not here: which slot and incarnation a seat belongs to (replicas.py), who gives it (seats.py).
+Not here: the slot and incarnation of a seat (replicas.py), who assigns it (seats.py).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ftrun.training.seats import Seat, SeatAsked, no_agent
 
 LIGHTHOUSE_ENV = "TORCHFT_LIGHTHOUSE"
 STARTED_BY_FTRUN = "FTRUN_INCARNATION"
-"""Processes that a worker has started inherit this."""
+"""Processes that a worker has started inherit this variable."""
 FAILURE_CHARS_MAX = 500
 
 
 class ThreadSeat(Seat):
-    """A seat among threads. It belongs to the thread that has made it, and is its Manager's alone.
+    """A seat among threads. It belongs to the thread that has made it. Only its Manager uses it.
 
     Args:
-        context: what the Manager knows of itself.
-        leave: reports the close of the Manager to the agent, and by which failure; "": by none.
-        await_newcomers: waits a moment for Managers that were made and have not joined.
+        context: the Manager's identity and job.
+        leave: reports the close of the Manager to the agent, with its failure; "": none.
+        await_newcomers: waits a moment for Managers that exist and have not joined.
     """
 
     is_thread = True
@@ -73,7 +73,7 @@ class ThreadSeat(Seat):
             end(ended)
 
     def end(self, error: Exception) -> None:
-        """The agent ends the seat: the Manager's next call raises ``error``."""
+        """Called by the agent: the Manager's next call raises ``error``."""
         with self._lock:
             self._ended = self._ended or error
             end = self._end
@@ -81,9 +81,9 @@ class ThreadSeat(Seat):
             end(error)
 
     def _failure(self) -> str:
-        """The exception by which this thread leaves the Manager's block; "": by none.
+        """The exception by which this thread leaves the Manager's block; "": none.
 
-        One that was being handled when the Manager was made has nothing to do with it.
+        An exception that was being handled when the Manager was made does not count.
         """
         error = sys.exc_info()[1]
         if error is None or error is self._before or isinstance(error, (Drained, GeneratorExit)):
@@ -97,8 +97,11 @@ class ThreadSeat(Seat):
 class SeatWanted:
     """A Manager's arguments that determine where it belongs.
 
-    ``name``: of its replica group. ``store``: where the ranks of the group meet, ``HOST:PORT``.
-    ``lighthouse``: ``HOST:PORT``. ``min_replicas``: if the lighthouse has no number of its own.
+    Attributes:
+        name: of its replica group.
+        store: where the ranks of the group meet, ``HOST:PORT``.
+        lighthouse: ``HOST:PORT``.
+        min_replicas: used if the lighthouse has no number of its own.
     """
 
     name: str
@@ -111,7 +114,7 @@ class SeatWanted:
 
     @classmethod
     def of(cls, asked: SeatAsked) -> SeatWanted:
-        """The place that a Manager's arguments and the environment name.
+        """The place according to a Manager's arguments and the environment.
 
         Raises:
             UserError: they name no lighthouse, or no store for a group of several.
@@ -137,7 +140,7 @@ class SeatWanted:
 
 @dataclass(frozen=True, slots=True)
 class LighthouseHere:
-    """The conditions of a lighthouse of this process for its first quorum."""
+    """The conditions for the first quorum, of a lighthouse in this process."""
 
     min_replicas: int
     join_timeout_s: float
@@ -153,7 +156,7 @@ def ended(reason: str, name: str) -> PeerError:
 
 
 def _store(addr: str | None, port: int | None, group_size: int) -> str:
-    """Where the ranks of the group meet; a group of one needs no store, so "" is well."""
+    """Where the ranks of the group meet. "" is valid for a group of one, which needs no store."""
     if group_size > 1:
         addr = addr or os.environ.get("MASTER_ADDR")
         port = port or int(os.environ.get("MASTER_PORT", "0"))
@@ -166,7 +169,7 @@ def _store(addr: str | None, port: int | None, group_size: int) -> str:
 
 
 def _number(variable: str, given: int | None, default: int) -> int:
-    """An argument; without one its variable of torchrun's, or the default."""
+    """An argument; if it is not given, torchrun's variable for it, or the default."""
     if given is not None:
         return given
     text = os.environ.get(variable, "")

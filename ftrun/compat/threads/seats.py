@@ -1,7 +1,7 @@
 """Seats for Managers in threads: starts the agent of this process, and ends it.
 
 An agent lives from the first seat of its lighthouse to the last. Called from the Managers' threads,
-one after the other.
+one at a time.
 
 Not here: the agent (agent.py), a Manager's side of its seat (training/seats.py).
 """
@@ -23,7 +23,7 @@ from ftrun.training.seats import SeatAsked
 
 
 def take_seat(asked: SeatAsked) -> ThreadSeat:
-    """Give the Manager a seat; the first one of a lighthouse starts the agent.
+    """Assign a seat to the Manager. The first seat of a lighthouse starts the agent.
 
     Raises:
         UserError: the arguments fit no seat, or the lighthouse refuses.
@@ -46,14 +46,14 @@ def take_seat(asked: SeatAsked) -> ThreadSeat:
 
 
 def offer(port: int, lighthouse: LighthouseHere) -> None:
-    """Threads of this process may use its lighthouse at this port."""
+    """Let threads of this process use its lighthouse at this port."""
     _Process.lighthouses[port] = lighthouse
 
 
 def withdraw(port: int) -> None:
-    """The lighthouse at this port is shut down; an agent in this process loses it.
+    """The lighthouse at this port is shut down: an agent in this process loses it.
 
-    The garbage collector may call it in any thread, so it waits for nothing.
+    The garbage collector may call this in any thread, so it never waits.
     """
     _Process.lighthouses.pop(port, None)
     agent = _Process.agents.pop(port, None) if _Process.pid == os.getpid() else None
@@ -62,9 +62,9 @@ def withdraw(port: int) -> None:
 
 
 class _Process:
-    """The lighthouses of this process by port; the agents by the port of theirs, one for each job.
+    """The lighthouses of this process by port; the agents by their lighthouse's port, one per job.
 
-    ``lock``: guards the table, and lets one Manager after the other take or leave a seat.
+    ``lock``: guards the tables, and serialises taking and leaving seats.
     """
 
     lock = threading.RLock()
@@ -74,7 +74,7 @@ class _Process:
 
     @classmethod
     def forget_after_fork(cls) -> None:
-        """A fork has none of its parent's threads, and so no agent."""
+        """Drop all agents after a fork, which has none of its parent's threads."""
         if cls.pid != os.getpid():
             cls.pid, cls.agents = os.getpid(), {}
 
@@ -98,7 +98,7 @@ def _started(wanted: SeatWanted, address: str, here: LighthouseHere | None) -> T
 
 
 def _close_if_empty(port: int, agent: ThreadAgent) -> None:
-    """End an agent without a seat: under the lock, so that nobody takes one meanwhile."""
+    """End an agent without a seat. Under the lock, so that no seat is taken meanwhile."""
     if agent.seats:
         return
     if _Process.agents.get(port) is agent:
@@ -107,7 +107,7 @@ def _close_if_empty(port: int, agent: ThreadAgent) -> None:
 
 
 def _leave(port: int, agent: ThreadAgent, key: WorkerKey, failure: str) -> None:
-    """A Manager is closed. With the last one its agent ends."""
+    """A Manager is closed. If it was the last one its agent ends."""
     with _Process.lock:
         if _Process.pid != os.getpid():
             return  # a fork's copy

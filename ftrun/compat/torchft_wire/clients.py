@@ -1,7 +1,7 @@
-"""A channel to a torchft server, and what its errors mean.
+"""Channels to torchft servers, and the translation of their errors.
 
-Clients wait for the connection when they are made. Addresses are ``http://HOST:PORT``, as torchft
-writes them. Not here: the classes that scripts import (torchft/coordination.py).
+Clients wait for the connection when they are made. Addresses are ``http://HOST:PORT``, torchft's
+form. Not here: the classes that scripts import (torchft/coordination.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ftrun.compat.torchft_wire import torchft_pb2 as wire
 T = TypeVar("T")
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    # The ping of torchft's own clients, which its servers allow.
+    # The keepalive ping of torchft's own clients, which its servers allow.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -44,10 +44,10 @@ def target_of(address: str) -> str:
 
 
 def open_channel(address: str, connect_timeout_s: float) -> grpc.Channel:
-    """A channel that is connected.
+    """A connected channel.
 
     Raises:
-        RuntimeError: nothing answers there in time; or the address has no such form.
+        RuntimeError: no server answers there in time; or the address has another form.
     """
     try:
         channel = grpc.insecure_channel(target_of(address), options=CHANNEL_OPTIONS)
@@ -65,14 +65,14 @@ def open_channel(address: str, connect_timeout_s: float) -> grpc.Channel:
 
 
 def method_of(channel: Any, service: str, name: str) -> Any:
-    """A method of torchft's, to be called with its request."""
+    """A method of torchft's service, to be called with its request."""
     found = wire.DESCRIPTOR.services_by_name[service.rpartition(".")[2]].methods_by_name[name]
     request, response = (getattr(wire, x.name) for x in (found.input_type, found.output_type))
     return channel.unary_unary(f"/{service}/{name}", request.SerializeToString, response.FromString)
 
 
 def call(method: Callable[..., T], request: Any, timeout_s: float, metadata: Any = ()) -> T:
-    """Call a method; ``timeout_s`` is sent along.
+    """Call a method. ``timeout_s`` is sent with the call.
 
     Raises:
         TimeoutError: no answer in time, or the server cancelled the call.
@@ -85,9 +85,10 @@ def call(method: Callable[..., T], request: Any, timeout_s: float, metadata: Any
 
 
 def raise_error(error: Any) -> NoReturn:
-    """Raise the Python error for a failed call, with a text as torchft's clients have it.
+    """Raise the Python error for a failed call, with the text of torchft's clients.
 
-    Scripts look for words in it. For a call that got no answer in time torchft says "Cancelled".
+    Scripts look for words in it. For a call without an answer in time torchft's text has
+    "Cancelled".
     """
     code, details = error.code(), error.details()
     if code in TIMEOUTS:

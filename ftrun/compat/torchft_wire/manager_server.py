@@ -1,7 +1,8 @@
 """torchft's ManagerService: the manager of one replica group, for the ranks of the group.
 
-It heartbeats to the lighthouse and asks it for quorums. ``Kill`` is refused. Not here: rounds and
-results (core/torchft_quorum/group.py), the class that scripts import (torchft/coordination.py).
+It sends heartbeats to the lighthouse and requests quorums from it. ``Kill`` is refused. Not here:
+rounds and results (core/torchft_quorum/group.py), the class that scripts import
+(torchft/coordination.py).
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class GroupServer:
     """The server of one group's manager, and its client of the lighthouse.
 
     Args:
-        make_group: the core, once the port is known.
+        make_group: makes the core, once the port is known.
         heartbeat_interval_s: between two heartbeats.
-        connect_timeout_s: of the lighthouse; the first connection is waited for in ``start``.
-        quorum_retries: how often a failed request is sent again.
+        connect_timeout_s: for the connection to the lighthouse; ``start`` waits for the first one.
+        quorum_retries: how often a failed request is retried.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class GroupServer:
     async def start(
         self, host: str, port: int, make_group: Callable[[int], ReplicaGroup]
     ) -> ReplicaGroup:
-        """Connect to the lighthouse, bind the port, serve; returns the core.
+        """Connect to the lighthouse, bind the port, serve. Returns the core.
 
         Raises:
             RuntimeError: the lighthouse does not answer, or the port is taken.
@@ -162,7 +163,8 @@ class GroupServer:
     async def _round(
         self, context: Any, begin: Callable[[ReplicaGroup, int], list[GroupInstruction]]
     ) -> Any:
-        """Wait for the end of a round; returns its answer, after an error is set None."""
+        """Wait for the end of a round. Returns its answer; None after an error was set on the
+        call."""
         assert self._group is not None
         self._calls += 1
         call = self._calls
@@ -196,7 +198,7 @@ class GroupServer:
     # ------------------------------------------------------------ the lighthouse
 
     async def _ask(self, ask: AskLighthouse) -> None:
-        """Ask the lighthouse, and again after a failure, as often as was wanted."""
+        """Send a request to the lighthouse, with the configured number of retries."""
         assert self._group is not None
         deadline = clock.now() + ask.timeout_s
         tries = self._quorum_retries + 1
@@ -228,7 +230,7 @@ class GroupServer:
         return quorum_of((await method(request, timeout=timeout_s)).quorum)
 
     async def _beat(self) -> None:
-        """Heartbeat until the end; one that fails is followed by the next."""
+        """Send heartbeats until the end. A failed one is followed by the next."""
         assert self._channel is not None
         method = method_of(self._channel, LIGHTHOUSE, "Heartbeat")
         request = wire.LighthouseHeartbeatRequest(replica_id=self._replica_id)
@@ -251,7 +253,8 @@ class GroupServer:
 async def _answered(
     method: Callable[[bytes, Any], Awaitable[Message | None]], data: bytes, context: Any
 ) -> bytes:
-    """The answer's bytes; none, if the method has set an error. A wrong request is its caller's."""
+    """The answer's bytes; empty, if the method has set an error. A malformed request is the
+    caller's fault."""
     try:
         answer = await method(data, context)
     except ProtocolError as error:

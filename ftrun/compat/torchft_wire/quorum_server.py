@@ -34,16 +34,17 @@ from ftrun.protocol.rpc import end_call
 
 SERVICE = wire.DESCRIPTOR.services_by_name["LighthouseService"].full_name
 CALL_S_MAX = 86_400.0
-"""A call without a deadline of its own ends after this."""
+"""A call without a deadline ends after this time."""
 ANSWER_S = 0.01
-"""A call is answered this much before its deadline."""
+"""A call is answered this long before its deadline."""
 EXPIRED = "Timeout expired"
-"""What torchft's servers say, with CANCELLED; scripts and tests look for it."""
+"""The text of torchft's servers, with CANCELLED; scripts and tests look for it."""
 CALLS_MAX = 16_384
 TIMER_DELAY_MIN_S = 0.001
 
 SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
-    # As torchft's own servers: a longer request is refused. Answers grow with all ranks' handles.
+    # As with torchft's own servers a longer request is refused. Answers grow with all ranks'
+    # handles.
     ("grpc.max_receive_message_length", 4 * 1024 * 1024),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 16 * 1024),
@@ -52,7 +53,7 @@ SERVER_OPTIONS: Sequence[tuple[str, Any]] = [
     ("grpc.server_handshake_timeout_ms", 10_000),
     # A rank calls its manager once a step, and a step may take minutes.
     ("grpc.max_connection_idle_ms", 3_600_000),
-    # torchft's clients ping every 60 s, also without a call; gRPC would cut them off for that.
+    # torchft's clients ping every 60 s, even without a call, for which gRPC would disconnect them.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -68,13 +69,13 @@ log = logging.getLogger(__name__)
 
 
 class QuorumServer:
-    """Serves the rooms. One event loop; several ports, each with a room for those that name none.
+    """Serves the rooms in one event loop. Each port has a room for clients that name none.
 
     Args:
         rooms: the core.
         save: writes the record to the disk, before the answers that need it are sent.
 
-    ``failed`` gets the error after which nothing is answered any more.
+    ``failed`` is set to the error after which no call is answered any more.
     """
 
     def __init__(
@@ -91,7 +92,8 @@ class QuorumServer:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add_port(self, room: str = r.DEFAULT_ROOM) -> GrpcPort:
-        """A port that the caller binds; its clients are in ``room`` unless they name another."""
+        """A port that the caller binds. Its clients are in ``room`` unless they name another
+        one."""
         port = GrpcPort(partial(self._make, room))
         self._ports.append(port)
         return port
@@ -160,7 +162,8 @@ class QuorumServer:
         self._feed(r.TimerFired())
 
     def _feed(self, event: r.QuorumEvent) -> list[r.Refuse]:
-        """Hand the event to the core, do what follows; returns the refusals of heartbeats."""
+        """Pass the event to the core and carry out its instructions. Returns the refusals of
+        heartbeats."""
         if self.failed.done():
             return []
         try:
@@ -187,7 +190,7 @@ class QuorumServer:
                     self._waiting[call].set_exception(_RefusedError(reason))
 
     def _response(self, quorum: r.TorchftQuorum) -> bytes:
-        """The answer of all members of a quorum: encoded once, with one date."""
+        """The answer to all members of a quorum: encoded once, with one date."""
         if self._last[0] is not quorum:
             message = quorum_message(quorum, clock.wall())
             response = wire.LighthouseQuorumResponse(quorum=message)
@@ -203,7 +206,7 @@ class QuorumServer:
 
 
 def patience_s(context: Any) -> float:
-    """How long a call may wait: its answer must be there before gRPC ends it in its own words."""
+    """How long a call may wait, so that it is answered before gRPC itself ends it."""
     remaining_s: float | None = context.time_remaining()
     if remaining_s is None:
         return CALL_S_MAX

@@ -1,4 +1,4 @@
-"""torchft's messages ↔ the records of core/torchft_quorum/, with limits on what strangers send.
+"""torchft's messages ↔ the records of core/torchft_quorum/, with limits on untrusted input.
 
 Not here: calls (quorum_server.py, manager_server.py, clients.py).
 """
@@ -25,11 +25,12 @@ NAME_BYTES_MAX = 512
 HANDLES_MAX = 65_536
 SCALARS = (str, bool, int)
 ROOM_ID = "room-id"
-"""The metadata by which a client of torchft's git names its room; the nightly's sends none."""
+"""The metadata by which a client of torchft's git version names its room. The nightly sends
+none."""
 
 
 def parsed(kind: type[T], data: bytes) -> T:
-    """The message in a call's bytes. (gRPC's own parsing logs a traceback for damaged ones.)
+    """Parse a call's bytes. (gRPC's own parsing would log a traceback for damaged ones.)
 
     Raises:
         ProtocolError: they are no such message.
@@ -81,10 +82,10 @@ def result_message(result: RankQuorum) -> wire.ManagerQuorumResponse:
 def record_of(
     kind: type[R], message: Message, sequence: Callable[[Any], Any] = tuple, **more: Any
 ) -> R:
-    """The dataclass whose fields have the names of the message's.
+    """The dataclass whose fields have the names of the message's fields.
 
-    An optional field that is not set is None, a repeated one a ``sequence``. ``more``: fields that
-    are not as in the message.
+    An unset optional field becomes None, a repeated one a ``sequence``. ``more``: fields that
+    differ from the message's.
     """
     found = dict(more)
     for name in getattr(kind, "__match_args__"):  # noqa: B009  # mypy knows no dataclass here

@@ -1,8 +1,8 @@
 """torchft's lighthouse inside ``ftrun lighthouse``: its ports, its file of quorum ids.
 
-Their protocol has no token and no TLS, so it has ports of its own, is off by default, and reaches
-nothing of ftrun's jobs. Not here: quorums (core/torchft_quorum/), gRPC (quorum_server.py), the
-checks of the options (lighthouse/settings.py).
+torchft's protocol has no token and no TLS. So its lighthouse has separate ports, is off by default,
+and has no access to ftrun's jobs. Not here: quorums (core/torchft_quorum/), gRPC
+(quorum_server.py), the checks of the options (lighthouse/settings.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RoomsFile:
         self._file = SealedFile(path, MAGIC, "file of torchft's quorums", FILE_BYTES_MAX)
 
     def load(self) -> RoomsRecord | None:
-        """The record that was written last; None: there is none, or it is corrupt and kept aside.
+        """The last record; None: there is none, or it is corrupt and was set aside.
 
         Raises:
             UserError: the file exists but cannot be read.
@@ -65,9 +65,9 @@ class RoomsFile:
 
 
 class TorchftService:
-    """The rooms, their file and their ports. ``failed`` gets the error that ends the lighthouse.
+    """The rooms, their file and their ports. ``failed``: set to the error that ends it all.
 
-    ``first_id``: ids rise from here if there is no file.
+    ``first_id``: the first quorum id, if there is no file.
     """
 
     def __init__(self, settings: TorchftSettings, state_dir: Path, first_id: int) -> None:

@@ -120,25 +120,6 @@ class WorkerSent:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerDisconnected:
-    """A worker has closed its connection: it cannot answer, and need not answer."""
-
-    key: WorkerKey
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerUsed:
-    """The answer to ``AskWorker``.
-
-    ``cpu_s``: the processor time of the worker's process by then.
-    """
-
-    key: WorkerKey
-    pid: int
-    cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class StacksTaken:
     """The answer to ``TakeStacks``: by group_rank; "" where there are none."""
 
@@ -194,20 +175,6 @@ class SignalReceived:
     """A signal to the agent itself (signals.py)."""
 
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class DrainAsked:
-    """Leave at a boundary, then end with ``exit_code``.
-
-    ``number``: the signal with which scripts are asked. ``is_notice``: the node will be taken away;
-    a later request to stop counts as the first one.
-    """
-
-    reason: str
-    exit_code: int
-    number: int = SIGTERM
-    is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +255,14 @@ Event: TypeAlias = (
     | ScriptTimerSet
     | ScriptTimerReleased
     | WorkerSent
-    | WorkerDisconnected
-    | WorkerUsed
+    | m.WorkerDisconnected
+    | m.WorkerUsed
     | StacksTaken
     | BoardSeen
     | ManagerFound
     | HealthChecked
     | SignalReceived
-    | DrainAsked
+    | m.DrainAsked
     | StopAsked
     | SpawnerReady
     | SpawnerWarmed

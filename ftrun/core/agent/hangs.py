@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ftrun.core import messages as m
 from ftrun.core.agent import events as e
 from ftrun.core.agent import words
 from ftrun.core.agent.part import Part
@@ -79,7 +80,7 @@ class Hangs(Part):
             key = WorkerKey(slot.replica_id, slot.incarnation, rank)
             self._out.add(e.SignalWorker(key, found.number))
 
-    def used(self, event: e.WorkerUsed) -> None:
+    def used(self, event: m.WorkerUsed) -> None:
         """A worker's processor time, at the moment of a question."""
         key = event.key
         slot = self._slots.of_incarnation(key.incarnation)

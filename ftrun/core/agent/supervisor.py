@@ -120,9 +120,9 @@ class Supervisor:
                 self._hangs.timer_changed(event)
             case e.WorkerSent(key, message, held):
                 self._from_workers.received(key, message, held)
-            case e.WorkerDisconnected(key):
+            case m.WorkerDisconnected(key):
                 self._from_workers.disconnected(key)
-            case e.WorkerUsed():
+            case m.WorkerUsed():
                 self._hangs.used(event)
             case e.StacksTaken(incarnation, stacks):
                 self._hangs.stacks_taken(incarnation, stacks)
@@ -145,7 +145,7 @@ class Supervisor:
                 self._on_request.kill(event)
             case e.SignalReceived(number):
                 self._ending.signalled(number)
-            case e.DrainAsked(reason, exit_code, number, is_notice):
+            case m.DrainAsked(reason, exit_code, number, is_notice):
                 self._ending.drain(reason, exit_code, number, is_notice=is_notice)
             case e.StopAsked():
                 self._ending.stop_now()

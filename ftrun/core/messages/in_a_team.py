@@ -7,6 +7,7 @@ and relay their messages. A hand opens the stream.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +16,7 @@ from ftrun.core.messages.at_the_node import AnotherForm, Beat, FailureReport, Le
 from ftrun.core.messages.from_agent import WorkerFacts, WorkerMessage, WorkerStacks
 from ftrun.core.messages.to_agent import AskStacks, EndJob, Rejected
 from ftrun.core.messages.to_worker import ToWorker
+from ftrun.core.replay.mirroring import RankWords
 from ftrun.core.version import PROTOCOL_VERSION
 
 # ---------------------------------------------------------------- hand → lead
@@ -67,15 +69,15 @@ class RankMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class RankDisconnected:
-    """A worker's last connection is closed."""
+class WorkerDisconnected:
+    """A worker has closed its last connection: it cannot answer, and need not answer."""
 
     key: WorkerKey
 
 
 @dataclass(frozen=True, slots=True)
-class RankUsed:
-    """The processor time of a worker that was asked for a report."""
+class WorkerUsed:
+    """``cpu_s``: the processor time of a worker's process when it was asked for a Report."""
 
     key: WorkerKey
     pid: int
@@ -133,21 +135,6 @@ class RanksStored:
 
 
 @dataclass(frozen=True, slots=True)
-class RankWords:
-    """The words of a rank on its node's board (core/replay/mirroring.py)."""
-
-    group_rank: int
-    published: int
-    joined: int
-    over: bool
-    fall: int
-    broken: int
-    groups: tuple[int, ...]
-    done: tuple[int, ...]
-    appends: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupWords:
     """Words of a node's ranks under decree ``number``; the lead forwards them to all hands."""
 
@@ -164,16 +151,17 @@ class AskLease:
 
 
 @dataclass(frozen=True, slots=True)
-class HandLeaving:
-    """The node was asked to stop, so the whole group must stop.
+class DrainAsked:
+    """Leave at a boundary, then end with ``exit_code``. From a hand: the whole group leaves.
 
-    ``number``: the number of the signal, if it was a signal.
+    ``number``: the signal with which scripts are asked. ``is_notice``: the node will be taken away;
+    a later request to stop counts as the first one.
     """
 
     reason: str
     exit_code: int
-    number: int
-    is_notice: bool
+    number: int = int(signal.SIGTERM)
+    is_notice: bool = False
 
 
 # ---------------------------------------------------------------- lead → hand
@@ -339,14 +327,14 @@ FromHand: TypeAlias = (
     HandHello
     | RankEnded
     | RankMessage
-    | RankDisconnected
-    | RankUsed
+    | WorkerDisconnected
+    | WorkerUsed
     | RankFacts
     | RanksKept
     | RanksStored
     | GroupWords
     | AskLease
-    | HandLeaving
+    | DrainAsked
     | WorkerMessage
     | WorkerStacks
 )

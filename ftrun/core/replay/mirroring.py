@@ -28,14 +28,15 @@ from ftrun.core.replay.settling import Board, missing
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RankWords:
     """The words of a rank. They are read in this order, but ``done`` is read after ``published``.
+    Agents send them to each other (core/messages/in_a_team.py).
 
     The words are those of settling.py and mending.py. ``done`` belongs to the group at the same
     place in ``groups``. ``appends``: the files to which they are appended (snapshots/board.py).
     """
 
-    rank: int
+    group_rank: int
     published: int
     joined: int
     over: bool
@@ -52,24 +53,24 @@ class Mirror:
 
     own: Collection[int]
     number: int = 0
-    _sent: dict[int, Row] = field(default_factory=dict)
-    _early: dict[int, tuple[int, Row]] = field(default_factory=dict)
+    _sent: dict[int, RankWords] = field(default_factory=dict)
+    _early: dict[int, tuple[int, RankWords]] = field(default_factory=dict)
 
-    def news(self, rows: Sequence[Row]) -> list[Row]:
+    def news(self, rows: Sequence[RankWords]) -> list[RankWords]:
         """The words of own ranks that the other nodes lack. They are sent under ``number``."""
-        found = [row for row in rows if self._sent.get(row.rank) != _without_done(row)]
-        self._sent |= {row.rank: _without_done(row) for row in found}
+        found = [row for row in rows if self._sent.get(row.group_rank) != _without_done(row)]
+        self._sent |= {row.group_rank: _without_done(row) for row in found}
         return found
 
-    def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
+    def came(self, number: int, rows: Sequence[RankWords]) -> list[RankWords]:
         """Words have arrived that were sent under a decree. Returns those to write now."""
-        others = [row for row in rows if row.rank not in self.own and number >= self.number]
+        others = [row for row in rows if row.group_rank not in self.own and number >= self.number]
         if number == self.number:
             return others
-        self._early |= {row.rank: (number, row) for row in others}
+        self._early |= {row.group_rank: (number, row) for row in others}
         return []
 
-    def raised(self, number: int) -> list[Row]:
+    def raised(self, number: int) -> list[RankWords]:
         """A decree is in force here. Returns the words to write now."""
         self.number = number
         self._sent.clear()
@@ -87,7 +88,7 @@ def has_all(board: Board) -> bool:
     return all(board.over[rank] for rank in missing(board))
 
 
-def _without_done(row: Row) -> Row:
+def _without_done(row: RankWords) -> RankWords:
     return replace(row, groups=(), done=())
 
 

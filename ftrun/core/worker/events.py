@@ -163,25 +163,6 @@ class OperationAnswered:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupBuilt:
-    """The builder has built the process group of ``attempt``."""
-
-    attempt: Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class GroupFailed:
-    """The builder could not build the process group of ``attempt``.
-
-    ``unreached``: a host to which no connection could be made; "": unknown.
-    """
-
-    attempt: Attempt
-    reason: str
-    unreached: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class StateLoaded:
     """The state for ``tag`` has arrived whole and verified; it is not applied yet."""
 
@@ -269,8 +250,8 @@ Event: TypeAlias = (
     | OperationFailed
     | OperationRefused
     | OperationAnswered
-    | GroupBuilt
-    | GroupFailed
+    | m.Built
+    | m.BuildFailed
     | OverwriteBegun
     | StateLoaded
     | StateSpoiled
@@ -303,7 +284,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class BuildGroup:
-    """Build a process group in the background; answer GroupBuilt or GroupFailed."""
+    """Build a process group in the background; answer Built or BuildFailed."""
 
     quorum: Quorum
 

@@ -84,8 +84,8 @@ class StepMachine(Showing):
             e.StateSpoiled: self._on_state_spoiled,
             e.StateReset: self._on_state_reset,
             e.HealFailed: self._on_heal_failed,
-            e.GroupBuilt: self._on_group_built,
-            e.GroupFailed: self._on_group_failed,
+            m.Built: self._on_built,
+            m.BuildFailed: self._on_build_failed,
             e.WentAway: self._on_went_away,
             e.Succeeds: self._on_succeeds,
             e.WentOut: self._on_went_out,
@@ -605,7 +605,7 @@ class StepMachine(Showing):
             self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
         self._take(quorum, is_switch=True)
 
-    def _on_group_built(self, event: e.GroupBuilt) -> None:
+    def _on_built(self, event: m.Built) -> None:
         pending = self.quorums.awaits(event.attempt)
         if self.quorums.is_in_force(event.attempt):
             return
@@ -613,7 +613,7 @@ class StepMachine(Showing):
             self._out.append(e.DropGroup(event.attempt))
             return
         pending.built = True
-        self._send(m.Built(event.attempt))
+        self._send(event)
         if not pending.is_switch:
             self._adopt(pending.quorum)
         if self._step is not None and self._step.fate is Fate.REPAIR:
@@ -630,9 +630,9 @@ class StepMachine(Showing):
         self._out.append(e.Reissue(step.kept))
         self._let_out(step)
 
-    def _on_group_failed(self, event: e.GroupFailed) -> None:
+    def _on_build_failed(self, event: m.BuildFailed) -> None:
         if self.quorums.awaits(event.attempt) is not None:
-            self._send(m.BuildFailed(event.attempt, event.reason, event.unreached))
+            self._send(event)
 
     def _on_propose(self, event: m.ProposeSwitch) -> None:
         pending = self.pending

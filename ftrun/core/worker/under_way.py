@@ -8,7 +8,7 @@
 | INTERRUPTED_COMPLETE | the same; its results were complete        | the same                     |
 | STANDS               | its results are complete; peers rely on it | an interrupt; one more       |
 |                      |                                            | operation → VOID             |
-| REPAIR               | its operations are issued again when the   | GroupBuilt → OPEN; an        |
+| REPAIR               | its operations are issued again when the   | Built → OPEN; an             |
 |                      | next group is built                        | interrupt                    |
 | VOID                 | will not be committed                      | Decided                      |
 

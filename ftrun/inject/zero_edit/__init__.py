@@ -8,8 +8,8 @@ ftrun itself. Begin with ``states.py``.
 | file | what it patches or keeps |
 |---|---|
 | one_group.py, memory.py | one replica group, whose workers go on from the agent's memory |
-| generations.py | what both of these and the next keep, and when |
-| in_place.py, predecessor.py | the workers of a replica of several, which do so too |
+| in_place.py | the workers of a replica of several, which do so too |
+| generations.py, predecessor.py | what both of these keep, and when; beside the state |
 | in_place_on_device.py | the same of a script that trains on GPUs |
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |

@@ -29,8 +29,8 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
-from ftrun.inject.zero_edit.trial import _add
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.values.units import add_to
 
 DEEP = 4
 INPUTS = "inputs"
@@ -234,5 +234,5 @@ class Batches:
 def _digest(batch: Any) -> str:
     """A digest of the shapes and the first bytes of all tensors in a batch."""
     hashed = hashlib.blake2b(digest_size=8)
-    _add(hashed, batch, DEEP)
+    add_to(hashed, batch, DEEP)
     return hashed.hexdigest()

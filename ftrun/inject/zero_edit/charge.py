@@ -67,9 +67,8 @@ class Charge:
         if trial is not None:
             trial.watch(models.wrapped)
         loose = parts(models, stepping)[1]
-        if self._script.memory is not None:  # the agent tells what is taken
-            self._script.memory.lacks(loose)
-        elif self._script.mates.rank == 0 and not self._script.joins_at():
+        is_told = self._script.memory is not None or self._script.mates.rank > 0  # by another one
+        if not is_told and not self._script.joins_at():
             told.say(line(models, stepping, self._batches_of))
         if self._script.predecessor is not None:
             self._script.predecessor.lacks(loose)
@@ -115,8 +114,8 @@ class Charge:
     def made_late(self, what: str) -> None:
         """The script has made something after its first step."""
         is_known = self._script.course.now.has_stepped and not self._script.ending.has_followed
-        if is_known and self._script.memory is not None:
-            self._script.memory.lacks([f"what {call_site()} makes after the first step"])
+        if is_known and (memory := self._script.memory) is not None:
+            memory.predecessor.lacks([f"what {call_site()} makes after the first step"])
         elif is_known and not self._script.mates.rank:
             told.made_late(call_site(), what, self._script.steps)
 

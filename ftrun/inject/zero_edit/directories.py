@@ -33,7 +33,6 @@ import pathlib
 import re
 import sys
 import tempfile
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Set
@@ -110,15 +109,14 @@ class Directories:
             self._since = [*since, *entries[1:]]
             self.is_successor, self._repeats, self._ends = True, ends, ends
         if script.is_in_place:
+            # A worker that replaces another in its group is to take the same way, so it is always
+            # told the same; any other one of one group begins anew.
             self._is_same = self._repeats = True
         elif script.memory is not None:
-            # A worker that replaces another in its group is to take the same way, so it is always
-            # told the same; any other one of a group begins anew.
-            self._is_same = self._repeats = script.memory.world.is_newcomer
-            if not self._is_same:
-                self._theirs, self._links, self._since, self.is_successor = [], [], [], False
-                self._absent.clear()
-                self._listed.clear()
+            self._theirs, self._links, self._since, self.is_successor = [], [], [], False
+            self._repeats = False
+            self._absent.clear()
+            self._listed.clear()
         self._later.update(self._links, self._since, (whole for _, whole in self._theirs))
 
     def install(self, patches: Patches) -> None:
@@ -249,7 +247,7 @@ class Directories:
 
     def _waits(self, frame: FrameType, path: Any) -> None:
         """The script asks for what is not there: in a loop, it waits for another rank."""
-        if threading.current_thread() is not threading.main_thread() or self._drafts.is_forked:
+        if not self._drafts.is_loops:
             return
         asked = self._script.steps, frame.f_code, os.fsdecode(path)
         if asked != self._asked_last:
@@ -300,8 +298,7 @@ class Directories:
             frame = frame.f_back
 
     def _is_set_up(self) -> bool:
-        is_main = threading.current_thread() is threading.main_thread()
-        return is_main and not (self._drafts.is_forked or self._drafts.has_begun())
+        return self._drafts.is_loops and not self._drafts.has_begun()
 
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""
@@ -322,8 +319,7 @@ class Directories:
 
     def _made_since(self, path: Any) -> None:
         """The script, or a package for it, has made a directory in training."""
-        is_main = threading.current_thread() is threading.main_thread()
-        whole = _whole(path) if is_main and not self._drafts.is_forked else None
+        whole = _whole(path) if self._drafts.is_loops else None
         if whole is None or whole in self._since or len(self._since) >= MADE_MAX:
             return
         self._since.append(whole)

@@ -87,6 +87,12 @@ class Drafts:
         """Whether the worker has forked this process: a loader's workers write for the loop."""
         return os.getpid() != self._pid
 
+    @property
+    def is_loops(self) -> bool:
+        """Whether the thread that runs is the script's own, which runs its loop."""
+        is_main = threading.current_thread() is threading.main_thread()
+        return is_main and not self.is_forked
+
     def has_begun(self) -> bool:
         """Whether the first step of this worker has begun."""
         return self._script.course.now.has_stepped

@@ -12,17 +12,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftrun.base import clock
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
 from ftrun.core.replay.settling import Counts, begin
+from ftrun.inject.zero_edit.values.journal import unpacked
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
-from ftrun.snapshots.area import AreaFull, State
+from ftrun.snapshots.area import NONE, AreaFull, State
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.predecessor import Predecessor
 
 
 class Generations:
@@ -32,15 +36,46 @@ class Generations:
         number: of the newest one, or of that with which this replacement begins.
         began_at: when the step under way began; ``took_s``: what the newest one has taken of the
             processor.
+        must: the next one is due whatever it costs.
+        state: with which this replacement begins, with its ``head`` and the ``parts`` behind that;
+            None: it is none, or has loaded it.
+        predecessor: of an unmodified script; None: the script has a Manager, or none so far.
     """
+
+    predecessor: Predecessor | None = None
 
     def __init__(self, world: ReplayedWorld, memory: GroupMemory) -> None:
         self.world, self.board, self.area = world, memory.board, world.area
         self.number = self.area.newest
         self.began_at, self.took_s = clock.now(), 0.0
         self._pace, self._worked_s = Pace(), time.process_time()
+        self.state: State | None = None
+        self.head: dict[str, Any] = {}
+        self.parts: Sequence[bytes] = ()
+        if world.is_newcomer:
+            self.state = self._find()
+            self.head, self.parts, _ = unpacked(self.state.head)
+        self.must = self.number == NONE
 
-    def find(self) -> State:
+    @property
+    def place(self) -> str:
+        """Where the predecessor of an unmodified script's worker stood."""
+        return str(self.head.get("place", ""))
+
+    def taken(self) -> State:
+        """The predecessor's, which is loaded now."""
+        state, self.state = self.state, None
+        assert state is not None, "a replacement has found one"
+        return state
+
+    def passes(self, inputs: Any) -> None:
+        """A pass in training begins, with these inputs of the model."""
+
+    def proves(self) -> None:
+        """This replacement has got what its predecessor had in its first step."""
+        self.world.proves()
+
+    def _find(self) -> State:
         """Where this replacement begins: to be known before it publishes a decree."""
         world = self.world
         if world.memory.spans:
@@ -54,9 +89,9 @@ class Generations:
         self.number, world.before, world.steps = state.number, state.before, [state.step]
         return state
 
-    def is_due(self, step: int) -> bool:
+    def wants(self, step: int) -> bool:
         """Whether one is due in a step."""
-        return is_due(self.board.read(0, Word.DUE), step)
+        return self.must or is_due(self.board.read(0, Word.DUE), step)
 
     def step_begins(self, step: int) -> None:
         """A step begins, perhaps with one; rank 0 says when the next one is due."""

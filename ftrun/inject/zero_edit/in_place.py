@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
@@ -52,7 +52,7 @@ from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.results import Results
-from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.values.journal import packed
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.objects import Objects
@@ -72,7 +72,6 @@ from ftrun.training.healing import OWN
 from ftrun.training.reductions import Reduction
 
 if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.predecessor import Predecessor
     from ftrun.training.engine import Engine
     from ftrun.training.resuming import Resuming
 
@@ -100,12 +99,10 @@ def keeper_of(here: WorkerContext, kind: type[InPlace]) -> InPlace | None:
 
 
 class _World(ReplayedWorld):
-    """``is_loading``: a state is, in which nothing may be called. ``differs``: is called where this
-    replacement makes another call than its predecessor."""
+    """``is_loading``: a state is, in which nothing may be called."""
 
     least = 1  # for the votes of a replica of one worker
     is_loading = False
-    differs: Callable[[Call], None]
 
     def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
         # Its predecessor would have waited in this call, before it did what is left.
@@ -125,7 +122,6 @@ class InPlace(Generations):
 
     Attributes:
         world: the groups within its replica.
-        predecessor: of an unmodified script; None: the script has a Manager.
         backend: of the groups within its replica.
     """
 
@@ -141,7 +137,7 @@ class InPlace(Generations):
         seen = as_replicas(here)
         world = self.world_kind(seen, here.group_rank, memory)
         super().__init__(world, memory)
-        world.differs, world.has_left = self.differs, lambda: self.is_repeating and self._has_left
+        world.has_left = lambda: self.is_repeating and self._has_left
         self._results = self.results_kind(
             memory.results(here.group_rank),
             here.group_rank,
@@ -155,12 +151,10 @@ class InPlace(Generations):
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
         self.is_repeating = world.is_newcomer
         self._seen = self.board.seen(world.rank)
-        self._must = True  # the next generation is due whatever it costs
         self._has_loaded = False  # it begins the step of which it has a generation
         self._quorum_id = -1
         self._left: set[tuple[int, int]] = set()  # the logged reductions that are to be repeated
-        self._state: Any = self.find() if world.is_newcomer else None
-        self.predecessor: Predecessor | None = None
+        self._machine: Any = None  # of a Manager that is not made so far
 
     # ------------------------------------------------------------ the Manager
 
@@ -187,21 +181,6 @@ class InPlace(Generations):
             return Inherited(engine, self._inherits, self)
         except (OSError, ValueError):
             return None  # another replica's, which trains again, and has freed it
-
-    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
-        """See Goes."""
-        if self.predecessor is None:
-            States.decode(bodies).set()
-        else:
-            self.predecessor.inherits(head, bodies)
-
-    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-        """See Goes."""
-        return tree if self.predecessor is None else self.predecessor.borrows(head, tree)
-
-    def borrowed(self, place: str, head: dict[str, Any]) -> str:
-        """See Goes."""
-        return place if self.predecessor is None else self.predecessor.borrowed(place, head)
 
     def connect(self, session: Any) -> None:
         """See Keeper."""
@@ -234,7 +213,7 @@ class InPlace(Generations):
 
     def begins(self) -> None:
         """See Keeper."""
-        if self._state is not None:
+        if self.state is not None:
             self._load()
         if self.is_repeating and not (self._is_behind or self._mates_have_begun):
             self._engine.feed(self._goes_live())
@@ -261,27 +240,16 @@ class InPlace(Generations):
         return bool(self._left) or has_calls
 
     @property
-    def place(self) -> str:
-        """Where the predecessor of an unmodified script's worker stood, before its state is
-        loaded."""
-        found: str = unpacked(self._state.head)[0]["place"]
-        return found
-
-    def wants(self, step: int) -> bool:
-        """Whether a generation is due in a step."""
-        return self._must or self.is_due(step)
-
-    def is_noted(self, step: int) -> None:
-        """The script is noted between two steps, perhaps at the place of this one, which begins."""
-        if self.world.fell is None and not self.world.is_apart and self.wants(step):
-            self.world.is_at_place(step)
+    def step(self) -> int:
+        """That is under way, or the next one."""
+        return 0 if self._machine is None else int(self._machine.position)
 
     def has_begun(self, *, is_whole: bool) -> None:
         """See Keeper."""
         world, step = self.world, self._machine.position
         self.step_begins(step)
         quorum_id = self._machine.tag.attempt.quorum_id
-        self._must |= quorum_id != self._quorum_id
+        self.must |= quorum_id != self._quorum_id
         self._quorum_id = quorum_id
         has_it, self._has_loaded = self._has_loaded, False
         if is_whole and self.wants(step) and not has_it:
@@ -300,7 +268,7 @@ class InPlace(Generations):
 
     def decided(self, *, committed: bool) -> None:
         """See Keeper."""
-        self._must |= not committed
+        self.must |= not committed
         if committed:
             self.board.set(self.world.rank, Word.REACHED, self._machine.state.step)
         elif self.is_repeating:
@@ -377,7 +345,8 @@ class InPlace(Generations):
     # ------------------------------------------------------------ calls across replicas
 
     def logs(self, call: Call, *, is_half: bool = False) -> None:
-        """See Keeping."""
+        """A call has its result, which nobody has seen yet; ``is_half``: its second phase follows.
+        Under the world's lock."""
         if call.shell.calls.get(call.number) is not call or (call.is_logged and not call.is_two):
             return  # nobody meets anybody in it, or it is there
         tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT
@@ -385,23 +354,17 @@ class InPlace(Generations):
         call.is_logged = True
 
     def waits(self, call: Call) -> None:
-        """See Keeping."""
+        """The script waits in a call that has failed, or is held."""
         quorum = self._machine.in_force
         if self.is_repeating and self._is_behind:
-            self.differs(call)
+            self.world.differs(call)
         elif self.is_repeating:
             self._engine.feed(self._goes_live())
         elif quorum is not None and call.state is State.FAILED and _is_broken(call.shell):
             self._engine.feed(e.PeerUnreached(quorum.attempt, "of a collective"))
 
-    def differs(self, call: Call) -> None:
-        """See Keeping."""
-        where = f"{call.kind.name.strip('_')} at {call_site()}"
-        self.world.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-        stay()
-
     def cannot(self, call: Call) -> None:
-        """See Keeping."""
+        """A call begins that cannot be repeated."""
         if self.world.fell is None:
             self.world.falls(Fall.CALL, f"{call.kind.name} at {call_site()}")
 
@@ -419,7 +382,7 @@ class InPlace(Generations):
             more: dict[str, Any] = {"count": world.count}
             random = States.now().encode()
         else:
-            found = self.predecessor.left()
+            found = self.predecessor.left() if step else None
             if found is None:
                 return
             more, random = found
@@ -448,16 +411,15 @@ class InPlace(Generations):
             "on_device": world.on_device(given.leaves),
         }
         parts = [codec.encode(NewQuorum(seed.quorum)), *random]
-        self.number, self._must = self.number + 1, False
+        self.number, self.must = self.number + 1, False
         self.write(packed(head, parts), given.leaves, step, calls, before, groups=self._groups)
         if self.predecessor is not None:
-            self.predecessor.is_left()
+            self.predecessor.gradients.are_left_out()
         self.took_s = time.thread_time() - began - self.area.touched_s
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""
-        state, self._state = self._state, None
-        head, (quorum, *random), _ = unpacked(state.head)
+        state, head, (quorum, *random) = self.taken(), self.head, self.parts
         healing = self._session.healing
         tree = restored(state, head, pack(healing.tree()).leaves)
         known = StateId(*head["state"])
@@ -471,10 +433,10 @@ class InPlace(Generations):
             head["repeats"],
         )
         if self.predecessor is not None:
-            self.predecessor.begins(head, random)
+            self.predecessor.begins(head, random, lambda: self.is_repeating)
         self.world.is_loading = True
         fetched = FetchedState(known, tree, state.state.nbytes, 0.0, (), {})
-        healing.succeed(fetched, head.get("place", ""))
+        healing.succeed(fetched, self.place)
         self.world.is_loading = False
         self._session.progress.batches = int(tree[OWN]["batches_committed"])
         logged = self._results.calls_since(head["calls"])
@@ -483,7 +445,7 @@ class InPlace(Generations):
         else:
             self.predecessor.goes_on(seed.quorum, self._highest, logged)
         self._left = self._results.steps_since(head["begun"])
-        self._quorum_id, self._must = seed.quorum.attempt.quorum_id, False
+        self._quorum_id, self.must = seed.quorum.attempt.quorum_id, False
         self._has_loaded = True
         self.world.is_walking = False
         self.world.replay(head["count"], [])

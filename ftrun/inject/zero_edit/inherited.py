@@ -13,12 +13,12 @@ Not here: which generation that is (agent/group_memory.py), whose claim counts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.values.journal import unpacked
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.group_memory import LEFT, GroupMemory
@@ -27,26 +27,17 @@ from ftrun.snapshots.states import restored
 from ftrun.training.engine import Engine
 from ftrun.training.resuming import Resuming
 
-
-class Goes(Protocol):
-    """How its script goes on."""
-
-    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
-        """From a generation of its own predecessor's, with this head and the bytes behind that."""
-
-    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-        """From one of another replica: the state that a peer would have got."""
-
-    def borrowed(self, place: str, head: dict[str, Any]) -> str:
-        """Its place, likewise."""
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.in_place import InPlace
 
 
 class Inherited(Resuming):
-    """One worker's claim. ``left``: as the worker's environment has it."""
+    """One worker's claim. ``left``: as the worker's environment has it; ``keeper``: of the worker,
+    with what an unmodified script has beside its state."""
 
-    def __init__(self, engine: Engine, left: str, goes: Goes) -> None:
+    def __init__(self, engine: Engine, left: str, keeper: InPlace) -> None:
         super().__init__(engine)
-        self._goes = goes
+        self._keeper = keeper
         step, whose, place = left.split(LEFT)
         self._is_own = whose == engine.context.replica_id
         rank, here = engine.context.group_rank, engine.context
@@ -67,10 +58,10 @@ class Inherited(Resuming):
 
     def find_place(self) -> tuple[str, int] | None:
         """See Resuming."""
-        found = super().find_place()
-        if found is None or self._is_own:
+        found, kept = super().find_place(), self._keeper.predecessor
+        if found is None or self._is_own or kept is None:
             return found
-        return self._goes.borrowed(found[0], self._head), found[1]
+        return kept.borrowed(found[0], self._head), found[1]
 
     def healed(self) -> None:
         """See Resuming."""
@@ -78,12 +69,15 @@ class Inherited(Resuming):
         self._left = None
 
     def _read(self, found: Found) -> Any:
-        left, self._left = self._left, None
+        left, self._left, kept = self._left, None, self._keeper.predecessor
         assert left is not None, "it is loaded once"
         tree = restored(left, self._head, pack(self._healing.tree()).leaves)
         if not self._is_own:
-            return self._goes.borrows(self._head, tree)
-        self._goes.inherits(self._head, self._parts)
+            return tree if kept is None else kept.borrows(self._head, tree)
+        if kept is None:
+            States.decode(self._parts).set()
+        else:
+            kept.inherits(self._head, self._parts)
         if self._context.group_rank == 0:
             told.say(
                 f"replica {self._context.replica_id} goes on from step {found.manifest.step}, "

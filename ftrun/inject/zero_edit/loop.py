@@ -23,7 +23,6 @@ made of (noting.py), how the rooms are connected (script.py).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +91,7 @@ class Loop:
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
-        if threading.current_thread() is not threading.main_thread() or script.drafts.is_forked:
+        if not script.drafts.is_loops:
             return
         if self._course.now.has_stepped:
             script.noting.turn(spot)
@@ -128,9 +127,8 @@ class Loop:
     def turns_ended(self, began: int) -> None:
         """A loop has ended whose turns are told of, and that began after so many steps."""
         script = self.script
-        is_main = threading.current_thread() is threading.main_thread()
         is_around = script.steps >= began + TURNS_MIN
-        if is_around and self._course.now is BETWEEN and is_main:
+        if is_around and self._course.now is BETWEEN and script.drafts.is_loops:
             script.marking.loop_ended()
 
     def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:
@@ -258,7 +256,7 @@ class Loop:
         if not self._course.now.has_stepped:
             script.charge.take(manager)
             script.directories.begins()
-            script.repeated.begins()
+            script.repeated.are_left()
         loaded = script.start(manager, allow_heal=place is not None)
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
@@ -326,7 +324,7 @@ class Loop:
         if loaded is None:
             script.rewriting.begun()
             script.directories.begins()
-            script.repeated.begins()
+            script.repeated.are_left()
             return True  # the peers have gone: nobody to heal from, so it begins at the beginning
         script.counters.restore(loaded)
         script.rewriting.joined()
@@ -335,8 +333,7 @@ class Loop:
         begin_again = iterator.begin_again if iterator is not None else lambda _: None
         with script.randomness.joining(loaded.step, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
-        is_own = script.memory is not None or script.is_in_place
-        is_at_draw = iterator is not None or (event is Event.DRAW and is_own)
+        is_at_draw = iterator is not None or (event is Event.DRAW and script.is_in_place)
         if self._course.now is STEPPING and is_at_draw:
             script.ending.joined_at_draw()
         script.frameworks.capture()

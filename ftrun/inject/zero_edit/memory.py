@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,23 +23,20 @@ from ftrun.base.errors import UserError
 from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
-from ftrun.core.replay.falls import Fall
-from ftrun.core.replay.log_rules import Misses
-from ftrun.inject.zero_edit import suspended, told
-from ftrun.inject.zero_edit.batches import Batches
-from ftrun.inject.zero_edit.frames import call_site
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.generations import Generations
-from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.place import Place
-from ftrun.inject.zero_edit.values.journal import packed, unpacked
+from ftrun.inject.zero_edit.values.journal import packed
 from ftrun.inject.zero_edit.values.units import part, versions_of
-from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
-from ftrun.snapshots.area import NONE, State
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.states import described, restored
 from ftrun.training.context import WorkerContext
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.predecessor import Predecessor
 
 Layouts = list[list[list[int]] | None]
 """Of each DistributedDataParallel, in the order in which the script made them: for each bucket the
@@ -61,11 +58,12 @@ class Memory(Generations):
         world: the script's groups; ``script``: the rooms, once they are there.
         layouts: gives the buckets of this process now; None: they are about to change, so that
             nobody could begin here. ``their_layouts``: those of the generation that it begins with.
-        place: of the state that was loaded.
+        step: that is under way, or the next one.
     """
 
+    predecessor: Predecessor
     snapshots = resuming = joining = None
-    ends_early = False
+    ends_early = awaits_newcomers = False
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
         self.session = self.exchanges = self.healing = self.progress = self
@@ -73,37 +71,26 @@ class Memory(Generations):
         if here.device == "cuda":
             from ftrun.inject.zero_edit.world.on_device import DeviceWorld as kind
         super().__init__(kind(here, int(here.replica_id), memory), memory)
-        self.place = ""
         self.layouts: Callable[[], Layouts | None] = list
-        self.their_layouts: Layouts = []
+        self.their_layouts: Layouts = self.head.get("layouts", [])
         self.script: Any = None
         self._functions: dict[str, tuple[Callable[[Any], None], Callable[[], Any]]] = {}
-        self._step = 0
-        self._head: Any = None
-        self._state: State | None = None
+        self.step: int = self.head.get("step", 0)
         self._copying: threading.Thread | None = None
-        self._misses = Misses()
-        self.gradients = Gradients(lambda: self.script.stepping.optimizers.all(), self.lacks)
         self._gradients: list[Any] = []  # of the predecessor
-        self._is_passing, self._pass_mark = False, 0
-        self.batches = Batches(lambda: self.awaits_newcomers, self.differs)
+        self._pass_mark = 0
         self._chunks: dict[str, tuple[int, ...] | None] = {}
-        if self.world.is_newcomer:
-            self.world.is_proven = False
-            self._state = self.find()
-            self._head, self._random, _ = unpacked(self._state.head)
-            self.their_layouts, self._step = self._head["layouts"], self._head["step"]
 
     # ------------------------------------------------------------ as a Manager
 
     @property
-    def awaits_newcomers(self) -> bool:
-        """Whether a generation is due in the next step."""
-        return self.number == NONE or self.is_due(self._step)
+    def is_repeating(self) -> bool:
+        """Whether this replacement has not its predecessor's state so far."""
+        return self.world.is_walking
 
     def current_step(self) -> int:
         """From 1 on: what is at its first step has a state, too."""
-        return self._step + 1
+        return self.step + 1
 
     def register_state_dict_fn(
         self, key: str, load: Callable[[Any], None], state: Callable[[], Any]
@@ -113,16 +100,16 @@ class Memory(Generations):
     def start_quorum(self, *, allow_heal: bool) -> None:
         """A step begins. ``allow_heal``: at a place."""
         self.join()
-        self.gradients.step_begins()
-        self.step_begins(self._step)
-        if self.world.is_walking:
+        self.predecessor.gradients.step_begins()
+        self.step_begins(self.step)
+        if self.state is not None:
             self._load()
-        elif allow_heal and self.awaits_newcomers:
+        elif allow_heal and self.wants(self.step):
             self._take()
-        self.world.begins(self._step)
+        self.world.begins(self.step)
         self.began_at = clock.now()
         self.world.begins_step()
-        self.world.given_mark = hash((0, self._pass_mark)) if self._is_passing else 0
+        self.world.given_mark = hash((0, self._pass_mark)) if self.predecessor.is_passing else 0
 
     def should_commit(self) -> bool:
         self.counts()
@@ -131,11 +118,9 @@ class Memory(Generations):
     def counts(self) -> None:
         """A step is taken."""
         self.world.proves()
-        self._step += 1
-        self.batches.step_ended()
-        self.board.set(self.world.rank, Word.REACHED, self._step)
-        if self.batches.have_drawn:
-            self.board.set(self.world.rank, Word.DRAWS, 1)
+        self.step += 1
+        self.predecessor.step_ended()
+        self.board.set(self.world.rank, Word.REACHED, self.step)
 
     def is_healing(self) -> bool:
         return False
@@ -143,11 +128,6 @@ class Memory(Generations):
     def linger(self, _: object = None) -> bool:
         self.world.ends()
         return True
-
-    def peek_place(self, _: float) -> str | None:
-        """Where the predecessor has stood."""
-        found: str | None = None if self._head is None else self._head["place"]
-        return found
 
     def wants_mark(self) -> bool:
         return False
@@ -163,37 +143,14 @@ class Memory(Generations):
     def heal_unlike(self, _: str) -> None:
         """Each has its own."""
 
-    show_place = watch_optimizer = heal_unlike
+    show_place = watch_optimizer = peek_place = heal_unlike
 
     def tell(self, lacking: Sequence[str]) -> None:
         """Tell what this replacement could not be given."""
         if lacking:
             told.say(f"rank {self.world.rank} goes on without {', '.join(lacking)}")
 
-    def lacks(self, what: Sequence[str]) -> None:
-        """A generation would be without something that the script trains with."""
-        if what:
-            self.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
-
-    def differs(self, what: Sequence[str]) -> None:
-        """This replacement has not what its predecessor had in this step, and must not go on."""
-        self.world.must_follow(f"it would go on without {', '.join(what)}")
-        self.lacks(what)
-        stay()
-
     # ------------------------------------------------------------ generations
-
-    @property
-    def calls_within(self) -> int:
-        """All calls are ``exchanges`` of a place."""
-        return 0
-
-    def is_noted(self) -> None:
-        """The script is noted: perhaps at the place of the step that begins next."""
-        world, is_in_step = self.world, self.script.course.now.is_in_step
-        can = world.is_open and world.fell is None and not (world.is_apart or is_in_step)
-        if can and self.awaits_newcomers:
-            world.is_at_place(self._step)
 
     def _take(self) -> None:
         """Copy the state, unless a replacement could not begin at it."""
@@ -201,39 +158,26 @@ class Memory(Generations):
         place: Place = self.script.standing.shown()
         if world.fell or not world.is_open or layouts is None:
             return
-        lacks = self._misses.look(
-            is_logged=world.may_be_made(place.exchanges),
-            # At the pass itself it would have another one, and no call that is under way.
-            is_known=not self._step or bool(place.loaders or place.turn),
-            is_settled=world.is_settled_until(place.exchanges),
+        began, gradients = time.thread_time(), self.predecessor.gradients
+        found = self.predecessor.left(
+            is_logged=world.may_be_made(place.within),
+            is_settled=world.is_settled_until(place.within),
         )
-        if lacks is not None:
-            if self._misses.are_too_many and lacks is Fall.SCRIPT:
-                self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
-            elif self._misses.are_too_many:
-                world.falls(lacks, lacks.words)
+        if found is None:
             return
-        calls, before = world.begun(), world.begun(place.exchanges)
-        began = time.thread_time()
-        world.is_made(self._step)
+        calls, before = world.begun(), world.begun(place.within)
+        world.is_made(self.step)
         tree: dict[str, Any] = {key: state() for key, (_, state) in self._functions.items()}
-        if self.gradients.are_kept:
-            tree[GRADIENTS] = [x.grad for x in self.gradients.all()]
-            self.gradients.are_given()
+        if gradients.are_kept:
+            tree[GRADIENTS] = [x.grad for x in gradients.all()]
+            gradients.are_given()
         else:
-            self.gradients.are_left_out()
+            gradients.are_left_out()
         given = pack(tree)
-        noting = self.script.noting
-        names, random = self.script.randomness.encoded()
+        more, random = found
         head = {
-            "step": self._step,
-            "place": replace(place, calls=()).encode(),
+            **more,
             "layouts": layouts,
-            "batches": self.batches.digests(),
-            "iterators": names,
-            "draws": self.batches.have_drawn,
-            "printed": () if noting.printed is None else noting.printed.at_place,
-            "files": {} if noting.appended is None else noting.appended.for_generation(self._step),
             **described(given),
             "on_device": world.on_device(given.leaves),
             "chunks": self._chunks_of(given.leaves),
@@ -252,7 +196,7 @@ class Memory(Generations):
                 self.write(text, leaves, head["step"], calls, before, is_whole=is_whole)
             self.took_s += time.thread_time() - began - self.area.touched_s
 
-        self.number += 1
+        self.number, self.must = self.number + 1, False
         self.took_s = time.thread_time() - began + self.script.sparing.took_s
         if len(later) == 0 or not self.number:
             copy()
@@ -268,25 +212,17 @@ class Memory(Generations):
                     self._chunks[leaf.spec.mesh] = chunk_of(leaf.value)
         return self._chunks
 
-    def passes(self, inputs: tuple[Any, ...] | None) -> None:
-        """A pass in training begins; None: the loop has been told of it."""
-        self._is_passing = inputs is not None
-        if self._is_passing:
-            self.batches.passes(inputs)
-            self._pass_mark = mark_of_pass(inputs)
-            self.world.given_mark = hash((self.world.given_mark, self._pass_mark))
-            self._is_like_before()
+    def passes(self, inputs: Any) -> None:
+        """See Generations."""
+        self._pass_mark = mark_of_pass(inputs)
+        self.world.given_mark = hash((self.world.given_mark, self._pass_mark))
 
-    def _is_like_before(self) -> None:
-        """A replacement's first pass: what it gets is what its predecessor got."""
-        if not self.world.is_walking:
-            self.world.proves()
-            self._give_gradients()
-
-    def _give_gradients(self) -> None:
+    def proves(self) -> None:
+        """See Generations. It gets its predecessor's gradients."""
+        super().proves()
         if self._gradients:
             given, self._gradients = self._gradients, []
-            for parameter, gradient in zip(self.gradients.all(), given, strict=False):
+            for parameter, gradient in zip(self.predecessor.gradients.all(), given, strict=False):
                 # No view, which a script could not detach in place.
                 parameter.grad = None if gradient is None else gradient.clone()
 
@@ -309,30 +245,15 @@ class Memory(Generations):
 
     def _load(self) -> None:
         """Go on with the predecessor's state."""
-        state, self._state, head = self._state, None, self._head
-        assert state is not None, "a replacement has found one"
+        state, world, done = self.taken(), self.world, self.world.done
         own = pack({key: give() for key, (_, give) in self._functions.items()})
-        tree = restored(state, head, own.leaves)
-        self.place = head["place"]
-        if self.script.noting.appended is not None:
-            self.script.noting.appended.goes_on(head["step"], head["files"])
-        if self.script.noting.printed is not None:
-            done, world = self.world.done, self.world
-            self.script.noting.printed.goes_on(head["printed"], lambda: world.count <= done)
-        walk, held = self.script.counters.walk, Place.decode(self.place).held
-        self.lacks(suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held]))
-        self.script.randomness.given = head["iterators"], self._random
-        have_drawn = head["draws"] or bool(self.board.read(self.world.rank, Word.DRAWS))
-        random = self._random[len(head["iterators"]) :]
-        self.batches.expect(head["batches"], random, have_drawn=have_drawn)
+        tree = restored(state, self.head, own.leaves)
+        self.predecessor.begins(self.head, self.parts, lambda: world.count <= done)
         for key, (load, _) in self._functions.items():
             load(tree[key])
         self._gradients = tree.get(GRADIENTS, [])
-        self.world.is_walking = False
-        if self._is_passing:  # of the first step: there was no draw before it
-            self.batches.compare()
-            self._is_like_before()
-        self.board.set(self.world.rank, Word.LOADED_AT, time.monotonic_ns())
+        world.is_walking = False
+        self.board.set(world.rank, Word.LOADED_AT, time.monotonic_ns())
 
 
 def _address(leaf: Leaf) -> int:

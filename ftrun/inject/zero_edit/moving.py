@@ -99,7 +99,7 @@ class Moving:
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())
         seeds = script.randomness.seeds(place.loaders[0].name if place.loaders else "")
-        is_own = script.memory is not None or script.is_in_place
+        is_own = script.is_in_place
         if is_own and (left := [*without, *waiting]):
             without = self._await(place, left, seeds)
         without += unclear if is_own else []
@@ -113,9 +113,8 @@ class Moving:
         self._begun_with = {} if is_drawn else place.begun_with
         if place.has_finished or place.behind:
             script.ending.replay(place.taken, is_over=place.has_finished)
-        kept_by = script.memory or (script.predecessor if is_own else None)
-        if kept_by is not None and (kept := _in_cycles([*found, *others])):
-            kept_by.differs(kept)
+        if script.predecessor is not None and is_own and (kept := _in_cycles([*found, *others])):
+            script.predecessor.differs(kept)
         moved = _move(found, facts[: len(found)], seeds, is_drawn=is_drawn)
         for place_of, iterator in found:
             iterator.is_training = True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit import suspended
-from ftrun.inject.zero_edit.appended import Appended, Sizes
+from ftrun.inject.zero_edit.appended import Sizes
 from ftrun.inject.zero_edit.around import drawn, handed_on, innermost
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
@@ -34,7 +34,6 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Positions, refuse_thread
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
-from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Left, States
 from ftrun.inject.zero_edit.sent import Position
 from ftrun.inject.zero_edit.values.changes import differing
@@ -102,15 +101,11 @@ class Noting:
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
         begun_at: the first pass of the step under way; empty: it is not idle.
-        appended: the files to which the script appends; None: nobody will repeat its steps.
-        printed: the lines that it prints.
     """
 
     def __init__(self, script: Script) -> None:
         self._script, self._counters = script, script.counters
         self._sparing, self._randomness = script.sparing, script.randomness
-        self.appended: Appended | None = None
-        self.printed: Printed | None = None
         self._order = 0
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
@@ -269,17 +264,16 @@ class Noting:
         ranges, over = RANGES.current(self._functions), RANGES.over(self._functions)
         own = {f"{x.function} {path}": y for x in reached for path, y in x.generators.items()}
         own |= {x.name: y for x in OPEN.all() if (y := x.generator) is not None}
-        kept, within = self._script.memory or self._script.predecessor, 0
+        kept = self._script.predecessor
         if kept is not None:
             kept.is_noted()
-            within = kept.calls_within
         exchanges, random = self._script.world.count, self._randomness.now(own)
         noted = Noted(here, read, ranges, exchanges, random=random, over=over)
-        noted = replace(noted, opened=OPEN.positions(), held=generators, within=within)
-        if self.printed is None:
+        noted = replace(noted, opened=OPEN.positions(), held=generators)
+        if kept is None:
             return noted
-        lengths = {} if self.appended is None else self.appended.lengths()
-        return replace(noted, lengths=lengths, printed=self.printed.counts())
+        noted = replace(noted, within=kept.keeper.world.count)
+        return replace(noted, lengths=kept.appended.lengths(), printed=kept.printed.counts())
 
     def training(self) -> list[LoaderIterator]:
         """A forward pass in training: the iterators that give its batches, by their first draws.
@@ -376,10 +370,8 @@ class Noting:
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
             self._randomness.note(noted.random, self._seeds(draws, noted))
-        if place is not None and self.appended is not None:
-            self.appended.at_place = noted.lengths
-        if place is not None and self.printed is not None:
-            self.printed.at_place = noted.printed
+        if place is not None and (kept := self._script.predecessor) is not None:
+            kept.appended.at_place, kept.printed.at_place = noted.lengths, noted.printed
         self._sparing.took_s += time.thread_time() - began
         return place
 

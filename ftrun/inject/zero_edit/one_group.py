@@ -66,12 +66,13 @@ def install(here: WorkerContext) -> Loop | None:
     memory, patches = Memory(seen, group), Patches()
     loop = _Loop(seen, memory)
     memory.script = script = loop.script
+    assert script.predecessor is not None, "of what memory keeps"
+    memory.predecessor = script.predecessor
     script.stepping.on_unfit = partial(memory.world.falls, Fall.SCRIPT)
     script.models.install(patches)
     models = _Models(loop, memory)
     models.install(patches)
-    memory.batches.install(patches)
-    memory.gradients.install(patches)
+    memory.predecessor.install(patches)
     register_optimizer_step_post_hook(compiling.never(trained_by_hand(script.models, memory.world)))
     for module, name, reason in FRAMEWORKS:
         patches.when_imported(module, partial(_watch, patches, memory.world, name, reason))
@@ -193,7 +194,6 @@ class _Models:
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._known: dict[int, list[list[int]]] = {}
         self._first: dict[Any, bool] = {}  # of a static graph, without a pass so far
-        self._models.on_inputs = memory.passes
         memory.layouts = self._layouts
 
     def install(self, patches: Patches) -> None:

@@ -1,16 +1,18 @@
-"""An unmodified script whose workers are replaced in place: what a generation has beside the state.
+"""An unmodified script whose workers are replaced in their group: what a generation has beside the
+state, in one group (memory.py) and in a replica among others (in_place.py).
 
 Such a worker's only peer is its own predecessor, at the begin of whose generation it joins. Where
-that stood in the script, its random numbers, its batches and its groups across replicas are in the
-generation's head. A generation is made at a step with a place, and not before the first commit.
+that stood in the script, its random numbers, its batches, its files, its lines, and its groups
+across replicas are in the generation's head. A generation is made at a step with a place, and in a
+replica among others not before the first commit.
 
-Not here: the memory and the Manager's part (in_place.py), joining (loop.py), the groups
+Not here: the memory and the Manager's part (memory.py, in_place.py), joining (loop.py), the groups
 (world/succeeding.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,52 +20,69 @@ from ftrun.core.ids import Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Misses
-from ftrun.inject.zero_edit import suspended
+from ftrun.inject.zero_edit import appended, suspended
+from ftrun.inject.zero_edit.appended import Appended
 from ftrun.inject.zero_edit.batches import Batches
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.values.tensors import FAR
 from ftrun.inject.zero_edit.values.tensors import KEY as TENSORS
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.replayed import stay
 from ftrun.snapshots.area import Entry
+from ftrun.snapshots.board import Word
 from ftrun.training.healing import USER
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.in_place import InPlace
+    from ftrun.inject.zero_edit.memory import Memory
     from ftrun.inject.zero_edit.script import Script
 
 
 class Predecessor:
     """Of one worker, and this one as that of its replacement. For the main thread.
 
+    Args:
+        keeper: of the worker.
+
     Attributes:
-        place: at which this replacement begins; None: it is none, or has its predecessor's state.
+        place: at which this replacement begins; None: it is none, or stands there.
         has_come: this worker is no replacement, or stands where its predecessor stood.
+        is_at_place: the step that begins has a place.
+        is_passing: a pass in training begins, of which the loop is being told.
+        batches, gradients: what they are, beside the state; ``appended``, ``printed``: the files to
+            which the script appends, and the lines that it prints.
     """
 
-    def __init__(self, script: Script, keeper: InPlace) -> None:
+    def __init__(self, script: Script, keeper: InPlace | Memory) -> None:
         self._script, self.keeper, self._world = script, keeper, script.world
-        self.place = Place.decode(keeper.place) if keeper.is_repeating else None
-        self.has_come = keeper.world.is_proven = not keeper.is_repeating
-        self._is_at_place = self._is_passing = False
+        own = keeper.world
+        self.place = Place.decode(keeper.place) if own.is_newcomer else None
+        self.has_come = own.is_proven = not own.is_newcomer
+        self.is_at_place = self.is_passing = False
         self.batches = Batches(self.is_due, self.differs)
         self._misses = Misses()
-        self._gradients = Gradients(lambda: script.stepping.optimizers.all(), self.lacks)
+        self.gradients = Gradients(lambda: script.stepping.optimizers.all(), self.lacks)
+        self.printed = Printed(keeper.board, own.rank)
+        others = (own.memory, own.rank) if own.memory.spans else None
+        self.appended = Appended(script.file(appended.FILE), others)
         self._groups: dict[str, Any] = {}
         self._bodies: Sequence[bytes] = ()
 
     def install(self, patches: Patches) -> None:
         self.batches.install(patches)
         self._script.models.on_inputs = self._passes
-        self._gradients.install(patches)
+        self.gradients.install(patches)
 
     def keep(self) -> None:
         """The script's Manager is about to be made."""
-        self.keeper.predecessor, self._world.keeper = self, self.keeper
+        keeper = self._script.mates.keeper
+        if keeper is not None:  # else one group's, in which no call is across replicas
+            keeper.predecessor, self._world.keeper = self, keeper
 
     def lacks(self, what: Sequence[str]) -> None:
         """A replacement would be, or is, without something that the script trains with."""
@@ -74,63 +93,57 @@ class Predecessor:
 
     def differs(self, what: Sequence[str]) -> None:
         """This replacement has not what its predecessor had in this step, and must not go on."""
+        self.keeper.world.must_follow(f"it would go on without {', '.join(what)}")
         self.lacks(what)
         stay()
 
     def _passes(self, inputs: Any) -> None:
         """A pass in training begins; None: the loop has been told of it."""
-        self._is_passing = inputs is not None
-        if self._is_passing:
+        self.is_passing = inputs is not None
+        if self.is_passing:
             self.batches.passes(inputs)
+            self.keeper.passes(inputs)
             self._is_like_before()
 
     def _is_like_before(self) -> None:
         """A replacement's first pass: what it gets is what its predecessor got."""
         if self.has_come:
-            self.keeper.world.proves()
+            self.keeper.proves()
 
     # ------------------------------------------------------------ while it trains
 
     def is_due(self) -> bool:
         """Whether a generation is due in the step that begins."""
-        made = self._script.made
-        return made is not None and self.keeper.wants(made.current_step())
-
-    @property
-    def calls_within(self) -> int:
-        """How many calls inside this replica the worker has made."""
-        return self.keeper.world.count
+        return self._script.made is None or self.keeper.wants(self.keeper.step)
 
     def is_noted(self) -> None:
         """The script is noted, perhaps at the place of the step that begins next."""
-        made, course = self._script.made, self._script.course.now
-        if made is not None and not course.is_in_step:
-            self.keeper.is_noted(made.current_step())
+        own, is_in_step = self.keeper.world, self._script.course.now.is_in_step
+        can = own.is_open and own.fell is None and not (own.is_apart or is_in_step)
+        if can and self.is_due():
+            own.is_at_place(self.keeper.step)
 
     def step_ended(self) -> None:
         """A step is taken."""
         self.batches.step_ended()
+        if self.batches.have_drawn:
+            self.keeper.board.set(self.keeper.world.rank, Word.DRAWS, 1)
 
     # ------------------------------------------------------------ a generation
 
-    @contextmanager
-    def at_place(self) -> Iterator[None]:
-        """A step begins that has a place."""
-        self._is_at_place = True
-        try:
-            yield
-        finally:
-            self._is_at_place = False
-
-    def left(self) -> tuple[dict[str, Any], list[bytes]] | None:
+    def left(
+        self, *, is_logged: bool = True, is_settled: bool = True
+    ) -> tuple[dict[str, Any], list[bytes]] | None:
         """The head of a generation of the step that has begun, and more bytes of it. None: nobody
-        could begin there."""
-        script, made = self._script, self._script.made
+        could begin there. ``is_logged``, ``is_settled``: see Misses, of calls in the group."""
+        script, step = self._script, self.keeper.step
         place: Place = script.standing.shown()
-        if not (self._is_at_place and made is not None and made.current_step()):
+        if not self.is_at_place:
             return None
-        is_known, is_settled = bool(place.loaders or place.turn), succeeding.is_settled(self._world)
-        lacks = self._misses.look(is_logged=True, is_known=is_known, is_settled=is_settled)
+        # At the first pass itself it would have another one, and no call that is under way.
+        is_known = not step or bool(place.loaders or place.turn)
+        is_settled = is_settled and succeeding.is_settled(self._world)
+        lacks = self._misses.look(is_logged=is_logged, is_known=is_known, is_settled=is_settled)
         if lacks is not None:
             if self._misses.are_too_many and lacks is Fall.SCRIPT:
                 self.lacks([f"the batch at {call_site()}: no loader and no range() loop gives it"])
@@ -138,8 +151,6 @@ class Predecessor:
                 self.keeper.world.falls(lacks, lacks.words)
             return None
         names, random = script.randomness.encoded()
-        groups, bodies = succeeding.left_of(self._world)
-        printed, appended = script.noting.printed, script.noting.appended
         head = {
             "count": place.within,
             "place": script.encoded(),
@@ -147,13 +158,14 @@ class Predecessor:
             "draws": self.batches.have_drawn,
             "iterators": names,
             "random": len(random),
-            "groups": groups,
-            "printed": () if printed is None else printed.at_place,
-            "step": (step := made.current_step()),
-            "files": {} if appended is None else appended.for_generation(step),
-            "own": script.tensors.own(),
+            "printed": self.printed.at_place,
+            "step": step,
+            "files": self.appended.for_generation(step),
         }
-        return head, [*random, *bodies]
+        if self._world.keeper is None:
+            return head, random
+        groups, bodies = succeeding.left_of(self._world)
+        return {**head, "groups": groups, "own": script.tensors.own()}, [*random, *bodies]
 
     @contextmanager
     def giving(self) -> Iterator[None]:
@@ -163,10 +175,6 @@ class Predecessor:
             yield
         finally:
             self._script.tensors.gives_all = False
-
-    def is_left(self) -> None:
-        """A generation is made."""
-        self._gradients.are_left_out()
 
     def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
         """All replicas were restarted, and this worker goes on from a generation of before."""
@@ -197,26 +205,31 @@ class Predecessor:
         """Whether its predecessor has made more calls across replicas."""
         return succeeding.has_more(self._world)
 
-    def begins(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
-        """This replacement is about to load the state of its predecessor's generation."""
-        script, keeper = self._script, self.keeper
+    def begins(
+        self, head: dict[str, Any], bodies: Sequence[bytes], repeats: Callable[[], bool]
+    ) -> None:
+        """This replacement is about to load the state of its predecessor's generation.
+
+        ``repeats``: whether it still does what its predecessor has done.
+        """
+        script, own = self._script, self.keeper.world
         random, self._bodies = bodies[: head["random"]], bodies[head["random"] :]
-        self._groups = head["groups"]
+        self._groups = head.get("groups", {})
         script.randomness.given = head["iterators"], list(random)
         states = random[len(head["iterators"]) :]
-        self.batches.expect(head["batches"], states, have_drawn=head["draws"])
-        if self._is_passing:  # of the first step: there was no draw before it
+        have_drawn = head["draws"] or bool(self.keeper.board.read(own.rank, Word.DRAWS))
+        self.batches.expect(head["batches"], states, have_drawn=have_drawn)
+        if self.is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
         self.lacks(self._generators_of(head))
-        if script.noting.appended is not None:
-            script.noting.appended.goes_on(head["step"], head["files"])
-        if script.noting.printed is not None:
-            script.noting.printed.goes_on(head["printed"], lambda: keeper.is_repeating)
+        self.appended.goes_on(head["step"], head["files"])
+        self.printed.goes_on(head["printed"], repeats)
 
     def come(self) -> None:
         """This worker stands where its predecessor stood, or its peers."""
-        self.has_come, RANGES.are_predecessors = True, False
-        if self._is_passing:
+        self.has_come, self.place = True, None
+        RANGES.are_predecessors = self._script.memory is not None
+        if self.is_passing:
             self._is_like_before()
 
     def goes_on(self, quorum: Quorum, seen: Attempt, logged: Sequence[Entry]) -> None:
@@ -224,6 +237,5 @@ class Predecessor:
         with self._world.changed:
             is_like = succeeding.go_on(self._world, self._groups, self._bodies, logged)
             self._script.quorums.succeed(quorum, seen)
-        self.place = None
         if not is_like:
             self.lacks(["the process groups that its predecessor had"])

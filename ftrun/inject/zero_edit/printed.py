@@ -28,7 +28,57 @@ PIECES = re.compile(rb"[^\n]*\n|[^\n]+")
 """A line, or what there is of one."""
 
 
-class Printed:
+class Streams:
+    """Stands where a worker's standard output and standard error are written to their descriptors:
+    gets what the worker itself writes there, but for notices of ftrun's.
+
+    ``raws``: the streams; ``plain``: by number, what writes to them.
+    """
+
+    def __init__(self) -> None:
+        self._process, self._lock, self._is_busy = os.getpid(), threading.RLock(), False
+        # bootstrap.py: Descriptor
+        self.raws: list[Any] = [getattr(getattr(sys, x), "buffer", None) for x in STREAMS]
+        self.plain: list[Callable[[bytes], int]] = [getattr(x, "write", len) for x in self.raws]
+
+    def begins(self) -> None:
+        """Be asked from now on."""
+        self._put([self._writer(number) for number in range(len(self.raws))])
+
+    def ends(self) -> None:
+        """Be asked no more."""
+        self._put(self.plain)
+
+    def _put(self, writers: Sequence[Callable[[bytes], int]]) -> None:
+        for raw, writer in zip(self.raws, writers, strict=True):
+            if hasattr(raw, "__dict__"):
+                raw.write = writer
+
+    def _writer(self, number: int) -> Callable[[bytes], int]:
+        plain = self.plain[number]
+
+        def write(given: bytes) -> int:
+            rest = bytes(given)
+            if not rest or os.getpid() != self._process or rest.startswith(told.BEGIN.encode()):
+                return plain(given)
+            with self._lock:
+                if self._is_busy:  # a signal's handler, in the middle of another line
+                    return plain(given)
+                self._is_busy = True
+                try:
+                    self._write(number, rest)
+                finally:
+                    self._is_busy = False
+            return len(given)
+
+        return write
+
+    def _write(self, number: int, given: bytes) -> None:
+        """What is written to a stream."""
+        raise NotImplementedError
+
+
+class Printed(Streams):
     """The lines of one worker, on its standard output and its standard error.
 
     Attributes:
@@ -36,18 +86,17 @@ class Printed:
     """
 
     def __init__(self, board: Board, rank: int) -> None:
-        self._process, self._lock, self._is_busy = os.getpid(), threading.RLock(), False
+        super().__init__()
         self._repeats: Callable[[], bool] | None = None
         self.at_place: Sequence[Position] = ((0, 0), (0, 0))
         self._own: list[Position] = [*self.at_place]
-        self._sent: list[Sent] = []
-        for name, words in zip(STREAMS, (PRINTED[:3], PRINTED[3:]), strict=True):
-            raw: Any = getattr(getattr(sys, name), "buffer", None)  # bootstrap.py: Descriptor
-            sent = Sent(board, rank, words, _descriptor_of(raw), getattr(raw, "write", len))
-            if hasattr(raw, "__dict__"):
-                raw.write = self._writer(len(self._sent), raw.write)
-            self._sent.append(sent)
+        words = PRINTED[:3], PRINTED[3:]
+        self._sent = [
+            Sent(board, rank, of_stream, _descriptor_of(raw), plain)
+            for of_stream, raw, plain in zip(words, self.raws, self.plain, strict=True)
+        ]
         self._until = [sent.position() for sent in self._sent]
+        self.begins()
 
     def counts(self) -> tuple[Position, ...]:
         """Where the streams stand now, counted from this worker's first line."""
@@ -68,26 +117,8 @@ class Printed:
                 sent.stands_at(lines)
         return self._repeats is not None and sys.exc_info()[0] is None
 
-    def _writer(self, number: int, plain: Callable[[bytes], int]) -> Callable[[bytes], int]:
-        def write(given: bytes) -> int:
-            rest = bytes(given)
-            if os.getpid() != self._process or rest.startswith(told.BEGIN.encode()):
-                return plain(given)
-            with self._lock:
-                if self._is_busy:  # a signal's handler, in the middle of another line
-                    return plain(given)
-                self._is_busy = True
-                try:
-                    self._write(number, rest, plain, drops=self._drops())
-                finally:
-                    self._is_busy = False
-            return len(given)
-
-        return write
-
-    def _write(
-        self, number: int, given: bytes, plain: Callable[[bytes], int], *, drops: bool
-    ) -> None:
+    def _write(self, number: int, given: bytes) -> None:
+        drops = self._drops()
         sent, (until, within) = self._sent[number], self._until[number]
         for piece in PIECES.findall(given):
             before = lines, own = self._own[number]
@@ -98,7 +129,7 @@ class Printed:
                     sent.stands_at(lines)
                 sent.write(piece)
             elif not drops:
-                plain(piece)
+                self.plain[number](piece)
             elif lines == until and (rest := piece[within - own :] or piece[-1:] * is_line):
                 sent.write(rest)  # its predecessor has written the begin of this line
 

@@ -12,18 +12,14 @@ Not here: lines of steps that are repeated (printed.py), files (rewriting.py).
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.printed import PIECES, STREAMS
+from ftrun.inject.zero_edit.printed import PIECES, Streams
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
 FILE = "repeated-{replica_id}.{group_rank}"
@@ -35,19 +31,20 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _WORDS = re.compile(r"[^\W_]+")
 
 
-class Repeated:
+class Repeated(Streams):
     """The lines of one worker's set-up.
 
     Args:
         path: of the slot's file.
         rank: of this worker.
-        is_on_its_way: whether this worker is to join where its predecessor, or its peers, are.
+        is_on_its_way: whether this worker is to join where its predecessor, or its peers, are. It
+            ends when the worker stands there.
     """
 
     def __init__(self, path: Path, rank: int, is_on_its_way: Callable[[], bool]) -> None:
+        super().__init__()
         self._rank, self._is_on_its_way = rank, is_on_its_way
         self._journal = Journal(path)
-        self._process, self._lock, self._is_busy = os.getpid(), threading.RLock(), False
         self._own: list[Counter[int]] = [Counter(), Counter()]
         self._theirs: list[Counter[int]] | None = None
         self._held = [b"", b""]  # what there is of a line that may be dropped
@@ -55,52 +52,19 @@ class Repeated:
         self._dropped_bytes = 0
         for (known,), _ in read(path)[:1]:
             self._theirs = [Counter({int(x): n for x, n in one.items()}) for one in known]
-        self._raws: list[Any] = []
-        self._plain: list[Callable[[bytes], int]] = []
-        for name in STREAMS:
-            raw: Any = getattr(getattr(sys, name), "buffer", None)  # bootstrap.py: Descriptor
-            self._plain.append(getattr(raw, "write", len))
-            if hasattr(raw, "__dict__"):
-                raw.write = self._writer(len(self._raws))
-            self._raws.append(raw)
+        self.begins()
 
-    def begins(self) -> None:
+    def are_left(self) -> None:
         """This worker begins at the beginning: its set-up is over, and left to a successor."""
         self.ends()
         for number, piece in self._dropped:
-            self._plain[number](piece)
+            self.plain[number](piece)
         self._journal.begin([self._own])
-
-    def ends(self) -> None:
-        """This worker stands where its predecessor stood, or its peers; or ftrun does not carry
-        its script."""
-        for raw, plain in zip(self._raws, self._plain, strict=True):
-            if hasattr(raw, "__dict__"):
-                raw.write = plain
-
-    def _writer(self, number: int) -> Callable[[bytes], int]:
-        plain = self._plain[number]
-
-        def write(given: bytes) -> int:
-            rest = bytes(given)
-            if not rest or os.getpid() != self._process or rest.startswith(told.BEGIN.encode()):
-                return plain(given)
-            with self._lock:
-                if self._is_busy:  # a signal's handler, in the middle of another line
-                    return plain(given)
-                self._is_busy = True
-                try:
-                    self._write(number, rest)
-                finally:
-                    self._is_busy = False
-            return len(given)
-
-        return write
 
     def _write(self, number: int, given: bytes) -> None:
         is_compared = self._theirs is not None and self._is_on_its_way()
         if not is_compared:
-            self._plain[number](given)
+            self.plain[number](given)
         for piece in PIECES.findall(given):
             line = self._held[number] + piece
             is_line = line.endswith(b"\n") or len(line) > LINE_BYTES_MAX
@@ -123,7 +87,7 @@ class Repeated:
             f"rank {self._rank} repeats its set-up, and prints there what its predecessor had "
             "not printed: such lines are shown"
         )
-        self._plain[number](line)
+        self.plain[number](line)
 
     def _is_theirs(self, number: int, key: int) -> bool:
         assert self._theirs is not None, "it is asked of a successor"

@@ -161,10 +161,9 @@ class Rewriting(ModuleType):
     def _is_ours(self, file: Any, opener: Any, mode: Any) -> bool:
         """Whether a file that is written is the script's, or a package's that may append to it for
         the script, as a logger's table where it works."""
-        is_main = threading.current_thread() is threading.main_thread()
         is_named = opener is None and isinstance(file, (str, os.PathLike))
         is_written = isinstance(mode, str) and bool({*"wax"} & {*mode})
-        if not (is_main and is_named and is_written) or self._drafts.is_forked:
+        if not (is_named and is_written and self._drafts.is_loops):
             return False
         return self._drafts.is_here(Path(os.fspath(file))) or is_by_script(3)
 

@@ -6,14 +6,12 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
-from ftrun.inject.zero_edit import appended, randomness, repeated, told
-from ftrun.inject.zero_edit.appended import Appended
+from ftrun.inject.zero_edit import randomness, repeated, told
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.charge import Charge
 from ftrun.inject.zero_edit.counting import RANGES
@@ -32,7 +30,6 @@ from ftrun.inject.zero_edit.passing import Passing
 from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.predecessor import Predecessor
-from ftrun.inject.zero_edit.printed import Printed
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.refusals import ours, refuse, refuse_away
 from ftrun.inject.zero_edit.repeated import Repeated
@@ -97,7 +94,8 @@ class Script:
             self.world = World(here, self.mates.rank, refuse_away, refuse)
         else:
             self.world = memory.world
-        self.predecessor = None if keeper is None else Predecessor(self, keeper)
+        kept = memory or keeper
+        self.predecessor = None if kept is None else Predecessor(self, kept)
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(self)
         self.tensors = Tensors(
@@ -106,8 +104,7 @@ class Script:
             self.counters.walk,
             lambda: self.models.bare(),
         )
-        is_kept = memory is not None or keeper is not None
-        self.tensors.keeps_all = self.counters.walk.reaches_all = is_kept
+        self.tensors.keeps_all = self.counters.walk.reaches_all = kept is not None
         self.tensors.gives_all = keeper is None
         RANGES.are_predecessors = memory is not None or self.is_in_place
         if memory is not None:
@@ -130,7 +127,7 @@ class Script:
         self.standing = Standing()
         self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
         self.trial = trial_of(here)
-        area: Any = (lambda: None) if is_kept else area_here
+        area: Any = area_here if kept is None else lambda: None
         life = lambda: self.carried.life  # noqa: E731
         is_exact = self.trial is not None
         self.own = Own(area, self.tensors, life, self._alike(), is_exact=is_exact)
@@ -139,25 +136,18 @@ class Script:
         self.directories = Directories(self)
         self.counters.walk.writers = self.directories.writers
         self.rewriting = Rewriting(self)
-        kept = self.memory or keeper
-        if kept is not None:
-            self.noting.printed = Printed(kept.board, kept.world.rank)
+        if self.predecessor is not None:
+            self.rewriting.appended = self.predecessor.appended
         path = self.file(repeated.FILE)
         self.repeated = Repeated(path, self.mates.rank, self._is_on_its_way)
-        if kept is not None:
-            world = kept.world
-            others = (world.memory, world.rank) if world.memory.spans else None
-            self.rewriting.appended = Appended(self.file(appended.FILE), others)
-            self.noting.appended = self.rewriting.appended
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
         its predecessor trained in this form, and a replica of this node does."""
-        if self.memory is not None:
-            return self.memory.world.is_newcomer
-        has_trained = self.here.peers_train and self.directories.is_successor
-        keeper = self.mates.keeper
-        return has_trained or (keeper is not None and keeper.world.is_newcomer)
+        kept = self.predecessor
+        if kept is not None and kept.keeper.world.is_newcomer:
+            return True
+        return self.memory is None and self.here.peers_train and self.directories.is_successor
 
     def _is_on_its_way(self) -> bool:
         """Whether it has peers to join, as far as that was found out. In any thread."""
@@ -208,10 +198,7 @@ class Script:
     def writes(self) -> None:
         """The script begins to write a file: what it has come to since its last step is left to a
         successor, which would not come to it again."""
-        is_between = (
-            self.course.now is BETWEEN and threading.current_thread() is threading.main_thread()
-        )
-        if is_between and self.memory is None and not self.drafts.is_forked:
+        if self.course.now is BETWEEN and self.memory is None and self.drafts.is_loops:
             self.own.leave(self.manager().current_step(), compares=False)
             if not any(x.is_fresh for x in OPEN.all()):  # else a successor draws this batch again
                 self.randomness.step_ended()
@@ -271,11 +258,9 @@ class Script:
         self.ending.is_offered = False
         while True:
             self.has_loaded, place = False, None
-            if self.predecessor is not None and allow_heal:
-                with self.predecessor.at_place():
-                    manager.start_quorum(allow_heal=allow_heal)
-            else:
-                manager.start_quorum(allow_heal=allow_heal)
+            if self.predecessor is not None:
+                self.predecessor.is_at_place = allow_heal
+            manager.start_quorum(allow_heal=allow_heal)
             if self.has_loaded and manager.current_step():
                 place = self.peers.loaded()
             lacks = manager.is_healing() or (place is None and self.has_loaded)

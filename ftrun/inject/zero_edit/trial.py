@@ -38,6 +38,7 @@ from ftrun.inject.zero_edit.frames import module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
 from ftrun.inject.zero_edit.values.generators import state_of
 from ftrun.inject.zero_edit.values.survey import survey
+from ftrun.inject.zero_edit.values.units import add_to
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.values.walk import Walk
@@ -50,9 +51,8 @@ STARTING, TRAINING, WRITING, EVALUATION = "starting", "training", "writing", "ev
 BESIDE, OUTSIDE = "modules beside the model", "tensors outside modules"
 TENSORS_MAX = 1_000
 TOGETHER_STEPS = 10
-STEPS_MAX, FILES_MAX = 10_000, 10_000
-SAMPLE_BYTES = 64 << 10
 DEEP = 4
+STEPS_MAX, FILES_MAX = 10_000, 10_000
 UNEVEN, LEAP_S, SLOW = "uneven", 2.0, 64
 _EVEN = ("ftrun", "threading", "asyncio", "selectors", "queue", "subprocess", "multiprocessing")
 """Modules that keep an even clock, because they wait by it."""
@@ -188,7 +188,7 @@ class Trial:
         is_trained = module.training and torch.is_grad_enabled()
         if is_trained and len(self._inputs) < STEPS_MAX:
             hashed = hashlib.blake2b(digest_size=8)
-            _add(hashed, (args, kwargs), DEEP)
+            add_to(hashed, (args, kwargs), DEEP)
             self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
 
     def committed(
@@ -355,7 +355,7 @@ def digests_of(
 
 def _digest(tensor: torch.Tensor) -> str:
     hashed = hashlib.blake2b(digest_size=8)
-    _add(hashed, local_of(tensor.detach()), 0, whole=True)
+    add_to(hashed, local_of(tensor.detach()), 0, whole=True)
     return hashed.hexdigest()
 
 
@@ -405,26 +405,6 @@ def _generators() -> list[Any]:
 def _random_numbers() -> bytes:
     """A digest of the states of the global generators."""
     return hashlib.blake2b(b"".join(States.now().encode()), digest_size=8).digest()
-
-
-def _add(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
-    """Add a value's shape and bytes to a hash; of a tensor only the first ``SAMPLE_BYTES``, unless
-    ``whole``."""
-    if isinstance(value, torch.Tensor):
-        hashed.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        if value.layout is torch.strided and not value.is_meta and value.numel():
-            flat = local_of(value.detach()).reshape(-1)
-            flat = flat if whole else flat[: SAMPLE_BYTES // value.element_size()]
-            hashed.update(flat.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-    elif isinstance(value, dict) and deep:
-        for key, item in value.items():
-            hashed.update(repr(key).encode())
-            _add(hashed, item, deep - 1, whole=whole)
-    elif isinstance(value, list | tuple) and deep:
-        for item in value:
-            _add(hashed, item, deep - 1, whole=whole)
-    elif isinstance(value, int | float | str | None):
-        hashed.update(repr(value).encode())
 
 
 def _is_in(path: str | os.PathLike[str], here: str) -> bool:

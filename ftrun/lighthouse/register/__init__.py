@@ -1,4 +1,4 @@
-"""The register of core/register/ in the world: its stores, and what runs the machine.
+"""The shell of core/register/: the stores of the register, and the loop that runs the machine.
 
 Begin with ``store.py``. Not here: any decision (core/register/).
 """

@@ -1,8 +1,8 @@
-"""Runs one leadership machine against its store, for whoever wants to lead.
+"""Runs one leadership machine against its store, for a process that wants to lead.
 
-One request at a time, in the event loop. It also knows whether the holder is a process of this
-machine that has ended: then nobody needs to wait for its silence.
-Not here: any decision (core/register/), what a leader does (lighthouse/shell.py).
+It sends one request at a time, in the event loop. It also detects if the holder is a process of
+this machine that has ended: then there is no need to wait for a silence. Not here: any decision
+(core/register/), a leader's work (lighthouse/shell.py).
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from ftrun.core.register.leadership import Leadership, Settings
 from ftrun.lighthouse.register.store import Store, StoreError
 
 STOP_S = 1.0
-"""How long an end waits for the register to be given back; without that, others wait for T."""
+"""How long the end waits for the register to be released. Otherwise others wait for the silence."""
 NAME = re.compile(r"(?P<host>.*) pid (?P<pid>\d+) \[(?P<life>[^\]]*)\.(?P<start>\d+)\.\w+\]")
 
 log = logging.getLogger(__name__)
 
 
 class Leader:
-    """What a contender calls. Each call returns at once."""
+    """A contender's callbacks. Each returns at once."""
 
     def leads(self, value: e.Value) -> None:
-        """This process leads, from this value's journal, under its epoch."""
+        """This process leads, with this value's journal and epoch."""
 
     def follows(self, value: e.Value) -> None:
-        """Another process leads, and has just written this."""
+        """Another process leads, and has just written this value."""
 
     def release(self, output: object) -> None:
-        """An output may go out now."""
+        """This output may be sent now."""
 
     def may_go_on(self) -> None:
         """``may_decide`` may have become true."""
 
     def deposed(self, reason: str) -> None:
-        """Another process leads; nothing may go out any more."""
+        """Another process leads. Nothing may be sent any more."""
 
     def say(self, text: str) -> None:
         log.warning(text)
 
 
 class Contender:
-    """One process's part in one register. ``address``: where it takes agents once it leads.
+    """One process's part in one register. ``address``: where agents connect once it leads.
 
-    ``writes``: records written so far, in ``write_s`` seconds. ``why_away``: why the store has
-    given no answer last.
+    ``writes``: the number of records written, in ``write_s`` seconds. ``why_away``: why the last
+    request to the store was not answered.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Contender:
 
     @property
     def may_decide(self) -> bool:
-        """Whether an event may be handled now: leadership is proven, and nothing is held."""
+        """Whether an event may be handled now: leadership is proven, and no output is held back."""
         return self._machine.may_decide(clock.now())
 
     @property
@@ -89,11 +89,11 @@ class Contender:
         return self._machine.watched_s
 
     def hand_in(self, outputs: Sequence[object]) -> None:
-        """The leader has handled an event: each output is released in its time."""
+        """The leader has handled an event: release each output when it is safe."""
         self._feed(e.Decided(tuple(outputs)))
 
     async def stop(self) -> None:
-        """Give the register back if it is ours; bounded by ``STOP_S``."""
+        """Release the register if it is ours; bounded by ``STOP_S``."""
         if not self.failed.done():
             self._feed(e.Stopped())
             try:
@@ -167,14 +167,15 @@ class Contender:
 
 
 def process_name() -> str:
-    """A name for this life of this process, which nothing else ever has."""
+    """A name for this process's lifetime that is unique forever."""
     row = process_row(os.getpid())
     start = row.start_ticks if row is not None else 0
     return f"{socket.gethostname()} pid {os.getpid()} [{_life()}.{start}.{secrets.token_hex(4)}]"
 
 
 def has_ended(holder: str) -> bool:
-    """Whether a process of this machine, and of this pid namespace, has this name no more."""
+    """Whether the process of this name was on this machine, in this pid namespace, and has
+    ended."""
     found = NAME.fullmatch(holder)
     if found is None or not boot_id() or found["life"] != _life():
         return False
@@ -183,5 +184,5 @@ def has_ended(holder: str) -> bool:
 
 
 def _life() -> str:
-    """This run of this machine, and the namespace in which pids count."""
+    """This boot of this machine, and the pid namespace."""
     return f"{boot_id()[:8]}.{os.stat('/proc/self/ns/pid').st_ino}"

@@ -2,14 +2,16 @@
 
 Version N is the file ``v.N``; the highest N counts. It is written under another name, fsynced, and
 linked to its name by link(2), which is atomic and fails if the name exists, on NFS, Lustre and GPFS
-too. Old versions are removed, so a writer that was stopped for long may find its name free again.
-Therefore it looks, after the link, whether there is one so much higher that its own name may have
-been removed: then its write does not count. Otherwise it does, and others may have built on it
-already. The link has changed the directory, so an NFS client does not answer that look from its
-cache.
+too.
 
-A value without a journal names the version whose file has it, and that file stays.
-Not here: when anything is written (core/register/).
+Old versions are removed, so a writer that was suspended for long may find its name free again.
+Therefore, after the link, it checks whether a version exists that is so much higher that its own
+name may have been removed. If so, its write does not count. Otherwise it counts, and others may
+have built on it already. The link has changed the directory, so an NFS client does not answer this
+check from its cache.
+
+A value without a journal names the version whose file has it, and that file stays. Not here: when
+anything is written (core/register/).
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ VERSION = "v."
 DRAFT = "draft."
 CORRUPT = "corrupt."
 KEPT = 16
-"""Versions that stay beside the newest one, for readers that are slow."""
+"""Versions that stay beside the newest one, for slow readers."""
 REMOVED_MAX = 64
-"""Files that one write removes at most."""
+"""The most files that one write removes."""
 CORRUPT_MAX = 10
 READS_MAX = 20
 
@@ -71,7 +73,7 @@ class DirectoryStore:
             version = self._highest()
             if not version:
                 return Answered(0, None)
-            with contextlib.suppress(FileNotFoundError):  # a newer one has come
+            with contextlib.suppress(FileNotFoundError):  # a newer one has been written
                 return Answered(version, self._value(version, with_journal=with_journal))
         raise StoreError(f"{self.place} changes faster than it can be read")
 
@@ -96,16 +98,16 @@ class DirectoryStore:
         return Accepted(version + 1)
 
     def _link(self, draft: Path, version: int) -> bool:
-        """Give the draft its name; False: another one has it, or has had it."""
+        """Give the draft its name; False: another file has, or had, this name."""
         name = self._path(version)
         try:
             os.link(draft, name)
         except FileExistsError:
-            # NFS repeats a call whose answer was lost, and then reports the name that it has made.
+            # NFS repeats a call whose answer was lost, and then reports that the name exists.
             if draft.stat().st_nlink < 2:
                 return False
         sync(self._directory)
-        if self._highest() > version + KEPT:  # else nobody can have removed this name before
+        if self._highest() > version + KEPT:  # otherwise this name cannot have been removed before
             name.unlink(missing_ok=True)
             return False
         return True
@@ -114,14 +116,14 @@ class DirectoryStore:
         return self._directory / f"{VERSION}{version}"
 
     def _highest(self) -> int:
-        """The highest version. A name beyond the listed ones shows that the listing was old."""
+        """The highest version. If a file beyond the listed ones exists, the listing was stale."""
         listed = max((_number(name, VERSION) for name in os.listdir(self._directory)), default=0)
         while self._path(listed + 1).exists():
             listed += 1
         return listed
 
     def _value(self, version: int, *, with_journal: bool) -> Value | None:
-        """None: the file is corrupt, as if the register had never been written."""
+        """Read a version; None: the file is corrupt, which counts as an unwritten register."""
         try:
             value, at, journal = self._parts(version)
             if not with_journal:
@@ -140,14 +142,14 @@ class DirectoryStore:
             return None
 
     def _journal_at(self, version: int) -> int:
-        """The version whose file has the journal of this one; 0: there is none."""
+        """The version whose file has the journal of this version; 0: there is none."""
         try:
             return self._parts(version)[1] if version else 0
         except ProtocolError:
             return 0
 
     def _parts(self, version: int) -> tuple[Value, int, bytes]:
-        """A version's head, the version that has its journal, and what journal its file has.
+        """A version's head, the version that has its journal, and the journal in its own file.
 
         Raises:
             ProtocolError: the file is corrupt.
@@ -162,13 +164,13 @@ class DirectoryStore:
         return value, at, journal
 
     def _keep_aside(self, version: int) -> None:
-        """Give a corrupt file a second name, for people to look at."""
+        """Keep a corrupt file under a second name, for people to look at."""
         if sum(name.startswith(CORRUPT) for name in os.listdir(self._directory)) < CORRUPT_MAX:
             with contextlib.suppress(OSError):
                 os.link(self._path(version), self._directory / f"{CORRUPT}{version}")
 
     def _remove_old(self, newest: int, journal_at: int) -> None:
-        """Remove old versions, and what killed processes have left of theirs."""
+        """Remove old versions, and drafts of killed processes."""
         removed = 0
         for name in os.listdir(self._directory):
             number = _number(name, VERSION) or _number(name.rpartition(".")[0], DRAFT)
@@ -206,7 +208,7 @@ def _digest(payload: bytes) -> bytes:
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """Run a call that may hang, without holding up the event loop or the end of the process.
+    """Run a call that may hang, without blocking the event loop or the end of the process.
 
     Raises:
         StoreError: it has failed.
@@ -231,7 +233,7 @@ async def _in_thread(call: Callable[[], T]) -> T:
             failure = StoreError(error.strerror or str(error))
         except Exception as error:  # noqa: BLE001 - it is raised in the event loop.
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(finish, result, failure)
 
     threading.Thread(target=run, name="the register's store", daemon=True).start()

@@ -1,9 +1,9 @@
-"""The register as two keys of etcd: one for all but the journal, one for the journal.
+"""The register as two keys of etcd: one for everything but the journal, one for the journal.
 
-The version is the first key's mod_revision, compared and written in one transaction; so a write
-without a journal is small. Only etcd's own gRPC is used, by an own excerpt of its messages. Keys
-have no lease, because silence is observed (core/register/). TLS has a client certificate, if etcd
-wants one; there is no password. Not here: when anything is written.
+The version is the first key's mod_revision, compared and written in one transaction. So a write
+without a journal is small. Only etcd's own gRPC is used, through an excerpt of its messages. Keys
+have no lease, because leadership is lost by silence (core/register/). TLS uses a client certificate
+if etcd wants one; passwords are not supported. Not here: when anything is written.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _tls(option: str, query: str) -> TlsFiles:
 
 
 class EtcdStore:
-    """One register in etcd. A call that fails makes the next one go to another member.
+    """One register in etcd. After a failed call the next one goes to another member.
 
     TLS's files are read at each connection, so that they can be renewed.
     """

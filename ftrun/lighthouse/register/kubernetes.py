@@ -1,9 +1,9 @@
-"""The register as one ConfigMap of Kubernetes, by the API server's own HTTP.
+"""The register as one ConfigMap of Kubernetes, through the API server's HTTP.
 
 The version is the object's resourceVersion. A write is a merge patch that states the version that
-was read, and the API server refuses it (409) at any other one. So a write without a journal is
-small, and leaves the journal, and what others have written beside it, as they are. A ConfigMap that
-exists without a register is one that nobody has written, so a Role may name it.
+was read, and the API server refuses it (409) at any other version. So a write without a journal is
+small, and does not change the journal or any other keys. A ConfigMap without a register counts as
+unwritten, so it may be created in advance and named in a Role.
 
 Token and CA are read at each request, because both are renewed while a pod runs. Not here: when
 anything is written.
@@ -39,7 +39,7 @@ from ftrun.lighthouse.register.store import (
 MOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CALL_TIMEOUT_S = 1.0
 JOURNAL_BYTES_MAX = 1_000_000
-"""A ConfigMap has 1 MiB at most; the rest is for all else that is in it."""
+"""A ConfigMap has 1 MiB at most; the rest is for its other content."""
 HEAD = "register"
 JOURNAL = "journal"
 LABELS = {"app.kubernetes.io/managed-by": "ftrun"}
@@ -58,7 +58,7 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where a pod finds it. ``mount``: the directory of its service account's token and CA."""
+    """How a pod reaches it. ``mount``: the directory of its service account's token and CA."""
 
     address: str
     mount: Path
@@ -188,7 +188,7 @@ class KubernetesStore:
         return status, _part({"found": found}, "found")
 
     async def _connected(self) -> aiohttp.ClientSession:
-        """The session; another one if the cluster's CA has been replaced."""
+        """The session; a new one if the cluster's CA has been replaced."""
         ca = self._api.read("ca.crt")
         if self._session is not None and ca != self._ca:
             await self.close()

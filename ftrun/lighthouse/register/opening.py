@@ -1,4 +1,4 @@
-"""From what the user writes to a store: ``--state DIR``, ``etcd://…/JOB`` or ``k8s://…/NAME``.
+"""Opens the store that a user names: ``--state DIR``, ``etcd://…/JOB`` or ``k8s://…/NAME``.
 
 Not here: the stores.
 """
@@ -18,7 +18,7 @@ FILE = "file://"
 
 
 def open_store(text: str) -> Store:
-    """The store that ``text`` names; nothing is asked of it yet.
+    """The store that ``text`` names. No request is sent yet.
 
     Raises:
         UserError: it has another form.
@@ -44,9 +44,10 @@ def open_store(text: str) -> Store:
 
 
 def files_beside(text: str, home: Path) -> Path:
-    """Where a lighthouse keeps the files that are of use and not needed: account and incidents.
+    """Where a lighthouse keeps the optional files: account and incidents.
 
-    They are in the store's directory, or, if it is none, below ``home`` on each host.
+    They are in the store's directory or, if the store is not a directory, below ``home`` on each
+    host.
     """
     directory = directory_of(text)
     if directory is not None:

@@ -1,7 +1,7 @@
 """A store holds one register: a version and a value, replaced by compare-and-set.
 
-Another kind of store is a class with the methods of ``Store`` and a line in opening.py. Not here:
-what is written when (core/register/).
+To add a kind of store, write a class with the methods of ``Store`` and add a line to opening.py.
+Not here: what is written when (core/register/).
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 HEAD: dict[str, type[Any]] = {
     "epoch": int, "holder": str, "address": str, "silence_s": float, "serial": int, "is_free": bool,
 }  # fmt: skip
-"""A value's fields but its journal, and what they are in JSON."""
+"""A value's fields except its journal, and their types in JSON."""
 
 
 class StoreError(PeerError):
-    """The store has given no answer. A write may have been carried out, or may be later."""
+    """The store has not answered. A write may have been carried out, or may be carried out
+    later."""
 
 
 class Store(Protocol):
     """One register. One call at a time."""
 
     place: str
-    """Where it is, for people."""
+    """Its name, for people."""
 
     async def read(self, *, with_journal: bool) -> Answered:
-        """The content of the register now, at the latest of its versions.
+        """Read the current content of the register, with linearizable consistency.
 
         Raises:
             StoreError: there is no answer.
         """
 
     async def swap(self, version: int, value: Value) -> Accepted | Refused:
-        """Write ``value``, durably, if the register has ``version``.
+        """Write ``value``, durably, if the register is at ``version``.
 
         Raises:
             StoreError: there is no answer.
         """
 
     async def close(self) -> None:
-        """Give back what the store holds in this process."""
+        """Release the store's resources in this process."""
 
 
 def encode_head(value: Value, **more: object) -> bytes:
-    """All of a value but its journal, as a line of JSON."""
+    """A value without its journal, as a line of JSON."""
     head = {name: kind(getattr(value, name)) for name, kind in HEAD.items()}
     return json.dumps({**head, **more}).encode()
 
 
 def decode_head(data: bytes, journal: bytes | None = None) -> tuple[Value, dict[str, object]]:
-    """The value, and all that is written beside it.
+    """The value, and any other keys written beside it.
 
     Raises:
         ProtocolError: this is no value of a register.
@@ -74,7 +75,7 @@ def pack_journal(journal: bytes) -> bytes:
 
 
 def unpack_journal(data: bytes) -> bytes:
-    """The journal: at most so many bytes as one can have; empty if there is none.
+    """Decompress the journal, up to its size limit; empty if there is none.
 
     Raises:
         ProtocolError: this is no journal.

@@ -1,6 +1,6 @@
-"""``ftrun chaos``: strikes a running job, so that users can test their own script.
+"""``ftrun chaos``: injects faults into a running job, so that users can test their own script.
 
-At random (session.py), or by a campaign of faults by step (campaign.py).
+Faults come at random (session.py), or by a campaign that names steps (campaign.py).
 
 Not here: the chaos runs that test ftrun itself (tests/chaos).
 """

@@ -1,10 +1,10 @@
-"""``ftrun chaos --manifest``: carries out a campaign's faults by step, and writes what followed.
+"""``ftrun chaos --manifest``: injects a campaign's faults by step, and records what followed.
 
-The result is a neutral file (docs/CHAOS.md): of each fault what, when, how long until the next step
-at all, how many steps were lost; at the end whether all replicas ended alike. It is written anew
-after each fault, so one that is cut short is kept too.
+The result is a file independent of ftrun (docs/CHAOS.md). For each fault: what, when, how long
+until the next step at all, how many steps were lost. At the end: whether all replicas ended alike.
+The file is rewritten after each fault, so an interrupted campaign leaves a result too.
 
-Not here: the manifest (manifest.py), whom a fault can strike (targets.py).
+Not here: the manifest (manifest.py), which processes a fault can hit (targets.py).
 """
 
 from __future__ import annotations
@@ -50,26 +50,29 @@ TRAP_S_MAX = 30.0
 LOG_BYTES_MAX = 1 << 20
 FILE = "chaos-result.json"
 ENDING = ("kill", "node", "corrupt")
-"""The kinds after which a replica is replaced; a corrupted one is unless it is only named."""
+"""The kinds after which a replica is replaced. A corrupted one is, unless it is only reported."""
 PROGRESS_LATE_S = 1.2
-"""A status has the steps of the last heartbeat."""
+"""The steps in a status may be this old: those of the last heartbeat."""
 
 
 class NotDone(Exception):
-    """A fault cannot be carried out now; the text says why."""
+    """A fault cannot be injected now; the text says why."""
 
 
 @dataclass
 class Record:
-    """A fault and what followed. Times in seconds; ``*_s`` None: it was not seen in time.
+    """A fault and what followed. Times in seconds; None: it was not seen in time.
 
-    ``step``: the job's when it came, as it was known. ``found_s``: until the lighthouse knew that a
-    replica was lost by it, or is corrupted and trains on. ``next_step_s``: of one that ends a
-    replica, by the lighthouse's clock, the others' stall from the loss until their next quorum
-    stood, and a usual step; of the rest, until the job was seen at a step that it cannot have come
-    to before: a second too long, and after ``lighthouse`` until that is back. ``back_s``: until the
-    replica that it ended was seen as
-    a member again. ``why_not``: why it was not carried out; "": it was.
+    Attributes:
+        step: the job's step at the fault, as known then.
+        found_s: until the lighthouse knew that the fault had lost a replica, or that a replica is
+            corrupted and trains on.
+        next_step_s: for a fault that ends a replica, by the lighthouse's clock: the others' stall
+            from the loss until their next quorum, plus a usual step. For other faults: until the
+            job was seen at a step that it cannot have reached before. That is up to a second too
+            long, and for ``lighthouse`` it includes the time until the lighthouse is back.
+        back_s: until the replica that the fault ended was seen as a member again.
+        why_not: why it was not injected; "": it was.
     """
 
     kind: str
@@ -86,7 +89,7 @@ class Record:
 
 
 def run_campaign(settings: ChaosSettings, path: Path, show: Callable[[str], None] = print) -> int:
-    """Carry out a manifest; returns 0 if each fault was, and the replicas ended alike.
+    """Carry out a manifest. Returns 0 if each fault was injected and the replicas ended alike.
 
     Raises:
         UserError: the manifest is wrong, or no such job runs here.
@@ -107,7 +110,7 @@ def run_campaign(settings: ChaosSettings, path: Path, show: Callable[[str], None
 
 
 def strangers(manifest: Manifest, status: Status) -> list[str]:
-    """The replicas of a campaign that the job neither has nor starts later."""
+    """The replicas of a campaign that the job neither has nor will start."""
     known = {replica["replica_id"] for replica in status["replicas"]}
     known.update(map(str, range(status["job"]["replicas"])))
     wanted = (fault.replica for fault in manifest.faults)
@@ -115,7 +118,7 @@ def strangers(manifest: Manifest, status: Status) -> list[str]:
 
 
 def _await_job(job_id: str | None, within_s: float | None) -> RunningJob:
-    """The job; with a proxy it begins only after this command."""
+    """Wait for the job, which may start after this command if it goes through the proxy."""
     deadline = clock.now() + (within_s or 0.0)
     while True:
         try:
@@ -127,7 +130,7 @@ def _await_job(job_id: str | None, within_s: float | None) -> RunningJob:
 
 
 class Campaign(Session):
-    """One campaign and the job that it strikes."""
+    """One campaign and its job."""
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class Campaign(Session):
         return ExitCode.OK if is_well else 1
 
     def _pause(self, seconds: float, until: float | None) -> bool:
-        """Wait. The status tells the job's end: the agent that is held may be on a lost node."""
+        """Wait. The status reports the job's end, because the held agent may be on a lost node."""
         left_s = seconds if until is None else min(seconds, until - clock.now())
         time.sleep(max(0.0, left_s))
         return until is None or clock.now() < until
@@ -210,7 +213,7 @@ class Campaign(Session):
     def _follow(
         self, fault: Fault, record: Record, before: Status, undo: Callable[[], None]
     ) -> None:
-        """Look until the job is at a later step, and whoever was ended is back."""
+        """Watch until the job is at a later step, and a replica that was ended is back."""
         began, is_undone = clock.now(), not fault.lasts_s
         ends, usual_s = fault.kind in ENDING, _usual_step_s(before)
         surely_later = before["step"] + 1 + int(PROGRESS_LATE_S / usual_s)
@@ -222,7 +225,7 @@ class Campaign(Session):
             if later_s is None and status["step"] > surely_later:
                 later_s = passed_s
             if ends and fault.kind == "corrupt" and (at := _named_at(status, began)) is not None:
-                record.found_s, ends = max(0.0, at - began), False  # and nobody is replaced
+                record.found_s, ends = max(0.0, at - began), False  # and no replica is replaced
             if record.next_step_s is None and ends:
                 _note_stall(record, status, began, usual_s)
             elif record.next_step_s is None:
@@ -238,7 +241,7 @@ class Campaign(Session):
             self._pause(LOOK_S, None)
 
     def _strike(self, fault: Fault, record: Record, status: Status) -> Callable[[], None]:
-        """Carry a fault out; how to end it."""
+        """Inject a fault. Returns a function that ends it."""
         if fault.kind == "slow":
             assert self._proxy is not None, "the manifest has one"
             self._proxy.delay_s = fault.delay_s
@@ -266,7 +269,8 @@ class Campaign(Session):
         return (lambda: _go_on(target)) if fault.kind == "stop" else _nothing
 
     def _corrupt(self, target: Target) -> None:
-        """Leave the file that has the worker corrupt a parameter, and wait until it has."""
+        """Write the file by which the worker corrupts a parameter, and wait until it has done
+        so."""
         words = linux.process_environment(target.pid).decode(errors="replace").split("\0")
         found = dict(x.split("=", 1) for x in words if "=" in x)
         trap = corruption_trap(found, target.replica_id, target.group_rank)
@@ -284,7 +288,7 @@ class Campaign(Session):
     # ------------------------------------------------------------ the result
 
     def _end(self) -> dict[str, Any]:
-        """How the job has ended, as far as it has, and each replica's end by the pattern."""
+        """How the job has ended, as far as known, and each replica's end by the pattern."""
         logs, pattern = Path(self._job.log_dir), self._manifest.pattern
         found = read_object(logs / "exit.json") or {}
         values = {} if not pattern else _values(logs, pattern)
@@ -311,7 +315,7 @@ class Campaign(Session):
 
 
 def _values(logs: Path, pattern: str) -> dict[str, str | None]:
-    """By replica, what the pattern finds last in the newest log of its first worker."""
+    """By replica, the last match of the pattern in the newest log of its first worker."""
     found: dict[str, str | None] = {}
     for place in sorted(logs.glob("replica_*/rank_0")):
         newest = max(place.glob("*.log"), key=lambda x: x.stat().st_mtime_ns, default=None)
@@ -325,20 +329,20 @@ def _values(logs: Path, pattern: str) -> dict[str, str | None]:
 
 
 def _note_stall(record: Record, status: Status, struck_at: float, usual_s: float) -> None:
-    """By the first change of membership that has been completed since."""
+    """Set the times by the first change of membership that was completed since the fault."""
     now = clock.now()
     for change in status["history"]:
         began = now - change["ago_s"]
         if began >= struck_at - LOOK_S and not change["under_way"] and change["kind"] != "grow":
             record.found_s = max(0.0, began - struck_at)
             record.next_step_s = change["duration_s"] + usual_s
-            if record.kind != "corrupt":  # it has made steps until then
+            if record.kind != "corrupt":  # a corrupted replica takes steps until then
                 record.next_step_s += record.found_s
             return
 
 
 def _named_at(status: Status, struck_at: float) -> float | None:
-    """When a replica was named as unlike the others, and trains on; None: none was since."""
+    """When a replica was reported as different from the others, and trains on; None: none was."""
     now = clock.now()
     times = [now - x["ago_s"] for x in status["events"] if x["kind"] == "diverged"]
     return min((at for at in times if at >= struck_at - LOOK_S), default=None)
@@ -349,7 +353,7 @@ def _usual_step_s(status: Status) -> float:
 
 
 def _signal(rows: list[linux.ProcessRow], number: signal.Signals, why_not: str) -> None:
-    """Signal all of them, as near to one moment as it can be."""
+    """Signal all of them, as close in time as possible."""
     sent = [fd for row in rows if (fd := linux.send_signal(row, number)) is not None]
     for fd in sent:
         os.close(fd)

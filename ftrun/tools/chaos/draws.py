@@ -1,4 +1,4 @@
-"""Draws, from a seed, the time of the next kill and the worker. Pure.
+"""Draws the time of the next kill and the worker from a seed. Pure.
 
 Times between kills are exponentially distributed, like those between independent failures. Not
 here: the workers that can be killed (targets.py), killing (session.py).
@@ -20,7 +20,7 @@ DURATION_S_MAX = 30 * 86400.0
 
 
 class Draws:
-    """One run's draws: equal for equal seeds and jobs."""
+    """One run's draws: the same for the same seed and job."""
 
     def __init__(self, mtbf_s: float, seed: int) -> None:
         self._mtbf_s = mtbf_s
@@ -36,7 +36,7 @@ class Draws:
 
 
 def parse_duration(text: str, option: str) -> float:
-    """``30s``, ``2m``, ``1.5h`` or plain seconds, as seconds.
+    """Parse ``30s``, ``2m``, ``1.5h`` or plain seconds. Returns seconds.
 
     Raises:
         UserError: it is no duration, 0, or above 30 days.

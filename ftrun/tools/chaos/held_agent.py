@@ -1,6 +1,6 @@
-"""The agent of the job under chaos, held so that its end is an event.
+"""The agent of the job under chaos, held by pidfd so that its end is an event.
 
-Not here: the job's file, in which its pid is (status/jobs.py), the workers (targets.py).
+Not here: the job's file, which has its pid (status/jobs.py), the workers (targets.py).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ftrun.tools.status.jobs import RunningJob, agent_lives
 
 MS_PER_S = 1000.0
 POLL_S_MAX = 3600.0
-"""The kernel takes no more than 24 days at once."""
+"""The kernel's limit for one wait is 24 days."""
 
 
 class HeldAgent:
-    """The process that the job's file names; a later one with the same pid is never taken for it.
+    """The process that the job's file names, never a later process with the same pid.
 
-    ``lives`` is False from the start if that process is gone. Use in a ``with``.
+    ``lives`` is False from the start if that process is gone. Use it as a context manager.
     """
 
     def __init__(self, job: RunningJob) -> None:
@@ -30,7 +30,7 @@ class HeldAgent:
         except OSError:
             self._pidfd = -1
             return
-        if not agent_lives(job):  # asked after the open: what is held is what has this birth mark
+        if not agent_lives(job):  # checked after the open, so the mark is the held process's
             self._close()
             return
         self._poll.register(self._pidfd, select.POLLIN)
@@ -51,7 +51,7 @@ class HeldAgent:
         return not self.ends_within(0.0)
 
     def ends_within(self, timeout_s: float) -> bool:
-        """Wait for its end, for ``timeout_s`` at most; True if it has ended."""
+        """Wait up to ``timeout_s`` for its end. Returns True if it has ended."""
         deadline = clock.now() + timeout_s
         while self._pidfd >= 0:
             left_s = max(0.0, deadline - clock.now())

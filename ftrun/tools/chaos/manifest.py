@@ -1,6 +1,6 @@
-"""The file of a campaign: faults by step. It is checked in full before anything is touched.
+"""The file of a campaign: faults by step. It is checked in full before any fault is injected.
 
-docs/CHAOS.md describes it. Not here: how faults are carried out (campaign.py).
+docs/CHAOS.md describes it. Not here: how faults are injected (campaign.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "slow": ("lasts", "delay"),
     "corrupt": ("replica", "worker"),
 }
-"""What each kind of fault takes besides ``at_step`` and ``do``."""
+"""The keys of each kind of fault besides ``at_step`` and ``do``."""
 TIMES = ("lasts", "delay")
 TOP = ("schema", "seed", "fault", "proxy", "end")
 _HEADER = re.compile(r"\s*\[\[\s*fault\s*\]\]")
@@ -37,9 +37,12 @@ _HEADER = re.compile(r"\s*\[\[\s*fault\s*\]\]")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault. ``replica`` None: drawn from the members. ``lasts_s``: of stop and slow.
+    """One fault.
 
-    ``delay_s``: by which slow holds up each piece that passes the proxy.
+    Attributes:
+        replica: None: drawn from the members.
+        lasts_s: of stop and slow.
+        delay_s: for slow: how long each chunk is delayed in the proxy.
     """
 
     at_step: int
@@ -52,10 +55,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A campaign. ``digest``: of the file. ``listen``, ``to``: of the proxy; "": there is none.
+    """A campaign.
 
-    ``pattern``: what of a replica's log is its end, in its group; "": nothing. ``undisturbed``: the
-    end of a run without faults; "": not known.
+    Attributes:
+        digest: of the file.
+        listen, to: of the proxy; "": there is none.
+        pattern: its first group matches a replica's end result in its log; "": results are not
+            compared.
+        undisturbed: the end result of a run without faults; "": not known.
     """
 
     digest: str
@@ -166,7 +173,8 @@ class _Reading:
                 self._fail(at, key, f"it is not known here.{nearest(key, keys)}")
 
     def _fail(self, at: int, key: str, words: str) -> NoReturn:
-        """Names the line of ``key`` in the table that begins at line ``at``, or that line."""
+        """Fail with the line of ``key`` in the table that begins at line ``at``, or that line
+        itself."""
         begins = re.compile(rf"\s*(\[+\s*)?[\"']?{re.escape(key)}\b")
         table = self._lines[at + 1 :] if at else self._lines
         ends = next((i for i, line in enumerate(table) if at and line.lstrip()[:1] == "["), None)

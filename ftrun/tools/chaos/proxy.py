@@ -1,7 +1,7 @@
-"""A TCP proxy of our own that delays, stalls, loses and breaks connections on request.
+"""A TCP proxy that delays, stalls, loses and breaks connections on request.
 
-Threads, a pair for each connection; bytes are never reordered or altered, as TCP promises. Not
-here: when it misbehaves (campaign.py).
+It has two threads per connection. Bytes are never reordered or altered, as TCP promises. Not here:
+when it misbehaves (campaign.py).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ BACKWARD, FORWARD = "backward", "forward"
 
 
 class Proxy:
-    """Between agents and a lighthouse. Its faults can be set at any moment, from any thread.
+    """A proxy between agents and a lighthouse. Faults can be set at any time, from any thread.
 
-    ``delay_s``: each chunk waits so long. ``stalled``: the directions in which nothing passes,
-    while connections stand (half-open). ``loss``: the chance that a chunk breaks its connection.
+    Attributes:
+        delay_s: how long each chunk is delayed.
+        stalled: the directions in which nothing passes while connections stay open (half-open).
+        loss: the probability that a chunk breaks its connection.
     """
 
     def __init__(self, target: str, seed: int, listen: str = "127.0.0.1:0") -> None:
@@ -43,7 +45,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True, name="proxy").start()
 
     def behave(self) -> None:
-        """No faults any more; connections that have stalled go on."""
+        """Clear all faults. Stalled connections continue."""
         self.delay_s, self.loss, self.stalled = 0.0, 0.0, frozenset()
 
     def reset(self) -> None:

@@ -1,7 +1,7 @@
 """``ftrun chaos`` from start to end: wait, kill, watch the replacement, report, sum up.
 
-Not here: finding the job and its status (status/), finding the workers that may be killed
-(targets.py), the random draws (draws.py), the agent's end (held_agent.py).
+Not here: finding the job and its status (status/), the workers that may be killed (targets.py), the
+random draws (draws.py), the agent's end (held_agent.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ftrun.tools.status.jobs import RunningJob
 from ftrun.tools.status.once import find_job
 
 LOOK_S = 0.05
-"""Between two looks at the status: the lighthouse sends no event when a replica joins."""
+"""Interval of status requests: the lighthouse sends no event when a replica joins."""
 REPLACED_S_MAX = 120.0
 COMMIT_S_MAX = 30.0
 SILENT_S_MAX = 15.0
@@ -37,7 +37,7 @@ RESULTS_MAX = 100_000
 class ChaosSettings:
     """The options. ``duration_s`` and ``kills`` None: until the job ends, or Ctrl-C.
 
-    ``result``: of a campaign (campaign.py).
+    ``result``: the result file of a campaign (campaign.py).
     """
 
     mtbf_s: float
@@ -53,7 +53,7 @@ class ChaosSettings:
 
 @dataclass
 class Tally:
-    """The results so far. ``back_s``: from a kill until the replacement was a member."""
+    """The results until now. ``back_s``: from a kill until the replacement was a member."""
 
     kills: int = 0
     back_s: list[float] = field(default_factory=list)
@@ -65,7 +65,10 @@ class JobEnded(Exception):
 
 
 def run_chaos(settings: ChaosSettings, show: Callable[[str], None] = print) -> int:
-    """Kill until the time or the kills are over, or the job has ended; returns the exit code.
+    """Kill until the time or the number of kills is reached, or the job ends.
+
+    Returns:
+        The exit code.
 
     Raises:
         UserError: no such job runs here, it is another user's, or it has no such replica.
@@ -159,7 +162,7 @@ class Session:
         self._watch_replacement(target, killed_at)
 
     def _await_target(self, until: float | None) -> tuple[Target | None, Status]:
-        """Wait for a worker to kill. The last member is spared: the state would die with it."""
+        """Wait for a worker to kill. The last member is spared, because the state would be lost."""
         shown = False
         while True:
             status = self._status()
@@ -195,7 +198,7 @@ class Session:
             self._line(f"{words}, and was seen to have committed step {step} after {seen}")
 
     def _watch(self, timeout_s: float, look: Callable[[Status], int | None]) -> int | None:
-        """Fetch the status until ``look`` finds something in it, or the time is over."""
+        """Fetch the status until ``look`` returns a value, or the time is over."""
         deadline = clock.now() + timeout_s
         while (found := look(self._status())) is None and clock.now() < deadline:
             self._pause(LOOK_S, deadline)
@@ -228,7 +231,8 @@ class Session:
             return status
 
     def _pause(self, seconds: float, until: float | None) -> bool:
-        """Wait, at most to ``until``; False at that time. JobEnded: the agent has ended."""
+        """Wait, at most until ``until``. Returns False at that time. JobEnded: the agent has
+        ended."""
         left_s = seconds if until is None else min(seconds, until - clock.now())
         if self._agent.ends_within(left_s):
             raise JobEnded(f"Job {self._job.job_id} has ended")
@@ -253,15 +257,15 @@ class Session:
 
 
 def members(status: Status) -> list[str]:
-    """The replicas that train together."""
+    """The replicas that are members of the quorum."""
     return [r["replica_id"] for r in status["replicas"] if r["phase"] == MEMBER]
 
 
 def replica_of(status: Status, replica_id: str | None) -> ReplicaStatus:
-    """The replica of that id.
+    """The replica with that id.
 
     Raises:
-        JobEnded: the job has none any more.
+        JobEnded: the job no longer has it.
     """
     for replica in status["replicas"]:
         if replica["replica_id"] == replica_id:
@@ -270,7 +274,7 @@ def replica_of(status: Status, replica_id: str | None) -> ReplicaStatus:
 
 
 def _rejoined(status: Status, target: Target) -> int | None:
-    """The job's step, if another incarnation is a member in the target's place."""
+    """The job's step, if another incarnation of the target's replica is a member."""
     replica = replica_of(status, target.replica_id)
     is_back = replica["phase"] == MEMBER and replica["incarnation"] != target.incarnation
     return status["step"] if is_back else None

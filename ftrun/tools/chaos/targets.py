@@ -1,10 +1,9 @@
-"""Finds the workers of one job on this machine so that nothing else can ever be killed (P3).
+"""Finds the workers of one job on this machine, so that nothing else can ever be killed (P3).
 
-A process is a worker of the job only if all of this holds: it descends from the agent that the
-job's own file names; its environment has, from the spawner, an incarnation that the job's
-lighthouse reports to holders of the token; it is titled as a worker; and no older process has the
-same marks, because children of a worker inherit them. It is signalled by pidfd. Not here: when
-(session.py).
+A process is a worker of the job only if all of this holds: it descends from the agent in the job's
+own file; its environment has, from the spawner, an incarnation that the job's lighthouse reports to
+holders of the token; it is titled as a worker; and no older process has the same marks, because
+children of a worker inherit them. It is signalled by pidfd. Not here: when (session.py).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def find_targets(status: Status, agent_pid: int | None, only: str | None = None)
     """The workers below the agent ``agent_pid`` whose replicas are members, in order.
 
     ``agent_pid`` None: below any agent on this machine, because the job may have several here.
-    ``only``: the one replica to look in; None: all.
+    ``only``: search this replica only; None: all.
     """
     wanted = {
         incarnation: replica["replica_id"]
@@ -74,7 +73,7 @@ def find_targets(status: Status, agent_pid: int | None, only: str | None = None)
 
 
 def node_of(target: Target) -> list[ProcessRow]:
-    """The agent of this worker, and then all processes below it; none if it is not to be found."""
+    """The worker's agent, then all processes below it; empty if the agent is not found."""
     rows = {row.pid: row for row in linux.process_rows()}
     agent = rows.get(target.row.ppid)
     while agent is not None and linux.command_line(agent.pid).startswith(BETWEEN):
@@ -86,7 +85,7 @@ def node_of(target: Target) -> list[ProcessRow]:
 
 
 def lighthouse_below(agent_pids: Iterable[int]) -> list[ProcessRow]:
-    """The lighthouse that one of these agents keeps; none: it is a process of its own."""
+    """The lighthouse that one of these agents runs; empty if it runs separately."""
     rows = {row.pid: row for row in linux.process_rows()}
     below = linux.descendants(rows.values(), agent_pids) & rows.keys()
     return [rows[pid] for pid in below if linux.command_line(pid).startswith(LIGHTHOUSE)]

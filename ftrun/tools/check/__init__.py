@@ -1,4 +1,4 @@
-"""``ftrun check``: tries an unmodified script with a death, and reports what heals.
+"""``ftrun check``: runs an unmodified script with deaths, and reports what heals.
 
-Not here: what a worker does in a trial (inject/zero_edit/trial.py).
+Not here: a worker's part in a trial (inject/zero_edit/trial.py).
 """

@@ -1,12 +1,15 @@
-"""Runs a script undisturbed and with deaths, each as an ordinary job of its own; prints a verdict.
+"""Runs a script undisturbed and with deaths, each as an ordinary job, and prints a verdict.
 
-In the first run nothing dies. In the second, replicas die in training and while a file is written,
-and their peers wait for the newcomers: it must end as the first one. In the third they die in an
-evaluation. Of several workers per replica one dies once, and the peers train on. If there is one
-replica, or with memory snapshots, workers die one by one, and each is replaced in its group. On
-several nodes, which are all launchers on this machine, one of these is lost in a run of its own.
+In the first run no process dies. In the second, replicas die in training and while a file is
+written, and their peers wait for the newcomers. This run must end like the first one. In the third
+run replicas die in an evaluation.
 
-Not here: where they die (plan.py), the verdict about the runs (verdict.py).
+There are variants. With several workers per replica, one death is tried, and the peers train on.
+With one replica, or with memory snapshots, workers die one at a time, and each is replaced in its
+group. With several nodes, which are all launchers on this machine, one node is lost in a separate
+run.
+
+Not here: the times of the deaths (plan.py), the verdict about the runs (verdict.py).
 """
 
 from __future__ import annotations
@@ -40,10 +43,13 @@ RESTARTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What each run runs: ``script``, the words for a copy of the directory; ``options`` of it.
+    """What each run executes.
 
-    ``workers``: of each of ``replicas``; of one replica they may be on several ``nodes``.
-    ``is_group``: there are memory snapshots, so that workers are replaced one by one.
+    Attributes:
+        script: the words of the command, for a copy of the directory.
+        options: for ``ftrun run``.
+        workers: of each of ``replicas``; those of one replica may be on several ``nodes``.
+        is_group: there are memory snapshots, so that workers are replaced one at a time.
     """
 
     script: Sequence[str]
@@ -55,16 +61,16 @@ class Job:
 
     @property
     def seen(self) -> int:
-        """How many there are that report: in a group each worker is seen as a replica."""
+        """The number of reports: in a group each worker reports like a replica."""
         return self.replicas * self.workers if self.is_group else self.replicas
 
     @property
     def id(self) -> str:
-        """Of a job on several nodes."""
+        """The id of a job on several nodes."""
         return f"check-{os.getpid()}"
 
     def command(self, logs: Path, at: str = "", node: int | None = None) -> list[str]:
-        """For ``ftrun``. ``at``: where the nodes meet, ``node``: this one; None: it stands by."""
+        """The command line. ``at``: where the nodes meet; ``node``: this one, None: a standby."""
         if self.nodes > 1:
             each = self.workers // self.nodes
             shape = ["--nnodes", str(self.nodes), "--nproc-per-node", str(each)]
@@ -74,8 +80,8 @@ class Job:
         else:
             shape = ["--replicas", str(self.replicas)]
             several = ["--workers-per-replica", str(self.workers)] if self.workers > 1 else []
-            # Of several workers the step of a death is computed again under a quorum that needs the
-            # newcomer, with the next batches, and one of them may be a batch further.
+            # With several workers, the step of a death is computed again under a quorum that needs
+            # the newcomer. It then uses the next batches, and one worker may be a batch ahead.
             waits = [] if self.workers > 1 or self.is_group else ["--min-replicas", shape[-1]]
             shape += [*waits, *several]
         fixed = ["--log-dir", str(logs), "--prefix", "--inject", INJECT]
@@ -93,16 +99,17 @@ def check_script(
     is_group: bool = False,
     nodes: int = 1,
 ) -> int:
-    """Try the script ``words``; the exit code: 0 if it heals, else 1.
+    """Try the script ``words``. Returns the exit code: 0 if it heals, otherwise 1.
 
     Args:
         words: the script with its arguments.
         options: for ``ftrun run``.
-        replicas: how many. ``workers``: of each; the last one dies. Of one replica all may.
-        steps: the number of steps after which each run ends, if the script does not end before.
-        timeout_s: a run is ended then.
-        is_group: there are memory snapshots, so that workers are replaced one by one.
-        nodes: of the one replica. The last one is lost.
+        replicas: how many.
+        steps: each run ends after this many steps, unless the script ends before.
+        timeout_s: each run is ended after this time.
+        workers: of each replica. The last replica dies; with a single replica any worker may.
+        is_group: there are memory snapshots, so that workers are replaced one at a time.
+        nodes: of the single replica. The last node is lost.
 
     Raises:
         UserError: the current directory cannot be copied.
@@ -158,7 +165,8 @@ def check_script(
 
 
 def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
-    """The parts of files that a replica which died in a write would have written until the join."""
+    """By file, the range that a replica killed during a write would have written before the
+    join."""
     writing = [kill for kill in kills if kill.phase == WRITING]
     return {
         name: span
@@ -168,7 +176,7 @@ def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
 
 
 def _starts(undisturbed: Run) -> dict[str, int]:
-    """How large each file was before the first step."""
+    """The size of each file before the first step."""
     known = (report["sizes"].items() for report in undisturbed.reports.values())
     return {name: sizes["0"] for each in known for name, sizes in each if "0" in sizes}
 
@@ -178,7 +186,7 @@ def _say(line: str) -> None:
 
 
 def _from_copy(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The script's words, as they are right in a copy of the current directory."""
+    """The script's words, adjusted to a copy of the current directory."""
     script = Path(words[0])
     if "--module" in options or not script.exists():
         return [*words]

@@ -1,6 +1,6 @@
-"""A run with deaths beside the undisturbed one: what is equal, and what is not. Pure.
+"""Compares a run with deaths to the undisturbed run. Pure.
 
-Not here: how the runs went by themselves (verdict.py), the comparison of files (place.py).
+Not here: each run's own problems (verdict.py), the comparison of files (place.py).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ OUTSIDE = "tensors outside modules"
 
 
 def compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
-    """Lines about what is equal and what is not; and what makes the check fail."""
+    """Lines about equal and different results; and the problems that make the check fail."""
     before, after = trial.undisturbed.reports, run.reports
     equal, told, problems = list[str](), list[str](), list[str]()
     inputs = [*_other_inputs(before, after, trial.named)]
     is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
-    # What random numbers change shows in a batch or a parameter: else they excuse nothing.
+    # Random numbers excuse a difference only if they show in a batch or a parameter.
     draws = any(report["draws"] for report in before.values()) and not trial.is_group
     draws &= bool(inputs) or not is_alike
     why = (
@@ -95,21 +95,22 @@ def compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
 
 
 def _is_wrong(trial: Trial, found: Difference) -> bool:
-    """Whether a file may not differ so. Objects that are equal are not always the same bytes."""
+    """Whether this difference is a problem. Equal objects may be written as different bytes."""
     return found.is_lack or (trial.is_group and found.how is not How.BYTES)
 
 
 def _varies(trial: Trial, name: str, found: Difference) -> bool:
-    """Whether a file is as unlike in another undisturbed run as in that with deaths."""
+    """Whether a file differs as much between two undisturbed runs as after deaths."""
     before = None if trial.again is None else trial.again.beside.unlike.get(name)
     return before is not None and before.how >= found.how
 
 
 def _apart(undisturbed: Run, run: Run, left: Collection[str]) -> list[str]:
-    """The directories that only the run with deaths has, of those whose names differ in numbers
-    alone, where it went on in more of them than the undisturbed one.
+    """Directories that only the run with deaths has, because a replica continued in a new one.
 
-    A start that came to no step went on nowhere: torchrun's leave such a directory too.
+    Considers directories whose names differ only in numbers from one of the undisturbed run, if the
+    run with deaths has more of them. A start that reached no step does not count: under torchrun
+    such a start leaves a directory too.
     """
     theirs, ours = (
         dict.fromkeys(os.path.dirname(x) for x in one.files.keys() - one.early - {*left})
@@ -124,14 +125,14 @@ def _apart(undisturbed: Run, run: Run, left: Collection[str]) -> list[str]:
 
 
 def after_evaluations(trial: Trial, run: Run) -> Iterator[str]:
-    """Changes by a death in an evaluation: a peer counts twice there, which is no error."""
+    """Differences caused by a death in an evaluation, where a peer counts twice; not an error."""
     values = [*other_values(trial, run)]
     if values:
         yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
 
 
 def _other_inputs(before: Reports, after: Reports, named: Callable[[int], str]) -> Iterator[str]:
-    """The first step at which a replica got another batch. A newcomer has none of earlier ones."""
+    """The first step at which a replica got a different batch. A newcomer has no earlier ones."""
     for index, report in before.items():
         theirs = after[index]["inputs"]
         odd = [int(x) for x in theirs if report["inputs"].get(x, theirs[x]) != theirs[x]]
@@ -141,20 +142,20 @@ def _other_inputs(before: Reports, after: Reports, named: Callable[[int], str]) 
 
 def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:
     ours, theirs = after[index]["kept"][kind], before[index]["kept"][kind]
-    # A newcomer may have variables that its peer alone had.
+    # A newcomer may have variables that only its peer had.
     names = ours.keys() & theirs.keys() if kind == OUTSIDE else {**ours, **theirs}
     yield from (name for name in names if ours.get(name) != theirs.get(name))
 
 
 def may_vary(trial: Trial, run: Run) -> bool:
-    """Whether a run is unlike the undisturbed one where another undisturbed one may be so too."""
+    """Whether a run differs from the undisturbed one where two undisturbed runs may differ too."""
     unlike = (x for name, x in run.beside.unlike.items() if name not in run.beside.lost)
     is_unlike = any(_is_wrong(trial, found) for found in unlike)
     return is_unlike or (trial.is_group and any(other_values(trial, run)))
 
 
 def other_values(trial: Trial, run: Run) -> Iterator[str]:
-    """Values of the script that another run has otherwise, each once."""
+    """Values of the script that differ in another run, each once."""
     before, after = trial.undisturbed.reports, run.reports
     again = {} if trial.again is None else trial.again.reports
     seen = {path for path, _ in _differing(before, again)} if again else set()

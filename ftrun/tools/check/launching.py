@@ -1,6 +1,6 @@
-"""The launchers of one run of a trial, a node each: started, listened to, ended.
+"""The launchers of one trial run, one per node: starts them, reads their output, ends them.
 
-Not here: what is run (command.py), how a node is lost (losing.py).
+Not here: the command (command.py), how a node is lost (losing.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ END_S, LOOK_S = 30.0, 0.05
 
 @dataclass(slots=True)
 class Heard:
-    """What the launchers have come to. ``told``: why not every death could be mended, and when."""
+    """The launchers' results. ``told``: reasons why a death was not repaired, with times."""
 
     exit_code: int = 0
     is_late: bool = False
@@ -37,17 +37,18 @@ class Heard:
 
 
 class Launchers:
-    """Of one run, in ``directory``. At its end no process of it is left.
+    """The launchers of one run in ``directory``. When it ends, no process of the run is left.
 
     Args:
-        variables: the environment; ``prefix``: begins each line of a node, with its number.
+        variables: the environment.
+        prefix: begins each output line of a node, with the node's number.
     """
 
     def __init__(self, directory: Path, variables: Mapping[str, str], prefix: str = "") -> None:
         self._directory, self._variables, self._prefix = directory, variables, prefix
         self._processes: list[subprocess.Popen[str]] = []
         self._lines = queue.SimpleQueue[tuple[int, str]]()
-        self._open: set[int] = set()  # whose output has not ended
+        self._open: set[int] = set()  # nodes whose output has not ended
         self._lost: set[int] = set()
 
     def __enter__(self) -> Launchers:
@@ -57,7 +58,7 @@ class Launchers:
         self.end()
 
     def start(self, words: Sequence[str]) -> None:
-        """Start the next node's."""
+        """Start the next node's launcher."""
         number = len(self._processes)
         process = own_process.start(
             "ftrun.cli",
@@ -83,7 +84,7 @@ class Launchers:
         threading.Thread(target=read, name="ftrun-check-output", daemon=True).start()
 
     def kill(self, number: int) -> None:
-        """Lose a node: kill its launcher and all that this has started. Its exit code is none."""
+        """Lose a node: kill its launcher and all its descendants. Its exit code is ignored."""
         self._lost.add(number)
         root = self._processes[number].pid
         left = _directory_of(root)
@@ -100,12 +101,12 @@ class Launchers:
     def watch(
         self, timeout_s: float, look: Callable[[str], None], is_over: Callable[[], bool]
     ) -> Heard:
-        """Print what they print, to their end.
+        """Print the launchers' output until they end.
 
         Args:
-            timeout_s: they are ended then.
-            look: gets each line, and "" now and then.
-            is_over: the rest would only be the script under torchrun's rules.
+            timeout_s: they are ended after this time.
+            look: called with each line, and with "" from time to time.
+            is_over: whether to stop, because what is left would only show torchrun's behaviour.
         """
         heard, until = Heard(), clock.now() + timeout_s
         is_ending = False
@@ -123,20 +124,20 @@ class Launchers:
         return heard
 
     def end(self, heard: Heard | None = None) -> None:
-        """End what still runs, and wait for it."""
+        """End all that still run, and wait for them."""
         try:
             self._signal(signal.SIGTERM)
             until = clock.now() + END_S
             while self._open and clock.now() < until:
                 self._next(heard or Heard())
-        finally:  # also if who waits is interrupted
+        finally:  # also if the waiting thread is interrupted
             for process in self._processes:
                 process.kill()
                 process.wait()
 
     @staticmethod
     def _code(process: subprocess.Popen[str]) -> int:
-        """The exit code of one whose output has ended."""
+        """The exit code of a launcher whose output has ended."""
         try:
             return process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -164,7 +165,7 @@ class Launchers:
 
 
 def _directory_of(pid: int) -> Path | None:
-    """That of a launcher's socket, which nobody removes if all of its processes are killed."""
+    """The directory of a launcher's socket, which remains if all its processes are killed."""
     with contextlib.suppress(OSError):
         files = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
         for line in Path("/proc/net/unix").read_text().splitlines():

@@ -1,8 +1,9 @@
-"""The loss of a node in a trial: where one stands by, and its states are on another one.
+"""Loses a node in a trial once a standby node is ready and another node has copies of its states.
 
-A worker asks before each step whether it may begin (inject/zero_edit/allowed.py). It may when the
-job's status knows of the steps before. So what the status says about the loss of a node is what it
-costs now: the node is lost as soon as that is little. Not here: the processes (launching.py).
+A worker asks before each step whether it may begin (inject/zero_edit/allowed.py). It may as soon as
+the job's status shows the steps before. So the status always shows what the loss of a node would
+cost now, and the node is killed as soon as the cost is small. Not here: the processes
+(launching.py).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ftrun.tools.status.once import StatusQuery, find_lighthouse
 LOST = "lost.json"
 STANDS_BY = " stands by: "
 COPY_S = 20.0
-"""So long the last step that a node may be lost at waits for the copies: some rounds of them."""
+"""How long the last step at which a node may be lost waits for the copies: a few rounds of
+copies."""
 ALL = 1 << 62
 """Every step may begin."""
 
@@ -39,18 +41,20 @@ class Move(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The status: how many steps are taken, and from which one all would go on without a node."""
+    """From the status: the steps taken, and the step from which all would resume without the
+    node."""
 
     step: int
     copied: int
 
 
 def move(step: int, seen: Seen | None, due: range, *, is_late: bool) -> Move:
-    """Whether a step may begin, or a node is lost.
+    """Whether a step may begin, or the node is killed now.
 
     Args:
-        step: as many are taken. ``seen``: None: there is no status so far.
-        due: the steps at which it may be lost.
+        step: the number of steps taken.
+        seen: None: there is no status yet.
+        due: the steps at which the node may be lost.
         is_late: the step has waited for ``COPY_S``.
     """
     if not step:
@@ -67,12 +71,13 @@ def move(step: int, seen: Seen | None, due: range, *, is_late: bool) -> Move:
 
 
 class Losing:
-    """Of one run, in ``directory``.
+    """The loss of a node in one run, in ``directory``.
 
     Args:
-        job_id: by which its status is found.
+        job_id: finds the job's status.
         due: see ``move``.
-        start_spare: starts a node that stands by; ``lose``: loses the node that is to be lost.
+        start_spare: starts a standby node.
+        lose: kills the node.
     """
 
     def __init__(
@@ -90,7 +95,7 @@ class Losing:
         self._connection: Connection | None = None
 
     def look(self, line: str) -> None:
-        """See what is asked for, and answer. ``line``: of a launcher's output, or ""."""
+        """Answer a worker's question, if there is one. ``line``: of a launcher's output, or ""."""
         self._stands_by |= self._is_started and STANDS_BY in line
         with contextlib.suppress(FileNotFoundError):
             asked = int((self._directory / ASKED).read_text())

@@ -1,6 +1,6 @@
-"""What the workers of one run have left in its directory, and what follows for its facts.
+"""Reads the files that the workers of a run have left, and derives the run's facts.
 
-Not here: the run (command.py), what it means (verdict.py).
+Not here: the run (command.py), its meaning (verdict.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run_of(
     *,
     is_group: bool,
 ) -> Run:
-    """All facts of a run that is over. ``kills``: those that were due."""
+    """All facts of a run that is over. ``kills``: the planned deaths."""
     reports = {
         index: found
         for index in range(replicas)
@@ -68,7 +68,7 @@ def run_of(
 
 
 def _loss(path: Path, steps: Mapping[int, Sequence[tuple[float, int]]]) -> Loss | None:
-    """The loss of a node, with the steps that others have taken again after it."""
+    """The loss of a node, with the steps that the others repeated after it."""
     found = read_object(path)
     if found is None:
         return None
@@ -76,13 +76,13 @@ def _loss(path: Path, steps: Mapping[int, Sequence[tuple[float, int]]]) -> Loss 
 
 
 def lost_at(loss: Loss, at: float, steps: Mapping[int, Sequence[tuple[float, int]]]) -> Loss:
-    """With the steps that were taken again. ``steps``: when each worker began each step."""
+    """``loss`` with the repeated steps. ``steps``: when each worker began each step."""
     again = (sum(when > at and x < loss.step for when, x in known) for known in steps.values())
     return replace(loss, again=max(again, default=0))
 
 
 def _steps(path: Path) -> list[tuple[float, int]]:
-    """When a replica has begun each step, in all of its lives."""
+    """When a replica began each step, over all of its restarts."""
     if not path.exists():
         return []
     lines = (line.split() for line in path.read_text().splitlines())
@@ -90,7 +90,7 @@ def _steps(path: Path) -> list[tuple[float, int]]:
 
 
 def taken_since(steps: Mapping[int, Sequence[tuple[float, int]]]) -> float:
-    """When some worker had taken its first step. ``steps``: when each has begun which."""
+    """When the first worker had taken its first step. ``steps``: when each began which step."""
     later = (at for known in steps.values() for at, step in known if step > known[0][1])
     return min(later, default=math.inf)
 
@@ -98,9 +98,9 @@ def taken_since(steps: Mapping[int, Sequence[tuple[float, int]]]) -> float:
 def taken_again(
     struck: Mapping[Kill, float], steps: Mapping[int, Sequence[tuple[float, int]]]
 ) -> tuple[tuple[int, int], ...]:
-    """By death, how many steps others took again after it, and how many the replacement.
+    """By death: the most steps that another worker repeated, and how many the replacement repeated.
 
-    ``struck``: when each was. ``steps``: when each worker began each step.
+    ``struck``: when each death was. ``steps``: when each worker began each step.
     """
     found = []
     for kill, at in struck.items():
@@ -120,7 +120,7 @@ def taken_again(
 def told_after(
     struck: Mapping[Kill, float], kill: Kill, told: Sequence[tuple[float, str]]
 ) -> list[str]:
-    """What was told after a death, and before the next one. ``told``: with the times."""
+    """The lines after a death and before the next one. ``told``: lines with their times."""
     at = struck[kill]
     return [line for when, line in told if at < when <= _next(struck, at)]
 
@@ -130,7 +130,7 @@ def _next(struck: Mapping[Kill, float], at: float) -> float:
 
 
 def differences_of(logs: Path) -> list[str]:
-    """The differences between replicas that the lighthouse has found, by the job's events."""
+    """The differences between replicas that the lighthouse has found, from the job's events."""
     found: list[str] = []
     for path in logs.glob("**/events.jsonl"):
         for line in path.read_text().splitlines():

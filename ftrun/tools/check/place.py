@@ -1,8 +1,8 @@
-"""A copy of the current directory in which a trial runs, so that it leaves nothing behind.
+"""A copy of the current directory in which a trial runs, so that it leaves no files behind.
 
-Each run begins from the same files and at the same path. Large files are links, because data sets
-are read only. ``..``, ``../..`` and all above lead to what they lead to. Not here: the runs
-(command.py).
+Each run begins with the same files at the same path. Large files are links to the originals,
+because data sets are only read. ``..`` and everything above lead to the same directories as in the
+original. Not here: the runs (command.py).
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from ftrun.base.errors import UserError
 from ftrun.base.words import counted
 
 LINKED_BYTES = 64 << 20
-"""Files from this size on are links to the originals."""
+"""Files of this size or larger are links to the originals."""
 BYTES_MAX, FILES_MAX, SIBLINGS_MAX, LINES_MAX = 2 << 30, 50_000, 1_000, 2_000
 LEFT_OUT = frozenset({".git", "__pycache__", "node_modules", "ftrun-logs"})
 _NUMBER = re.compile(rb"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
-"""Also a UUID."""
+"""Also matches a UUID."""
 Due = Mapping[str, tuple[int, int]]
-"""By a file's name, from which byte to which."""
+"""By file name, a range of bytes (begin, end)."""
 
 
 class How(IntEnum):
-    """How a file differs from the undisturbed run's: what comes later says more."""
+    """How a file differs from the undisturbed run's; higher values are more specific."""
 
     NUMBERS, LINES, BYTES, COUNT, ABSENT = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of one file from the undisturbed run's. ``lines``: so many more; below 0: fewer."""
+    """A file's difference from the undisturbed run's. ``lines``: how many more it has; below 0:
+    fewer."""
 
     how: How
     lines: int = 0
 
     @property
     def is_lack(self) -> bool:
-        """Whether the file, or lines of it, are not there."""
+        """Whether the file, or lines of it, are missing."""
         return self.how is How.ABSENT or self.lines < 0
 
     def __str__(self) -> str:
-        """What the file does, or has."""
+        """The difference in words, for a sentence about the file."""
         if self.how is How.COUNT:
             return f"{'lacks' if self.lines < 0 else 'has'} {counted(abs(self.lines), 'line')}" + (
                 " more" * (self.lines > 0)
@@ -65,11 +66,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """How the files of one run compare with those of another.
+    """A comparison of the files of two runs.
 
-    ``equal``: both have written them alike. ``unlike``: by name, how it differs; ``lost``: those of
-    which it lacks nothing else than what was due. ``more``: what the undisturbed one has under no
-    such name.
+    Attributes:
+        equal: both have written them alike.
+        unlike: by name, how it differs.
+        lost: files that lack exactly what was due.
+        more: files of the run with deaths that match no file of the undisturbed run.
     """
 
     equal: list[str] = field(default_factory=list)
@@ -82,7 +85,7 @@ class Place:
     """The directory for the runs of one trial.
 
     Args:
-        directory: in which it is made.
+        directory: the directory in which it is made.
         source: the directory that is copied, as an absolute path.
 
     Raises:
@@ -130,7 +133,8 @@ class Place:
         self._before = _state(self.path)
 
     def end(self, name: str) -> dict[str, Path]:
-        """Keep a run's files under ``name``: those that it has written, by their names here."""
+        """Keep a run's files under ``name``. Returns the files that it has written, by original
+        name."""
         after = _state(self.path)
         written = [x for x, state in after.items() if self._before.get(x) != state]
         kept = self._kept / name
@@ -139,10 +143,10 @@ class Place:
 
 
 def due_after(sizes: Mapping[str, Mapping[str, int]], step: int) -> Due:
-    """The parts of files that a replica has written from step ``step`` to the next one.
+    """The parts of files that a replica has written from ``step`` to the next step.
 
     Args:
-        sizes: how large each file was after the steps at which it had another size than before.
+        sizes: by file, its size after each step at which it had changed.
     """
     return {name: (_size(of, step), _size(of, step + 1)) for name, of in sizes.items()}
 
@@ -158,15 +162,16 @@ def compare(
     early: Collection[str] = frozenset(),
     starts: Mapping[str, int] = MappingProxyType({}),
 ) -> Files:
-    """The files that a run with deaths has written, compared with those of the undisturbed run.
+    """Compare the files that a run with deaths has written with those of the undisturbed run.
 
     Args:
-        early: of the former, those that were last written before any step was taken: what a start
-            left that came to no step is no part of the file that the next start began.
-        starts: how many bytes the undisturbed run has written to a file before its first step.
-            Each start of the job that appends to it writes these again.
-        due: what a replica that died while it wrote would have written before its successor could
-            join, by the undisturbed run: from which byte to which. Nobody else writes it.
+        due: by file, the range of bytes that a replica killed during a write would have written
+            before its successor could join, taken from the undisturbed run. No other process writes
+            it.
+        early: files of ``killed`` that were last written before any step. Output of a start that
+            reached no step is not part of the file that the next start began.
+        starts: how many bytes the undisturbed run has written to a file before its first step. Each
+            start of the job that appends to the file writes these again.
     """
     files, left = Files(), set(killed)
     for name, alike in sorted(_pairs(undisturbed, killed, early).items()):
@@ -194,7 +199,7 @@ def compare(
     files.more.extend(sorted(left))
     lacking = {name for name, found in files.unlike.items() if found.is_lack}
     for name in lacking - due.keys():
-        # No worker knows of it: native code has written it, as those beside it were written.
+        # No worker reports it: native code has written it together with the files beside it.
         beside = {x for x in lacking if os.path.dirname(x) == os.path.dirname(name)}
         if beside & due.keys() and beside & due.keys() <= files.lost:
             files.lost.add(name)
@@ -204,9 +209,10 @@ def compare(
 def _pairs(
     undisturbed: Collection[str], killed: Collection[str], early: Collection[str]
 ) -> dict[str, list[str]]:
-    """For each file of the undisturbed run, the one of the same name, or those of its form.
+    """Match each file of the undisturbed run with those of the same name or form.
 
-    Each life of a replica may write one of its own: together they are the undisturbed one's.
+    Files match by form if their names are equal without numbers. Each restart of a replica may
+    write a separate file. Together they equal the undisturbed one.
     """
     pairs = {name: [name] for name in undisturbed if name in killed}
     theirs, ours = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
@@ -223,7 +229,7 @@ def _pairs(
 
 
 def form_of(name: str) -> str:
-    """A name without its numbers: no other run can give a file its time and process id."""
+    """A name with all numbers replaced by 0, because no two runs share times and process ids."""
     return _NUMBER.sub(b"0", os.fsencode(name)).decode(errors="replace")
 
 
@@ -237,8 +243,7 @@ def _difference(theirs: bytes, ours: bytes) -> Difference:
 
 
 def _lacks_only(theirs: bytes, ours: bytes, start: int, end: int) -> bool:
-    """Whether ``ours`` lacks lines from ``start`` to ``end`` alone, in one place, and no line is
-    other, numbers aside."""
+    """Whether ``ours`` differs only by lacking lines of the range, in one place, numbers aside."""
     parts = theirs[:start], theirs[start:end], theirs[end:], ours
     before, due, after, whole = (_NUMBER.sub(b"0", part).splitlines() for part in parts)
     kept = len(whole) - len(before) - len(after)
@@ -251,7 +256,7 @@ def _lacks_only(theirs: bytes, ours: bytes, start: int, end: int) -> bool:
 def _walk(
     root: Path, within: str = "", leaves_out: Path | None = None
 ) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All entries, each directory before its own; not the directory ``leaves_out``."""
+    """All entries, each directory before its content; without the directory ``leaves_out``."""
     with os.scandir(root / within) as entries:
         for entry in sorted(entries, key=lambda x: x.name):
             is_directory = entry.is_dir(follow_symlinks=False)
@@ -287,7 +292,7 @@ def _state(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _digest(*paths: Path) -> bytes:
-    """Of files that are one."""
+    """The digest of the concatenated files."""
     hashed = hashlib.blake2b(digest_size=16)
     for path in paths:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Where a trial kills: in training, while a file is written, in an evaluation. Pure.
+"""The times of a trial's deaths: in training, while a file is written, in an evaluation. Pure.
 
 An undisturbed run has shown at which steps the script does each. Not here: the runs (command.py).
 """
@@ -17,15 +17,15 @@ WORDS = {
     EVALUATION: "in an evaluation",
 }
 APART = 3
-"""Steps between two deaths: the first one's newcomer has joined, and trained."""
+"""Steps between two deaths: the first one's newcomer has joined and trained by then."""
 LOSS_AT, LOSS_AFTER = 8, 2
-"""A node is lost after so many steps at the least, because each of them takes a second until then;
-and so many after that of which its states are elsewhere, so that there are some to lose."""
+"""A node is lost after LOSS_AT steps at the earliest, because each step takes a second until then,
+and LOSS_AFTER steps after the last copy of its states, so that there are steps to lose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One death: ``victim``, a replica, dies in a ``phase`` after ``step`` committed steps."""
+    """One death: replica ``victim`` dies in a ``phase`` after ``step`` committed steps."""
 
     victim: int
     phase: str
@@ -36,10 +36,12 @@ class Kill:
 class Plan:
     """The deaths of the runs to come.
 
-    ``exact``: in these the peers wait for the newcomer, so that the run must end as the undisturbed
-    one. ``counted``: in evaluations, in which peers count for the dead one. ``untried``: phases
-    that have not come up, in words. ``loss``: the steps after which a
-    node may be lost, but the first one's; none: it is not tried.
+    Attributes:
+        exact: deaths after which the peers wait for the newcomer, so that the run must end like the
+            undisturbed one.
+        counted: deaths in evaluations, in which peers count for the dead replica.
+        untried: phases that have not occurred, in words.
+        loss: the steps after which a node may be lost, without the first one; empty: not tried.
     """
 
     exact: tuple[Kill, ...]
@@ -60,10 +62,10 @@ def plan_of(
     is_group: bool = False,
     loses: bool = False,
 ) -> Plan:
-    """The deaths, from what each replica did in the undisturbed run. ``once``: a single one.
+    """Plan the deaths by what each replica did in the undisturbed run. ``once``: only one death.
 
     ``is_group``: these are the workers of one replica, whose state is in memory: after any death
-    the run must end as the undisturbed one. ``loses``: a node of theirs is lost, too.
+    the run must end like the undisturbed one. ``loses``: one of their nodes is lost, too.
     """
     steps = min(report["step"] for report in reports.values())
     last, first = max(reports), min(reports)

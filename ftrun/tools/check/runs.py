@@ -1,4 +1,4 @@
-"""What is known of the runs of a trial. Pure.
+"""The facts about the runs of a trial. Pure.
 
 Not here: how they are made (command.py), what follows (verdict.py).
 """
@@ -18,10 +18,10 @@ Reports = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A node was lost after ``step`` steps.
+    """The loss of a node after ``step`` steps.
 
-    ``copied``: of which step another node had its workers' states; ``again``: how many steps that
-    were taken before were taken again after it.
+    ``copied``: the step of the copies that another node had of its workers' states. ``again``: the
+    number of steps that were repeated after the loss.
     """
 
     step: int
@@ -31,16 +31,22 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The facts that are known after one run.
+    """The facts about one run.
 
-    ``refused``: what could not be carried, or None. ``reports``: what each replica has left at the
-    end, by number; one that did not come to it has left none. ``joins``: of newcomers in their
-    order, with their replica's number. ``kills``: those that struck. ``differences``: between
-    replicas that the lighthouse has found. ``files``: those that it has written; ``early``: those
-    among them that were last written before any step was taken. ``again``: for
-    each death, how many steps another worker took again after it, and how many its replacement.
-    ``told``: why not every death could be mended; ``fell``: after which. ``beside``: how its files
-    compare with those of the undisturbed run. ``loss``: of a node.
+    Attributes:
+        refused: values that could not be carried, or None.
+        reports: by replica, its report at the end; a replica that did not reach the end has none.
+        joins: of newcomers in order, with the replica's number.
+        kills: the deaths that happened.
+        differences: between replicas, found by the lighthouse.
+        files: the files that it has written.
+        early: those of ``files`` that were last written before any step.
+        again: for each death, the most steps that another worker repeated, and how many the
+            replacement repeated.
+        told: reasons why a death was not repaired.
+        fell: the deaths to which ``told`` applies.
+        beside: how its files compare with those of the undisturbed run.
+        loss: of a node.
     """
 
     exit_code: int
@@ -59,20 +65,25 @@ class Run:
     loss: Loss | None = None
 
     def is_whole(self, replicas: int) -> bool:
-        """Whether all replicas have come to its end."""
+        """Whether all replicas have reached its end."""
         ended = not (self.refused or self.is_late or self.exit_code)
         return ended and len(self.reports) == replicas
 
 
 @dataclass(slots=True)
 class Trial:
-    """All runs. ``exact`` must end as ``undisturbed``; in ``counted`` replicas died in evaluations,
-    in which their peers counted for them. None: there was no such run.
+    """All runs of a trial. A run is None if it was not made.
 
-    ``is_group``: workers are replaced in their group, and each is seen as one of ``replicas``.
-    ``workers``: of each replica of the job, on ``nodes``, of which one was lost in ``lost``.
-    ``again``: undisturbed once more, by an uneven clock: what is another one in each run, or
-    follows from the time, shows there, in values as in the files. It cannot be compared."""
+    Attributes:
+        undisturbed: the run without deaths.
+        exact: must end like ``undisturbed``.
+        counted: replicas died in evaluations, in which their peers counted for them.
+        is_group: workers are replaced in their group, and each is treated as one of ``replicas``.
+        workers: of each replica of the job, on ``nodes``.
+        lost: the run in which a node was lost.
+        again: a second undisturbed run, with an uneven clock. Values and files that differ between
+            the undisturbed runs, or that depend on the time, cannot be compared.
+    """
 
     replicas: int
     workers: int
@@ -88,7 +99,7 @@ class Trial:
 
     @property
     def kind(self) -> str:
-        """What has a number."""
+        """The noun for a number: "worker" or "replica"."""
         return "worker" if self.is_group else "replica"
 
     @property
@@ -98,7 +109,7 @@ class Trial:
 
     @property
     def lost_node(self) -> str:
-        """The node that is lost in a run, and who runs there."""
+        """The node that is lost in a run, and its workers, in words."""
         each = self.workers // self.nodes
         node = max(self.undisturbed.reports) // each
         ranks = range(node * each, (node + 1) * each)
@@ -106,7 +117,7 @@ class Trial:
         return f"node {node} ({who})"
 
     def named(self, index: int) -> str:
-        """What has a number, with it."""
+        """The worker or replica of this number, in words."""
         if self.are_several:
             return f"worker {index // self.workers}.{index % self.workers}"
         if self.nodes > 1:
@@ -114,7 +125,7 @@ class Trial:
         return f"{self.kind} {index}"
 
     def who(self, kill: Kill) -> str:
-        """The process that was killed."""
+        """The killed process, in words."""
         if self.is_group:
             return self.named(kill.victim)
         worker = f"worker {self.workers - 1} of " if self.workers > 1 else ""

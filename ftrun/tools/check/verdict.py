@@ -1,6 +1,6 @@
 """The findings of a trial, as lines for people. Pure.
 
-Not here: the runs (command.py), what is equal in two of them (comparison.py).
+Not here: the runs (command.py), the comparison of two runs (comparison.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def lines_of(trial: Trial) -> tuple[list[str], bool]:
 
 
 def _after(trial: Trial) -> tuple[list[str], list[str]]:
-    """Lines, and problems, after an undisturbed run that went well."""
+    """Lines and problems, given an undisturbed run without problems."""
     first, plan = trial.undisturbed, trial.plan or _NONE
     report, problems = first.reports[min(first.reports)], list[str]()
     lines = [f"carried: {part}" for part in report["carried"]]
@@ -120,7 +120,7 @@ def _deaths(trial: Trial, run: Run) -> Iterator[str]:
 
 
 def _deaths_in_group(trial: Trial, run: Run) -> Iterator[str]:
-    """Each death, with the steps that it has cost."""
+    """Each death, with the steps that it cost."""
     for kill, (lost, repeated) in zip(run.kills, run.again, strict=True):
         when = f", after step {kill.step}" if kill.phase != STARTING else ""
         cost = f"{counted(lost, 'step')} lost" if _is_lost(kill, lost) else "no step lost"
@@ -133,7 +133,7 @@ def _deaths_in_group(trial: Trial, run: Run) -> Iterator[str]:
 
 
 def _loss(trial: Trial, run: Run) -> Iterator[str]:
-    """The loss of a node, with the steps that it has cost."""
+    """The loss of a node, with the steps that it cost."""
     if run.loss is not None:
         step, copied, again = run.loss.step, run.loss.copied, run.loss.again
         cost = f"{counted(again, 'step')} lost" if again else "no step lost"
@@ -150,24 +150,24 @@ def _ends_after_loss(trial: Trial, run: Run) -> Iterator[str]:
         yield f"{trial.lost_node} was not lost: its states did not come to another node in time"
     elif run.loss.again > run.loss.step - run.loss.copied:
         yield f"{counted(run.loss.again, 'step')} lost with {trial.lost_node}"
-        yield from () if run.exit_code else run.told  # else they are told already
+        yield from () if run.exit_code else run.told  # otherwise they are reported already
 
 
 def _is_restart(trial: Trial, run: Run, kill: Kill) -> bool:
-    """Whether a replica was restarted after a death, while others took steps without it."""
+    """Whether a replica was restarted after a death while the others took steps without it."""
     return trial.are_several and kill in run.fell and kill.phase != STARTING
 
 
 def _is_lost(kill: Kill, again: int) -> bool:
-    """Whether steps that were begun ``again`` after a death had been taken before.
+    """Whether the steps that were begun ``again`` after a death had been taken before.
 
-    Before the first snapshot is whole all begin the first step again, which nobody had finished.
+    Before the first snapshot is whole all begin the first step again, which none had finished.
     """
     return again > int(kill.phase == STARTING)
 
 
 def _changes(runs: Sequence[Run]) -> Iterator[str]:
-    """Values that the script changes and that no newcomer receives."""
+    """Values that the script changes and that newcomers do not receive."""
     reports = [report for run in runs for report in run.reports.values()]
     changes = sorted({name for report in reports for name in report["changes"]})
     if changes:
@@ -182,7 +182,7 @@ def _lacking(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _only_first(reports: Reports) -> Iterator[str]:
-    """Files that nobody writes while the first replica is away."""
+    """Files that are not written while the first replica is away."""
     first, *others = (set(reports[index]["files"]) for index in sorted(reports))
     names = sorted(first.difference(*others))
     if names:
@@ -190,7 +190,7 @@ def _only_first(reports: Reports) -> Iterator[str]:
 
 
 def _ends(trial: Trial, run: Run, kind: str, due: Sequence[Kill] = ()) -> Iterator[str]:
-    """Problems of one run by itself. ``due``: the deaths that were to be in it."""
+    """Problems of one run by itself. ``due``: the planned deaths."""
     if run.is_late:
         yield f"the run {kind} did not end within {trial.timeout_s:g} s (--timeout)"
         return
@@ -228,7 +228,7 @@ def _ends(trial: Trial, run: Run, kind: str, due: Sequence[Kill] = ()) -> Iterat
 
 
 def _why_not(trial: Trial, run: Run) -> str:
-    """Why a run with deaths need not end as the undisturbed one; "": it must."""
+    """Why a run with deaths need not end like the undisturbed one; "": it must."""
     if trial.workers > 1 and not trial.is_group:
         return "the peers of a replica of several workers train on while it is away"
     if _lost(run):

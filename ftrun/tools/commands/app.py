@@ -1,9 +1,9 @@
 """The commands: ``ftrun [run] SCRIPT``, ``ftrun lighthouse``, ``ftrun status``, ``ftrun chaos`` …
 
-Each command is one call into a room that is imported only then: ``ftrun --help`` loads none. Not
-here: their options (the files beside this one), and the checks of these (config/ and the rooms'
-settings); the launch of the spawner, which comes first (cli.py) and which ``app`` gets as its
-``obj``, a call that returns the launch.
+Each command calls into a package that is imported only then: ``ftrun --help`` loads none. Not here:
+their options (the files beside this one), the checks of these (config/ and the packages' settings);
+the launch of the spawner, which comes first (cli.py). ``app`` gets it as its ``obj``: a call that
+returns the launch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _RunByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
-        """Write the commands heading by heading."""
+        """Write the commands under their headings."""
         for heading, names in GROUPS.items():
             with formatter.section(heading):
                 commands = ((name, self.commands[name]) for name in names)

@@ -87,14 +87,14 @@ def _config_file(given: str | None, environ: Mapping[str, str]) -> Path | None:
 
 
 class RunCommand(TyperCommand):
-    """The command ``run``: its options in all their spellings, and under headings in its help."""
+    """The command ``run``, with all spellings of its options, and with headings in its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse words in which each option has the spelling of the table."""
         return super().parse_args(ctx, respell(args, is_final=not ctx.resilient_parsing))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options heading by heading, each in the order of the table of headings."""
+        """Write the options under their headings, in the order of the table."""
         rows = {item.name: item.get_help_record(ctx) for item in self.get_params(ctx)}
         for heading, names in SECTIONS.items():
             with formatter.section(heading):

@@ -1,4 +1,4 @@
-"""``ftrun sbatch``: its words, all checked before Slurm gets anything.
+"""``ftrun sbatch``: its words, all checked before anything is submitted to Slurm.
 
 Not here: the batch script (engines/sbatch.py), the options of ftrun (config/options.py).
 """
@@ -107,7 +107,7 @@ def _resolve(ctx: typer.Context, own: list[str], batch: Batch) -> RunSettings:
 
 
 def _command() -> list[str]:
-    """This ftrun, in words that do not depend on the nodes' PATH."""
+    """The command of this ftrun, independent of the nodes' PATH."""
     beside = Path(sys.executable).absolute().with_name("ftrun")
     return [str(beside) if beside.exists() else shutil.which("ftrun") or "ftrun"]
 
@@ -122,7 +122,7 @@ def _submit(script: str) -> int:
 
 
 class SbatchCommand(TyperCommand):
-    """Takes all words as they are, except for those that are its own."""
+    """Takes all words unchanged, except its own options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep sbatch's options and the ``--`` from being read as options of this command."""

@@ -1,6 +1,6 @@
-"""Runs all checks at the same time, each with a deadline, and prints their findings.
+"""Runs all checks concurrently, each with a deadline, and prints their findings.
 
-A check that fails, or does not end, is a finding. Not here: the checks, one file for each group.
+A check that fails or hangs is a finding. Not here: the checks, one file for each group.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARKS = {Verdict.OK: "ok", Verdict.WARNING: "WARNING", Verdict.PROBLEM: "PROBLEM
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``find`` runs in a thread of its own, for ``deadline_s`` at most."""
+    """One check. ``find`` runs in a separate thread, for ``deadline_s`` at most."""
 
     name: str
     find: Callable[[], list[Finding]]
@@ -35,9 +35,9 @@ class Check:
 def diagnose(
     way: Way | None, log_dir: Path, trial: Trial | None = None, *, as_json: bool = False
 ) -> int:
-    """Print all findings; 0: no verdict is ``problem``, else 1.
+    """Print all findings. Returns 1 if a verdict is ``problem``, otherwise 0.
 
-    ``trial``: of the nodes of this step; of these only the first one prints.
+    ``trial``: of the nodes of this Slurm step; only the first node prints.
     """
     if trial is not None and trial.place.node > 0:
         trial.run()
@@ -77,7 +77,7 @@ def checks(way: Way | None, log_dir: Path, trial: Trial | None = None) -> list[C
 
 
 def run_checks(wanted: Iterable[Check]) -> list[Finding]:
-    """Run all at once; the findings are in the order of the checks."""
+    """Run all checks concurrently. The findings are in the order of the checks."""
     began = clock.now()
     running = []
     for check in wanted:

@@ -27,7 +27,7 @@ _PROGRAM = (
 
 @dataclass(frozen=True, slots=True)
 class TorchView:
-    """``cuda``: the version torch was built for, or "". ``count``: GPUs that it can use."""
+    """``cuda``: the version that torch was built for, or "". ``count``: GPUs that it can use."""
 
     cuda: str
     count: int
@@ -45,7 +45,7 @@ def driver() -> list[Finding]:
 
 
 def torch_view() -> list[Finding]:
-    """The devices that torch can use, by a process of its own: the import takes seconds."""
+    """The devices that torch can use. Runs a separate process, because the import takes seconds."""
     done = subprocess.run(
         [sys.executable, "-c", CLEAN_PATH + _PROGRAM],
         capture_output=True,
@@ -67,7 +67,7 @@ def torch_view() -> list[Finding]:
 
 
 def judge_no_table(why: str, nodes: int) -> Finding:
-    """NVML cannot be asked. ``nodes``: GPUs whose device files are here."""
+    """The finding if NVML is not available. ``nodes``: GPUs whose device files are here."""
     if nodes == 0:
         return ok("GPUs", "none")
     return warning(
@@ -95,7 +95,7 @@ def judge_gpus(table: GpuTable) -> list[Finding]:
 
 
 def judge_gpu(gpu: Gpu) -> Finding:
-    """A GPU that is in use by others, or whose memory has failed, is named."""
+    """Report a GPU that is in use by others, or whose memory has failed."""
     name = f"GPU {gpu.index}"
     text = f"{gpu.name}, {gpu.used_bytes >> 20} of {gpu.total_bytes >> 20} MiB in use"
     if gpu.ecc_errors:

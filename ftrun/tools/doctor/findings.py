@@ -33,17 +33,17 @@ class Finding:
 
 
 def ok(check: str, text: str) -> Finding:
-    """Nothing is wrong."""
+    """A finding with nothing wrong."""
     return Finding(check, Verdict.OK, text)
 
 
 def warning(check: str, text: str, remedy: str) -> Finding:
-    """Jobs run, but something will be slow or fail later."""
+    """A finding with which jobs run, but something will be slow or fail later."""
     return Finding(check, Verdict.WARNING, text, remedy)
 
 
 def problem(check: str, text: str, remedy: str) -> Finding:
-    """Jobs fail."""
+    """A finding with which jobs fail."""
     return Finding(check, Verdict.PROBLEM, text, remedy)
 
 

@@ -61,7 +61,7 @@ def disks(log_dir: Path) -> list[Finding]:
 
 
 def judge_descriptors(soft: int, hard: int) -> Finding:
-    """A worker needs ten descriptors of its agent, and of its own some for each peer."""
+    """A worker needs ten descriptors of its agent, and a few more for each peer."""
     name = "descriptors"
     text = f"{_count(soft)} open files (at most {_count(hard)})"
     remedy = "Raise it: ulimit -n 65536, or LimitNOFILE= of the service."
@@ -148,7 +148,7 @@ def judge_disk(name: str, path: Path, free: int | None) -> Finding:
 
 
 def own_group(root: Path, proc: Path = Path("/proc/self/cgroup")) -> Path:
-    """The control group of this process, of version 2; the root, if it is of version 1."""
+    """The control group (version 2) of this process; for version 1, the root."""
     for line in _read(proc).splitlines():
         if line.startswith("0::"):
             path = root / line[3:].strip().lstrip("/")

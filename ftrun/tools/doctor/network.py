@@ -1,4 +1,4 @@
-"""Ports of this machine, and the way to the lighthouse.
+"""Ports of this machine, and the route to the lighthouse.
 
 Not here: what a job does at its start (agent/devices.py), TLS (protocol/handshake.py).
 """
@@ -47,7 +47,7 @@ class Way:
 
 
 def ports() -> list[Finding]:
-    """Whether a port can be bound, and how many there are for connections."""
+    """Whether a port can be bound, and how many ports there are for connections."""
     try:
         with socket.create_server(("127.0.0.1", 0)):
             bound = ok("ports", "a port of the loopback interface can be bound")
@@ -64,7 +64,7 @@ def ports() -> list[Finding]:
 
 
 def route(way: Way | None) -> list[Finding]:
-    """The address at which the peers of this node would reach it."""
+    """The address at which this node's peers would reach it."""
     name = "interface"
     try:
         address = own_address(way.lighthouse if way is not None else None)
@@ -77,7 +77,7 @@ def route(way: Way | None) -> list[Finding]:
 
 
 def handshake(way: Way) -> list[Finding]:
-    """Whether the lighthouse answers, and as one."""
+    """Whether the lighthouse answers, and is a lighthouse."""
     name = "lighthouse"
     host, port = parse_address(way.lighthouse, OPTION)
     remedy = (
@@ -128,7 +128,7 @@ def judge_port_range(text: str) -> Finding:
 
 
 def judge_route(address: str, lighthouse_host: str) -> Finding:
-    """Whether other nodes can reach the address of this one."""
+    """Whether other nodes can reach this node's address."""
     if is_loopback(address) and not is_loopback(lighthouse_host):
         return problem(
             "interface",
@@ -139,9 +139,10 @@ def judge_route(address: str, lighthouse_host: str) -> Finding:
 
 
 def judge_skew(date: str | None, own: float, took_s: float) -> Finding:
-    """``date``: the header; ``own``: seconds since the epoch here; ``took_s``: of the exchange.
+    """Compare this machine's clock with the lighthouse's.
 
-    The header has whole seconds, so a second more is no difference.
+    ``date``: the header; ``own``: this machine's seconds since the epoch; ``took_s``: duration of
+    the exchange. The header has whole seconds, so up to one more second is no difference.
     """
     name = "clock"
     try:

@@ -1,8 +1,8 @@
-"""``ftrun doctor --nodes``: whether each node of a step reaches each other one.
+"""``ftrun doctor --nodes``: whether each node of a Slurm step reaches every other node.
 
-Each listens at the address that it would announce in a job, connects to all others, and writes down
-whom it has not reached. They meet in a directory that all share, as the nodes of a job do. The
-first one judges.
+Each node listens at the address that it would announce in a job, connects to all others, and
+reports which it could not reach. They meet in a shared directory, as the nodes of a job do. The
+first node judges.
 
 Not here: a node's own checks (network.py), the choice of its address in a job (tools/keep.py,
 agent/devices.py).
@@ -37,14 +37,15 @@ NAMED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """This node's part. ``interface``: as of ``--interface``; None: the one that leads there."""
+    """This node's part. ``interface``: as of ``--interface``; None: the one that leads to the
+    others."""
 
     place: Place
     directory: Path
     interface: str | None = None
 
     def run(self) -> list[Finding]:
-        """Take part to the end; only the first node finds anything."""
+        """Take part to the end. Only the first node returns findings."""
         place, end = self.place, clock.now() + MEET_S
         host = self._host(end)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -67,7 +68,7 @@ class Trial:
         return []
 
     def _host(self, end: float) -> str:
-        """The address that this node would announce: the first one's leads to all the others."""
+        """The address that this node would announce. The first node's leads to all the others."""
         place = self.place
         if self.interface:
             return interface_address(self.interface)
@@ -80,13 +81,13 @@ class Trial:
         return own_address(join_address(first["host"], first["port"]))
 
     def _write(self, kind: str, record: Mapping[str, Any]) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the first node waits for this one no more
+        with contextlib.suppress(FileNotFoundError):  # the first node no longer waits for this one
             write_whole(self.directory / f"{kind}.{self.place.node}", json.dumps(record))
 
     def _read(self, kind: str, number: int) -> Any:
         name = f"{kind}.{number}"
         try:
-            # Listing asks a file server again.
+            # Listing the directory refreshes the file server's cache.
             is_there = name in os.listdir(self.directory)
             return json.loads((self.directory / name).read_text()) if is_there else None
         except FileNotFoundError:
@@ -109,9 +110,10 @@ class Trial:
 def judge(
     nodes: Sequence[str], hosts: Mapping[int, str], missed: Mapping[int, Mapping[str, str]]
 ) -> list[Finding]:
-    """``hosts``: the addresses by node; ``missed``: by node, which others it has not reached.
+    """Judge the results of all nodes.
 
-    A node that many do not reach, or that reaches few, is named once, and not each of its pairs.
+    ``hosts``: the addresses by node; ``missed``: by node, which others it has not reached. A node
+    that many cannot reach, or that reaches few, is reported once instead of once per pair.
     """
     check, count = "nodes", len(nodes)
     remedy = "State the interface that the nodes share: --interface NAME or CIDR, also for jobs."
@@ -139,7 +141,7 @@ def judge(
 
 
 def _share(node: int, pairs: Mapping[tuple[int, int], str]) -> tuple[int, int]:
-    """In how many pairs it is, and in how many it is the one that is not reached."""
+    """In how many failed pairs a node is, and in how many of them it is the unreachable one."""
     return sum(node in pair for pair in pairs), sum(pair[1] == node for pair in pairs)
 
 

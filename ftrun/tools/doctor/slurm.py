@@ -16,7 +16,7 @@ from ftrun.tools.doctor.findings import Finding, ok, warning
 
 ASK_S = 8.0
 LEAVING_S = 5.0
-"""What ftrun needs for its end, apart from --grace."""
+"""The time that ftrun needs to end, apart from --grace."""
 _ROW = re.compile(r"^(\w+) *= *(.*?) *$", re.MULTILINE)
 _NUMBER = re.compile(r"\d+")
 BATCH = "ftrun sbatch does so"

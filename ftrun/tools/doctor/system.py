@@ -1,4 +1,4 @@
-"""Versions, and what the kernel must offer.
+"""Versions, and required features of the kernel.
 
 Not here: limits (limits.py).
 """
@@ -20,7 +20,7 @@ from ftrun.tools.doctor.findings import Finding, ok, problem, warning
 PYTHON_MIN = (3, 10)
 TORCH_MIN = (2, 9)
 KERNEL_MIN = (5, 4)
-"""The first one with ``pidfd_open`` and ``waitid(P_PIDFD)``."""
+"""The first version with ``pidfd_open`` and ``waitid(P_PIDFD)``."""
 OOM_SCORE_HIGH = 500
 HOLD_TIMEOUT_S = 8.0
 _HOLD = "import sys; from ftrun.base import life_lock; life_lock.hold(sys.argv[1])"
@@ -38,7 +38,7 @@ def versions() -> list[Finding]:
 
 
 def kernel_features() -> list[Finding]:
-    """Process descriptors, early notice of deaths, and whom the kernel kills for want of memory."""
+    """Process descriptors, early notice of deaths, and the OOM killer's choice."""
     score = 0
     with contextlib.suppress(OSError, ValueError):
         score = int(Path("/proc/self/oom_score_adj").read_text())
@@ -70,7 +70,7 @@ def judge_torch(version: str | None) -> Finding:
 
 
 def judge_kernel(system: str, release: str, libc: str) -> Finding:
-    """Whether the kernel is a Linux that is new enough."""
+    """Whether the kernel is a recent enough Linux."""
     text = f"{system} {release}, {libc}"
     if system != "Linux":
         return problem("kernel", text, "Run ftrun on Linux.")
@@ -82,7 +82,7 @@ def judge_kernel(system: str, release: str, libc: str) -> Finding:
 
 
 def judge_pidfd(can_open: bool) -> Finding:
-    """Whether processes can be held by descriptors, so that no other process is ever signalled."""
+    """Whether pidfds work, so that no other process is ever signalled."""
     if can_open:
         return ok("pidfd", "processes can be held by descriptors")
     return problem(
@@ -93,7 +93,7 @@ def judge_pidfd(can_open: bool) -> Finding:
 
 
 def judge_life_lock(hindrance: str) -> Finding:
-    """Whether a worker's death is known before its memory is taken down; ``hindrance``: why not."""
+    """Whether a death is noticed before the worker's memory is freed; ``hindrance``: why not."""
     if not hindrance:
         return ok("deaths", "known at once, whatever memory a worker holds")
     return warning(
@@ -105,7 +105,7 @@ def judge_life_lock(hindrance: str) -> Finding:
 
 
 def judge_oom(score: int, overcommit: str) -> Finding:
-    """Whether the kernel would kill the launcher before anything else."""
+    """Whether the kernel would kill the launcher first when memory runs out."""
     text = f"oom_score_adj {score}, overcommit_memory {overcommit}"
     if score >= OOM_SCORE_HIGH:
         return warning(
@@ -138,7 +138,7 @@ def _has_pidfd() -> bool:
 
 
 def _hindrance() -> str:
-    """Let a process take a life lock and end; "": its end has shown."""
+    """Let a process take a life lock and end. Returns why its end was not noticed, or ""."""
     try:
         locks = LifeLocks()
     except OSError as error:

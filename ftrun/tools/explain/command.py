@@ -25,7 +25,7 @@ def explain(
     all_of_them: bool = False,
     out: TextIO | None = None,
 ) -> int:
-    """Print the incident with this number, by default the latest; returns the exit code.
+    """Print the incident with this number, by default the latest. Returns the exit code.
 
     Raises:
         UserError: there is no such job, or it has no such incident.

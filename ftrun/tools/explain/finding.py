@@ -1,6 +1,6 @@
-"""Finds a job's incidents: a running job's with its lighthouse, a finished one's in its logs.
+"""Finds a job's incidents: from its lighthouse while it runs, from its logs when it has ended.
 
-Not here: what is printed (command.py), finding a running job by itself (status/jobs.py).
+Not here: what is printed (command.py), how a running job is found (status/jobs.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``job_id`` None: of the jobs in ``log_dir`` the one with the latest news.
+    """The job to explain. ``job_id`` None: the job in ``log_dir`` with the latest news.
 
     ``log_dir``: the directory with the logs of all jobs, as of ``ftrun run --log-dir``. News are a
-    job's end and its incidents. Only if it has no job, one that runs elsewhere is taken.
+    job's end and its incidents. If the directory has no job, a job that runs on this machine is
+    taken.
     """
 
     job_id: str | None
@@ -42,7 +43,7 @@ class Query:
 class Found:
     """A job's incidents, oldest first. ``ending``: its exit.json; None: it has none yet.
 
-    ``choice``: why it is this job, if none was named.
+    ``choice``: why this job was chosen, if none was named.
     """
 
     job_id: str
@@ -82,8 +83,9 @@ def find(query: Query) -> Found:
 
 
 def _named(job_id: str, query: Query) -> Found:
-    """The job with this id: its lighthouse's records or, if that does not answer, its logs'."""
-    job = read_job(job_id)  # its agent may be dead: the lighthouse, or its logs, have the records
+    """The job with this id: records from its lighthouse or, if that does not answer, from its
+    logs."""
+    job = read_job(job_id)  # its agent may be dead, but the lighthouse or the logs have the records
     own = query.log_dir / job_id
     if job is None:
         return _from_logs(job_id, own)
@@ -119,7 +121,7 @@ def _choice(own: list[str], log_dir: Path) -> str:
 
 
 def _ask(job: RunningJob, query: Query) -> Found | None:
-    """The lighthouse's own table; None: it does not answer, and the log directory has to do."""
+    """The lighthouse's own table; None: it does not answer, so use the log directory."""
     tls = query.tls or job.tls
     token_file = query.token_file or Path(job.token_file)
     if not (job.is_reachable and token_file.exists()):
@@ -133,7 +135,7 @@ def _ask(job: RunningJob, query: Query) -> Found | None:
     records = [record for record in found or [] if isinstance(record, dict)]
     own = [record for record in records if record.get("job_id") == job.job_id]
     if records and not own:
-        return None  # the lighthouse has another job now
+        return None  # the lighthouse now has another job
     return Found(job.job_id, own, f"the lighthouse at {job.http}")
 
 
@@ -151,7 +153,7 @@ def _from_logs(job_id: str, directory: Path, *, may_go_on: bool = False) -> Foun
 
 
 def _left_open(record: Record) -> Record:
-    """Mark a record that nobody will close any more."""
+    """Mark a record that will not be closed any more."""
     if not record.get("is_open"):
         return record
     words = "the job does not run on this machine any more, and no later record has come"

@@ -27,24 +27,26 @@ def launch(
     workers_per_replica: int | None = None,
     **settings: Any,
 ) -> dict[int, Any]:
-    """Call ``function(*args, **kwargs)`` in every worker of a job; wait until the job has ended.
+    """Call ``function(*args, **kwargs)`` in every worker of a job, and wait for the job's end.
 
-    The job is an ordinary ``ftrun run``: its output appears here, ``ftrun status`` finds it, a
-    worker that dies is started again.
+    The job is an ordinary ``ftrun run``: its output appears here, ``ftrun status`` finds it, and a
+    worker that dies is restarted.
 
     Args:
-        function: defined at the top of a module or of the program itself; with ``cloudpickle``
-            installed also a lambda, an inner function or a notebook's cell.
+        function: defined at the top level of a module or of the program itself; with
+            ``cloudpickle`` installed also a lambda, a nested function or one from a notebook's
+            cell.
         args: its positional arguments; they are pickled.
         kwargs: its keyword arguments.
         replicas: the number of replica groups, 1 by default; ``"MIN:MAX"`` for an elastic job.
-        workers_per_replica: workers of each, 1 by default.
-        settings: every further option of ``ftrun run`` by its name, as ``max_restarts=3``.
+        workers_per_replica: workers of each replica, 1 by default.
+        settings: every further option of ``ftrun run`` by its name, such as ``max_restarts=3``.
 
     Returns:
-        The values by global rank, ``replica * workers_per_replica + rank in the replica``, of the
-        replicas that have finished on this node. A replica that was restarted has the value of its
-        last life; one that was drained or given up, or has finished on another node, has none.
+        The return values by global rank, ``replica * workers_per_replica + rank in the replica``,
+            of
+        the replicas that have finished on this node. A restarted replica has the value of its last
+        start. One that was drained or given up, or has finished on another node, has none.
 
     Raises:
         UserError: nothing was started.
@@ -69,7 +71,7 @@ def run_function(
     settings: Mapping[str, Any],
     listen: Callable[[Record], None],
 ) -> None:
-    """Run a job whose workers call ``function``; its values are in the job's directory then.
+    """Run a job whose workers call ``function``. Its values are then in the job's directory.
 
     Raises:
         UserError: nothing was started; and what ``Job.run`` raises.

@@ -1,8 +1,8 @@
-"""Packs a function and its arguments for workers, which are processes of another tree.
+"""Packs a function and its arguments for workers, which are not children of this process.
 
-A function that a module defines travels by its name. One of the program's main module does so too,
-and the worker runs that module again. A function that has no importable name (a lambda, a function
-inside another one, a cell of a notebook) travels by value if ``cloudpickle`` is installed.
+A function of a module is sent by its name. So is a function of the program's main module, and the
+worker runs that module again. A function without an importable name (a lambda, a nested function, a
+notebook's cell) is sent by value if ``cloudpickle`` is installed.
 
 Not here: the files (packed.py), the call in a worker (inject/function.py).
 """
@@ -26,7 +26,8 @@ OF_NO_FILE = "it is, or needs, part of a notebook or an interactive session"
 
 @dataclass(frozen=True, slots=True)
 class PackedCall:
-    """A call as its workers get it. ``name``: for people; ``source``: the file of its module."""
+    """A call as its workers receive it. ``name``: for people; ``source``: the file of its
+    module."""
 
     name: str
     source: str
@@ -37,7 +38,7 @@ class PackedCall:
 def pack(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> PackedCall:
-    """The call ``function(*args, **kwargs)``.
+    """Pack the call ``function(*args, **kwargs)``.
 
     Raises:
         UserError: it has no name that a worker can import, or an argument cannot be pickled.
@@ -64,12 +65,12 @@ def pack(
 
 
 def _needs_main(data: bytes) -> bool:
-    """True also if this program is itself a worker, whose main module is ``__mp_main__``."""
+    """Whether it refers to the main module, also if this program is a worker (``__mp_main__``)."""
     return b"__main__" in data or b"__mp_main__" in data
 
 
 def _main_module() -> tuple[str, str]:
-    """The main module by its name (``python -m``), or its file; two empty texts: it has neither."""
+    """The main module's name (``python -m``), or its file; two empty texts: it has neither."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:
@@ -102,7 +103,7 @@ def _by_value(call: Any, why: str) -> bytes:
 
 
 def _inner(function: Any) -> Any:
-    """The function itself, under partials and methods."""
+    """The function inside partials and methods."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__func__", function)

@@ -1,7 +1,7 @@
 """The process that a launching program starts: it becomes the agent of an ordinary run.
 
-It has a session of its own, so that Ctrl-C reaches the program only, which passes it on once. When
-the program ends without waiting, however it ends, the job is drained as by SIGTERM.
+It has its own session, so that Ctrl-C reaches only the program, which forwards it once. When the
+program ends without waiting, however it ends, the job is drained as by SIGTERM.
 
 Not here: the program's side (job.py), the agent (agent/), the settings' names (settings.py).
 """
@@ -27,7 +27,7 @@ from ftrun.tools.launching.reporter import Reporter
 
 
 def main() -> None:
-    """The program's arguments are DIRECTORY FD PID: started by job.py only."""
+    """Run with the arguments DIRECTORY FD PID. Only job.py starts this."""
     directory, fd, caller = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     handle_signals()
     signal.signal(signal.SIGHUP, leave)
@@ -37,8 +37,8 @@ def main() -> None:
     launch: SpawnerLaunch | None = None
     code: int = ExitCode.BUG
     try:
-        token = take_token(os.environ)  # before anything inherits it
-        launch = _launch()  # first of all, because importing torch takes longest
+        token = take_token(os.environ)  # before a child can inherit it
+        launch = _launch()  # early, because importing torch takes longest
         threading.Thread(target=_follow, args=(pidfd,), name="caller", daemon=True).start()
         code = _run(directory, launch, reporter, token)
     except FtrunError as error:
@@ -84,7 +84,7 @@ def _run(directory: Path, launch: SpawnerLaunch, reporter: Reporter, token: str)
 def _pidfd_of_parent(pid: int) -> int:
     pidfd = os.pidfd_open(pid)
     if os.getppid() != pid:
-        sys.exit(ExitCode.PREEMPTED)  # it has ended already
+        sys.exit(ExitCode.PREEMPTED)  # the program has ended already
     return pidfd
 
 
@@ -93,7 +93,7 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _follow(pidfd: int) -> None:
-    """A thread: drain the job when the launching program has ended."""
+    """Start a thread that drains the job when the launching program has ended."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.poll()

@@ -1,8 +1,8 @@
 """One launched job, seen from the program: starts the host, follows it, ends it in any case.
 
-Ctrl-C in the main thread is passed on to the host, and the job's end is waited for; a second one
-ends the job at once. SIGTERM and SIGHUP of a program that has no handler for them drain the job.
-Not here: the host (host.py), what the records mean (story.py).
+Ctrl-C in the main thread is forwarded to the host, and the program waits for the job's end; a
+second one ends the job at once. SIGTERM and SIGHUP drain the job if the program has no handler for
+them. Not here: the host (host.py), the meaning of the records (story.py).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ORDER = "order.json"
 READ_BYTES = 1 << 16
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 INTERRUPTIONS_MAX = 2
-"""After these the host itself is killed; then the guards of its spawner end the job."""
+"""After these the host itself is killed; then its spawner's guards end the job."""
 HOST_EXIT_S = 60.0
-"""From the host's last word to its exit; then it is killed."""
+"""From the host's last record to its exit. After that it is killed."""
 
 
 class Job:
-    """A job that ``run`` launches; the end of the ``with`` removes its directory (mode 0700).
+    """A job that ``run`` launches. Leaving the ``with`` block removes its directory (mode 0700).
 
-    ``one_group``: the settings spell a job as torchrun does. ``passed_on``: the signal of this
-    program that was passed on; None: there was none.
+    ``one_group``: the settings are torchrun's. ``passed_on``: the signal of this program that was
+    forwarded; None: none was.
     """
 
     def __init__(self, *, one_group: bool = False) -> None:
@@ -69,13 +69,13 @@ class Job:
     def run(
         self, script: Script, settings: Mapping[str, Any], listen: Callable[[Record], None]
     ) -> None:
-        """Run the job to its end; ``listen`` gets each record.
+        """Run the job to its end. ``listen`` is called with each record.
 
         Raises:
             UserError: nothing was started.
             LaunchError: the host has ended without a last record.
             BaseException: KeyboardInterrupt, or what a signal handler of the program or ``listen``
-                raises; the job has ended then.
+                raises; the job has ended by then.
         """
         self._write_order(script, settings)
         with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ class Job:
             )
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Have the job end, from any thread; a second call ends it at once."""
+        """End the job gracefully, from any thread; a second call ends it at once."""
         self._interruptions += 1
         if self._process is None:
             return
@@ -123,7 +123,7 @@ class Job:
             ) from None
 
     def _start(self, outputs: tuple[Output, Output]) -> int:
-        """Start the host; returns the end of the pipe from which its records are read."""
+        """Start the host. Returns the end of the pipe from which its records are read."""
         read_fd, write_fd = os.pipe()
         try:
             self._process = own_process.start(
@@ -154,7 +154,7 @@ class Job:
             return self._process.wait()
 
     def _end(self) -> None:
-        """End a host that still runs, because an exception has come between."""
+        """End a host that still runs, after an exception."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             self._wait()
@@ -197,7 +197,7 @@ class Job:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """In the main thread: pass signals on that would end the program, or not reach it.
+        """In the main thread: forward signals that would end the program or not reach it.
 
         While an event loop runs in this thread, asyncio's own handler of SIGINT would only cancel a
         task, which cannot run before the job has ended.

@@ -1,8 +1,8 @@
 """A job's stdout and stderr in the program that launched it.
 
-Where ``sys.stdout`` writes to descriptor 1, the job inherits the descriptor. Where the program has
-replaced it (a notebook, a test that captures), the job writes to a pipe, and the thread that
-launched copies it to the program's stream. Not here: prefixes and log files (agent/logs.py).
+If ``sys.stdout`` writes to descriptor 1, the job inherits the descriptor. If the program has
+replaced it (a notebook, a test that captures), the job writes to a pipe, and the launching thread
+copies it to the program's stream. Not here: prefixes and log files (agent/logs.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ READS_MAX = 32
 
 
 class Output:
-    """One stream. The job inherits ``fd``; the program reads from ``read_fd``, if it is not -1."""
+    """One stream. The job inherits ``fd``; the program reads from ``read_fd``, unless it is -1."""
 
     def __init__(self, stream: TextIO | None, number: int) -> None:
         self._stream = stream
@@ -33,12 +33,12 @@ class Output:
             os.set_blocking(self.read_fd, False)
 
     def started(self) -> None:
-        """The job has its end of the pipe."""
+        """Close the job's end of the pipe here, after the job was started."""
         if self.read_fd >= 0:
             os.close(self.fd)
 
     def pump(self) -> bool:
-        """Copy what is there; False at the end of the pipe."""
+        """Copy the available data. Returns False at the end of the pipe."""
         try:
             data = os.read(self.read_fd, READ_BYTES)
         except BlockingIOError:
@@ -47,7 +47,8 @@ class Output:
         return bool(data)
 
     def close(self) -> None:
-        """Copy what is left, at most what the pipe holds; a process may keep its other end open."""
+        """Copy what is left, at most one pipe's capacity, because a process may keep the other end
+        open."""
         if self.read_fd < 0:
             return
         for _ in range(READS_MAX):
@@ -58,7 +59,7 @@ class Output:
 
     def _show(self, text: str) -> None:
         if text and self._stream is not None:
-            with contextlib.suppress(OSError, ValueError):  # The program has closed its stream.
+            with contextlib.suppress(OSError, ValueError):  # the program has closed its stream
                 self._stream.write(text)
                 self._stream.flush()
 

@@ -7,7 +7,7 @@
 | ended    | exit_code, reason: the last line                                                 |
 
 Between the first and the last come those of agent/facts.py. All have ``at``, seconds since the
-epoch. Not here: who writes (reporter.py), who reads (job.py, story.py).
+epoch. Not here: the writer (reporter.py), the readers (job.py, story.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def to_line(record: Record) -> bytes:
 
 
 class Lines:
-    """Splits what is read from the pipe into records."""
+    """Splits the data from the pipe into records."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Record]:
-        """The records that are complete with ``data``."""
+        """The records that ``data`` completes."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]

@@ -1,7 +1,8 @@
-"""Reports the agent's work through a pipe to the program that launched it.
+"""Reports the agent's actions through a pipe to the program that launched it.
 
-The agent never waits for that program: what does not fit into the pipe is kept, up to a limit, and
-written when there is room. Not here: the lines (records.py), the facts in them (agent/facts.py).
+The agent never waits for that program. What does not fit into the pipe is buffered, up to a limit,
+and written when there is room. Not here: the lines (records.py), the facts in them
+(agent/facts.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ ENDING = "the launching program reads too slowly: records of this job are missin
 
 
 class Reporter:
-    """``Watch`` of an agent. ``caller_pidfd``: readable when nobody reads any more."""
+    """``Watch`` of an agent. ``caller_pidfd``: becomes readable when the launching program has
+    ended."""
 
     def __init__(self, fd: int, caller_pidfd: int) -> None:
         os.set_blocking(fd, False)
@@ -43,15 +45,15 @@ class Reporter:
             self._add(**record)
 
     def settled(self, job_id: str, workers: int) -> None:
-        """The settings are known."""
+        """Report that the settings are known."""
         self._add("settled", job_id=job_id, workers=workers)
 
     def refused(self, exit_code: int, text: str) -> None:
-        """Nothing was started; ``text`` is what the command line would show."""
+        """Report that nothing was started; ``text``: what the command line would print."""
         self._add("refused", exit_code=exit_code, text=text)
 
     def close(self, exit_code: int) -> None:
-        """Report the end, and write all that waits, as long as the program lives."""
+        """Report the end, and write everything that is buffered, as long as the program lives."""
         reason = ENDING if self._is_incomplete else self.reason
         self._add("ended", exit_code=exit_code, reason=reason)
         poll = select.poll()
@@ -72,18 +74,18 @@ class Reporter:
             self._flush()
 
     def _flush(self) -> None:
-        """Write what the pipe takes now; the event loop, if it runs, calls again for the rest."""
+        """Write what the pipe accepts now. The event loop, if it runs, calls again for the rest."""
         try:
             while self._waiting:
                 del self._waiting[: os.write(self._fd, self._waiting)]
         except BlockingIOError:
             pass
         except OSError:
-            self._waiting.clear()  # The program is gone, and the host ends the job.
+            self._waiting.clear()  # the program is gone, and the host ends the job
         self._watch_the_pipe(wanted=bool(self._waiting))
 
     def _watch_the_pipe(self, *, wanted: bool) -> None:
-        with contextlib.suppress(RuntimeError):  # There is no loop before and after the agent.
+        with contextlib.suppress(RuntimeError):  # there is no loop before and after the agent
             loop = asyncio.get_running_loop()
             if wanted and not self._has_writer:
                 loop.add_writer(self._fd, self._flush)

@@ -1,8 +1,7 @@
 """The settings of a launch, by the names of ``ftrun run``'s options.
 
-What the program gives counts as a flag; what it leaves out may stand in the environment or in
-ftrun.toml, as for the command. Not here: the options (config/options.py), what they mean
-(config/settings.py).
+A setting from the program counts as a flag. Others may be set in the environment or in ftrun.toml,
+as for the command. Not here: the options (config/options.py), their meaning (config/settings.py).
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ def stated_options(
     """Every option with its source.
 
     ``one_group``: the program launches one replica group, so the environment and ftrun.toml do not
-    choose how many there are.
+    set the number of groups.
 
     Raises:
-        UserError: a setting that there is not, or a value that its option refuses.
+        UserError: there is no such setting, or its option refuses the value.
     """
     flags: dict[str, Any] = {}
     config = environ.get("FTRUN_CONFIG") or None
@@ -44,7 +43,7 @@ def stated_options(
 
 
 def _option(name: str) -> Option:
-    """An option by its field's name, or by its own: ``grace_s`` and ``grace``."""
+    """An option by its field's name or its own name: ``grace_s`` or ``grace``."""
     known = {alias: option for option in BY_NAME.values() for alias in _aliases(option)}
     found = known.get(name)
     if found is None or found.name in NOT_SETTINGS:
@@ -58,7 +57,7 @@ def _aliases(option: Option) -> set[str]:
 
 
 def _as_typed(value: Any) -> Any:
-    """The value as it would stand on a command line."""
+    """The value as typed on a command line."""
     if isinstance(value, bool):
         return value
     return ",".join(str(one) for one in value) if isinstance(value, list) else str(value)

@@ -34,7 +34,7 @@ class Life:
 
 
 class Story:
-    """Gets every record, in order. ``last``: the latest life of each replica."""
+    """Processes all records, in order. ``last``: the latest start of each replica."""
 
     def __init__(self) -> None:
         self.workers = 1
@@ -61,7 +61,7 @@ class Story:
                     self._continue(life, record)
 
     def life_of(self, incarnation: str) -> Life | None:
-        """A life that is the latest of its replica."""
+        """The start with this incarnation, if it is the latest of its replica."""
         return self._lives.get(incarnation)
 
     def rank(self, life: Life, group_rank: int) -> int:
@@ -69,18 +69,18 @@ class Story:
         return int(life.replica_id) * self.workers + group_rank
 
     def failures(self) -> tuple[WorkerFailure, ...]:
-        """Those of the latest lives, the first cause first."""
+        """The failures of the latest starts, the first cause first."""
         of_lives = (failure for life in self.last.values() for failure in life.failures.values())
         return tuple(sorted(of_lives, key=lambda failure: failure.at))
 
     def result(self, read: Callable[[str, int], Any]) -> dict[int, Any]:
-        """The values by global rank, of the replicas that have finished here.
+        """The return values by global rank, of the replicas that have finished here.
 
         ``read``: reads one value, by incarnation and rank in the group.
 
         Raises:
             UserError: nothing was started.
-            LaunchError: the job has failed, or a value cannot be brought back.
+            LaunchError: the job has failed, or a value cannot be read back.
         """
         if self.refusal:
             if self.exit_code == ExitCode.USAGE:
@@ -110,7 +110,7 @@ class Story:
                 missing.append(
                     WorkerFailure(
                         rank, life.replica_id, group_rank, pid, 1, life.restart, 0.0,
-                        reason=str(error),  # it ended with 0, and yet has failed
+                        reason=str(error),  # it exited with 0, but has failed
                     )
                 )  # fmt: skip
         return dict(sorted(values.items())), tuple(missing)

@@ -1,6 +1,6 @@
 """``ftrun drain``, ``restart``, ``kill``, ``stack``: send one request, then wait for its outcome.
 
-Each new sentence of the lighthouse about the operation is printed once. Not here: the options
+Each new message of the lighthouse about the operation is printed once. Not here: the options
 (commands/), the requests (status/asking.py), what they do (core/lighthouse).
 """
 
@@ -34,7 +34,7 @@ class Target:
 def parse_words(
     command: str, first: str | None, second: str | None, *, needs_replica: bool = False
 ) -> tuple[str | None, Target]:
-    """``[JOB] [REPLICA[.RANK]]`` to a job id, or None, and a target.
+    """Parse ``[JOB] [REPLICA[.RANK]]`` to a job id, or None, and a target.
 
     A single argument is a replica if the command needs one. It is also a replica if it looks like
     one and no job has that id.
@@ -76,7 +76,7 @@ def run_operation(
     wait: bool = True,
     out: TextIO | None = None,
 ) -> int:
-    """Send the request and show what becomes of it; returns the exit code.
+    """Send the request and show its progress and outcome. Returns the exit code.
 
     Raises:
         UserError: there is no such job, replica or node, or the request is refused.

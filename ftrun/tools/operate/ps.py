@@ -1,7 +1,7 @@
 """``ftrun ps``: all jobs of this user on this machine, each with its lighthouse's status.
 
-Jobs of other machines that share the home directory are named, and asked where they can be reached.
-With ``--lighthouse``: all jobs behind a door (lighthouse/door.py).
+Jobs of other machines that share the home directory are listed too, with their status if they can
+be reached. With ``--lighthouse``: all jobs behind a door (lighthouse/door.py).
 
 Not here: the jobs' files (status/jobs.py), the details of one job (``ftrun status``).
 """
@@ -37,7 +37,7 @@ ASKED_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class JobLine:
-    """One job; ``status`` None: ``why`` its lighthouse could not be asked."""
+    """One job. ``status`` None: ``why`` there is none from its lighthouse."""
 
     job: RunningJob
     status: Status | None
@@ -45,7 +45,7 @@ class JobLine:
 
 
 def show_jobs(out: TextIO | None = None, *, as_json: bool = False) -> int:
-    """Print one line per job; remove, and name, the files of jobs whose agents were killed."""
+    """Print one line per job. Remove, and list, the files of jobs whose agents were killed."""
     jobs = [*running_jobs(), *jobs_elsewhere()]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         lines = list(pool.map(_ask, jobs))

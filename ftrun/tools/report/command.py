@@ -45,7 +45,7 @@ def report(job_id: str | None, log_dir: Path, output: Path) -> int:
 
 
 def _find(job_id: str | None, log_dir: Path) -> tuple[Path, list[str]]:
-    """The job's log directory, and the names of others if none was named."""
+    """The job's log directory, and the names of other jobs if none was named."""
     if job_id is not None:
         job = read_job(job_id)
         directory = Path(job.log_dir) if job is not None else log_dir / job_id

@@ -1,4 +1,4 @@
-"""Pictures of a report, as SVG that needs nothing else.
+"""Pictures of a report, as self-contained SVG.
 
 Colours are classes of the page's style sheet, for light and dark. Not here: that style (page.py).
 """
@@ -16,7 +16,7 @@ TICKS = 4
 
 
 def stacked(bands: Mapping[str, Sequence[float]], width_s: float, last_s: float, name: str) -> str:
-    """Bands of time, each filled by use in the order of ``bands``; the last one is narrower."""
+    """Bands of time, each filled by use in the order of ``bands``. The last band is narrower."""
     count = max((len(row) for row in bands.values()), default=0)
     if not count:
         return ""
@@ -61,7 +61,7 @@ def curve(points: Sequence[tuple[float, float]], span_s: float, name: str, unit:
 
 
 def marks(times: Sequence[tuple[float, str]], span_s: float, name: str) -> str:
-    """Moments on a line of time, each with its words."""
+    """Moments on a time line, each with its words."""
     if not times or span_s <= 0:
         return ""
     inner = WIDTH - LEFT - RIGHT

@@ -1,7 +1,7 @@
-"""The report as one HTML file: no script, nothing from elsewhere, light and dark, on paper too.
+"""The report as one HTML file: no script, no external resources, light and dark, printable.
 
-All texts of the job are escaped. Colours are those of the lighthouse's page. Not here: the story
-(story.py), the pictures (drawing.py).
+All texts of the job are escaped. The colours are the same as on the lighthouse's page. Not here:
+the story (story.py), the pictures (drawing.py).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def text(value: object) -> str:
 
 
 def _style() -> str:
-    """The colours of the lighthouse's page, which are the head of its sheet, and ours."""
+    """The colours of the lighthouse's page, from the head of its sheet, and the report's own."""
     sheet = (files("ftrun.lighthouse") / "page" / "page.css").read_text(encoding="utf-8")
     colours = sheet[sheet.index(":root") : sheet.index("* {")]
     return (
@@ -163,7 +163,7 @@ def _curves(story: Story) -> str:
 
 
 def _step_times(story: Story) -> str:
-    """How long a step took over time, and whose own part of it was the longest."""
+    """The duration of a step over time, and which replica's own part was the longest."""
     picture = curve(
         [(at, 1e3 * value) for at, value in story.step_times], max(story.last_s, 1e-9),
         "Duration of a step", "ms",
@@ -199,7 +199,7 @@ def _spread(points: Sequence[tuple[float, float]]) -> tuple[float, float, float,
 
 
 def _as_stairs(points: list[tuple[float, float]], last_s: float) -> list[tuple[float, float]]:
-    """Each value lasts until the next one."""
+    """Points of a step function: each value lasts until the next one."""
     found: list[tuple[float, float]] = []
     for at, value in points:
         found += [(at, found[-1][1])] if found else []
@@ -293,15 +293,15 @@ def _foot(story: Story, made: datetime, version: str) -> str:
 
 
 class _Number(str):
-    """A cell that stands at the right."""
+    """A right-aligned cell."""
 
 
 class _Raw(str):
-    """A cell of our own markup."""
+    """A cell with markup of ftrun."""
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; a head that begins with # is of numbers."""
+    """A table. Columns whose head begins with # contain numbers."""
     top = "".join(
         f'<th class="number">{text(head[1:])}</th>' if head[0] == "#" else f"<th>{text(head)}</th>"
         for head in heads

@@ -1,7 +1,7 @@
-"""A job's events as the report needs them: its ends, account, curves, failures, changes.
+"""The content of a report from a job's events: its end, account, curves, failures, changes.
 
-Pure: lines in, records out. Facts that a line lacks are left out, because a report is also asked
-for after a crash. Not here: files (command.py), how it looks (page.py).
+Pure: lines in, records out. Facts that a line lacks are left out, because a report may be needed
+after a crash. Not here: files (command.py), the layout (page.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ Record = dict[str, Any]
 class Story:
     """The content of the events. Times are seconds since ``began``: the account's beginning.
 
-    ``job``: its last ``job`` event; ``account``: its last one; ``bands``: of the last account that
-    has them. ``points``: time and step of each account; ``step_times``: time
-    and duration of a step then; ``own_times``: of the longest own part of it, without waits;
-    ``slowest``: how often each replica's was the longest. ``sizes``: time and members of each
-    quorum. ``incidents``: the last version of each, by number. ``unread``: lines that are no event;
-    ``unwritten``: events that the lighthouse could not write.
+    Attributes:
+        job: its last ``job`` event.
+        account: its last account.
+        bands: of the last account that has bands.
+        points: time and step of each account.
+        step_times: time, and duration of a step then.
+        own_times: time, and the longest own part of a step then, without waits.
+        slowest: how often each replica's own part was the longest.
+        sizes: time and number of members of each quorum.
+        incidents: the last version of each, by number.
+        unread: lines that are no event.
+        unwritten: events that the lighthouse could not write.
     """
 
     began: datetime
@@ -50,7 +56,7 @@ class Story:
     unwritten: int = 0
 
     def recoveries(self) -> list[float]:
-        """From each failure until its replica trained again, shortest first."""
+        """The times from each failure until its replica trained again, shortest first."""
         backs = [record.get("back_after_s") for _, record in self.incidents.values()]
         return sorted(float(back) for back in backs if isinstance(back, int | float))
 
@@ -65,7 +71,7 @@ class Story:
 def read_story(lines: Iterable[str], job_id: str) -> Story | None:
     """The story of the job with this id; None: there is no event of it.
 
-    A lighthouse's own file may have several jobs: a ``job`` event begins each.
+    A lighthouse's own file may contain several jobs: a ``job`` event begins each.
     """
     story, is_ours, unread = None, False, 0
     for line in lines:
@@ -89,7 +95,8 @@ def read_story(lines: Iterable[str], job_id: str) -> Story | None:
 
 
 def _count_from_the_account(story: Story) -> None:
-    """The account began before the first event: when the first agent was started."""
+    """Shift times to the account's beginning, which precedes the first event: the first agent's
+    start."""
     _, when = _event(json.dumps(story.account)) if story.account else (None, None)
     wall_s = story.account.get("wall_s")
     if when is None or not isinstance(wall_s, int | float):
@@ -154,5 +161,5 @@ def _take_step_times(story: Story, event: Record, at_s: float) -> None:
 
 
 def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A bounded number of points: every second one and the last, if there are too many."""
+    """Limit the number of points: every second one and the last, if there are too many."""
     return points if len(points) <= POINTS_MAX else [*points[:-1:2], points[-1]]

@@ -1,8 +1,9 @@
-"""Asks a job's lighthouse for one operation, also over a restart of the lighthouse.
+"""Requests one operation from a job's lighthouse, and survives a restart of the lighthouse.
 
-Each request has an id and is in the lighthouse's journal before it is acknowledged. So whoever gets
-no answer asks again with the same id, and it is carried out once. Not here: what is shown of its
-outcome (operate/operation.py, screen/requests.py), what the request does (core/lighthouse).
+Each request has an id and is in the lighthouse's journal before it is acknowledged. So a client
+without an answer retries with the same id, and the request is carried out once. Not here: how the
+outcome is shown (operate/operation.py, screen/requests.py), what the request does
+(core/lighthouse).
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ Answer = tuple[str, int, bytes]
 
 
 class AgentsLeft(Exception):
-    """The whole job was asked to leave, and nobody is left to ask."""
+    """The whole job was asked to leave, and its lighthouse is gone."""
 
 
 class RequestLost(PeerError):
-    """The lighthouse was started again without its journal: it does not know the request."""
+    """The lighthouse was restarted without its journal: it does not know the request."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -47,8 +48,9 @@ class Asker:
     """One request, until ``timeout_s`` from now.
 
     Args:
-        query: names the job; ``sent``: the request's fields for ``POST /operations``.
-        say: gets each new sentence about the operation, and about a lighthouse that is silent.
+        query: names the job.
+        sent: the request's fields for ``POST /operations``.
+        say: called with each new message about the operation, and about an unreachable lighthouse.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Asker:
         return self._deadline - clock.now()
 
     def run(self, *, waits: Callable[[], bool], wait_s: float = WAIT_S) -> OperationStatus:
-        """Send the request, and follow the operation to its end, while ``waits`` and there is time.
+        """Send the request, and follow the operation to its end, while ``waits`` returns True.
 
         Raises: as ``begin`` and ``follow``.
         """
@@ -90,12 +92,12 @@ class Asker:
             operation = self.follow(operation, wait_s)
 
     def begin(self) -> OperationStatus:
-        """Send the request; what has become of it so far.
+        """Send the request. Returns the operation's present state.
 
         Raises:
             UserError: there is no such job, replica or node, or the request is refused.
             LighthouseUnreachable: no lighthouse answers.
-            AgentsLeft: nobody is left of a job that was asked to leave.
+            AgentsLeft: the job was asked to leave, and its lighthouse is gone.
         """
         answer = self._persist(self._post)
         operation = cast(OperationStatus, answer_of(*answer, "operation"))
@@ -116,7 +118,8 @@ class Asker:
         return found if found["request_id"] == self._request_id else self._lost()
 
     def _lost(self) -> OperationStatus:
-        """Stacks are not journaled, because taking them twice harms nobody."""
+        """Send a stack request again, which is not journaled because taking stacks twice is
+        harmless."""
         if self._sent["command"] != "stack":
             raise RequestLost
         return self.begin()
@@ -134,7 +137,7 @@ class Asker:
         return request(address, token, method, path, sent, tls=tls, timeout_s=wait_s + ANSWER_S)
 
     def _persist(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask until there is an answer, while the lighthouse may be started again."""
+        """Retry until there is an answer, while the lighthouse may be restarted."""
         silent_since: float | None = None
         while True:
             try:
@@ -152,7 +155,7 @@ class Asker:
                 time.sleep(RETRY_S)
 
     def _check_may_come_back(self, error: LighthouseUnreachable) -> None:
-        """Raise the error if nothing shows that a lighthouse ever ran."""
+        """Raise the error if there is no sign that a lighthouse ever ran."""
         if not (self._is_acknowledged or error.was_sent or self._agent_lives()):
             raise error
 
@@ -176,7 +179,7 @@ class Asker:
             ) from error
 
     def _agent_lives(self) -> bool | None:
-        """Whether the job's agent on this machine does; None: the job is of another machine."""
+        """Whether the job's agent on this machine lives; None: the job is of another machine."""
         if self._query.job_id is None or self._query.lighthouse is not None:
             return None
         try:

@@ -29,7 +29,7 @@ TIMEOUT_S = 5.0
 NOT_FOUND, STANDS_BY = 404, 503
 STATUS_BYTES_MAX = 64 * 1024 * 1024
 SETTINGS, SETTINGS_AT = "\4", 3
-"""The kind of HTTP/2's first frame, and where in a frame its kind stands (RFC 9113, 4.1)."""
+"""The type of HTTP/2's first frame, and its offset in a frame (RFC 9113, 4.1)."""
 
 
 class WrongToken(UserError):
@@ -37,7 +37,7 @@ class WrongToken(UserError):
 
 
 class LighthouseUnreachable(PeerError):
-    """Nothing answers at the address, or something other than a lighthouse does.
+    """No lighthouse answers at the address.
 
     ``was_sent``: there was a connection, so the request may have arrived.
     """
@@ -86,7 +86,10 @@ def request(
     tls: TlsFiles = PLAINTEXT,
     timeout_s: float = TIMEOUT_S,
 ) -> tuple[str, int, bytes]:
-    """One request to a lighthouse, ``sent`` as JSON; ``host:port``, HTTP code and body.
+    """Send one request to a lighthouse, ``sent`` as JSON.
+
+    Returns:
+        ``host:port``, HTTP code and body.
 
     Raises:
         UserError: the address is invalid, or TLS is set up wrongly.
@@ -100,9 +103,9 @@ def request(
 
 
 class Connection:
-    """A connection to a lighthouse for several requests, one after the other.
+    """A connection to a lighthouse for several sequential requests.
 
-    The lighthouse closes it after a while; the next request opens another.
+    The lighthouse closes it after a while; the next request opens another one.
 
     Raises:
         UserError: the address is invalid.
@@ -127,7 +130,7 @@ class Connection:
         return cast(Status, _checked(*self.request("GET", "/status"), "lighthouse"))
 
     def request(self, method: str, path: str, sent: object = None) -> tuple[str, int, bytes]:
-        """One request; raises and returns as the function of this name."""
+        """Send one request. Raises and returns as the function of this name."""
         if self._open is not None:
             try:
                 return self._name, *self._ask(method, path, sent)
@@ -135,13 +138,13 @@ class Connection:
                 self.close()
                 raise self._unreachable(error, was_sent=True) from error
             except (OSError, http.client.HTTPException) as error:
-                self.close()  # it was closed meanwhile
-                if method != "GET":  # it may have arrived, and must not come twice
+                self.close()  # the lighthouse has closed it
+                if method != "GET":  # it may have arrived, and must not be repeated
                     raise self._unreachable(error, was_sent=True) from error
         return self._connect_and_ask(method, path, sent)
 
     def close(self) -> None:
-        """Close it; a later request opens another."""
+        """Close it. A later request opens another one."""
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -177,7 +180,8 @@ class Connection:
         """The answer's code and body.
 
         Raises:
-            _Closed: there was none. Which error shows that depends on the moment and on the Python.
+            _Closed: there was none. The underlying error depends on the timing and the Python
+                version.
         """
         assert self._open is not None
         try:
@@ -193,7 +197,7 @@ class Connection:
 
     def _unreachable(self, error: Exception, *, was_sent: bool) -> LighthouseUnreachable:
         scheme, hint = ("https", "") if self._tls else ("http", " If it has TLS: --tls-ca PEM.")
-        # A peer without HTTP is not quoted: its bytes may be no text.
+        # A non-HTTP answer is not quoted: its bytes may be no text.
         is_http = isinstance(error, (OSError, http.client.IncompleteRead))
         why = str(error) if is_http else "what answers there does not speak HTTP/1.1"
         unreachable = LighthouseUnreachable(
@@ -209,7 +213,7 @@ def answer_of(name: str, code: int, body: bytes, field: str) -> dict[str, Any]:
 
     Raises:
         UserError: the token is another job's, or the lighthouse refuses the request.
-        LighthouseUnreachable: what answers is no lighthouse.
+        LighthouseUnreachable: the answer is not a lighthouse's.
     """
     if 400 <= code < 500 and code != 401:
         with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -222,7 +226,7 @@ class _Closed(OSError):
 
 
 def _is_http2(line: str) -> bool:
-    """True if an answer begins with the SETTINGS frame with which every HTTP/2 server begins."""
+    """Whether an answer begins with a SETTINGS frame, as every HTTP/2 server's does."""
     return len(line) > SETTINGS_AT and line[SETTINGS_AT] == SETTINGS and line[0] == "\0"
 
 

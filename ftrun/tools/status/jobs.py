@@ -1,10 +1,10 @@
 """The jobs that run on this machine: one small file each, so that ``ftrun status`` finds them.
 
-An agent writes ``$XDG_STATE_HOME/ftrun/jobs/<place>/<job-id>.json`` when it knows its lighthouse
-and removes it at its end. The file holds the lighthouse's address and no secret. A *place* is where
-a pid means the same: one boot of one machine, and one namespace of pids there. Machines and
-containers that share a home directory see each other's files, but each judges and removes only
-those of its own place. Not here: the request to the lighthouse (client.py).
+An agent writes ``$XDG_STATE_HOME/ftrun/jobs/<place>/<job-id>.json`` when it knows its lighthouse,
+and removes it at its end. The file holds the lighthouse's address and no secret. A *place* is the
+scope of a pid: one boot of one machine, and one pid namespace there. Machines and containers that
+share a home directory see each other's files, but each judges and removes only those of its own
+place. Not here: the request to the lighthouse (client.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,13 @@ ZOMBIE_STATES = ("Z", "X")
 class RunningJob:
     """A job and its agent on one machine.
 
-    ``http``: ``host:port`` of its lighthouse's web server. ``pid``: the agent's. ``log_dir``,
-    ``token_file``, ``tls_*``: absolute paths, or empty. ``started``: date and time in UTC, in
-    ISO 8601. ``birth``: the agent's birth mark. ``host``: the name of the agent's machine.
+    Attributes:
+        http: ``host:port`` of its lighthouse's web server.
+        pid: the agent's.
+        log_dir, token_file, tls_*: absolute paths, or empty.
+        started: date and time in UTC, in ISO 8601.
+        birth: the agent's birth mark.
+        host: the name of the agent's machine.
     """
 
     job_id: str
@@ -53,14 +57,14 @@ class RunningJob:
 
     @property
     def is_here(self) -> bool:
-        """True if the agent runs, or ran, where this process does."""
+        """Whether the agent runs, or ran, in this process's place."""
         return self.birth.startswith(f"{_here()}/")
 
     @property
     def is_reachable(self) -> bool:
         """False if the lighthouse listens on the loopback interface of another machine.
 
-        That address means another server here, which must not be sent the job's token.
+        Here that address would be another server, which must not receive the job's token.
         """
         return self.is_here or not is_loopback(parse_address(self.http, "http")[0])
 
@@ -78,10 +82,10 @@ def jobs_dir() -> Path:
 
 
 def write_job(job: RunningJob, directory: Path | None = None) -> Path:
-    """Write the file of ``job``, which appears complete or not at all.
+    """Write the file of ``job`` atomically.
 
     Raises:
-        OSError: it cannot be written; the job can go on without it.
+        OSError: it cannot be written; the job can run without it.
     """
     path = _path(job.job_id, directory)
     try:
@@ -103,7 +107,7 @@ def remove_job(job_id: str, directory: Path | None = None) -> None:
 def read_job(job_id: str, directory: Path | None = None) -> RunningJob | None:
     """The job with that id; None if its file is missing, unreadable or invalid.
 
-    The file of this place counts first, then the one that was written last elsewhere.
+    The file of this place is preferred, then the newest one of other places.
     """
     own = _read(_path(job_id, directory))
     if own is not None or directory is not None:
@@ -117,15 +121,15 @@ def running_jobs(directory: Path | None = None) -> list[RunningJob]:
 
 
 def stale_jobs(directory: Path | None = None) -> list[RunningJob]:
-    """The jobs whose agent was killed here: their files are of no use any more."""
+    """The jobs whose agent was killed here: their files are useless."""
     return [job for job in _all_of(directory or jobs_dir()) if agent_lives(job) is False]
 
 
 def jobs_elsewhere() -> list[RunningJob]:
     """The jobs of other places that share this home directory, newest first.
 
-    Whether their agents live cannot be known here: another machine runs them, or a container, or
-    this machine did before it was booted again.
+    Whether their agents live cannot be known here. They belong to another machine, to a container,
+    or to this machine before its last boot.
     """
     with contextlib.suppress(OSError):
         places = sorted(path for path in _home().iterdir() if path.name != _here())
@@ -140,9 +144,9 @@ def job_file(job: RunningJob) -> Path:
 
 
 def agent_lives(job: RunningJob) -> bool | None:
-    """True if the process with the agent's pid is the agent, not a later process with that pid.
+    """Whether the process with the agent's pid is the agent, not a later process with that pid.
 
-    None: the agent is not of this place, so this cannot be known here.
+    None: the agent is of another place, so this cannot be known here.
     """
     return birth_mark(job.pid) == job.birth if job.is_here else None
 
@@ -150,7 +154,7 @@ def agent_lives(job: RunningJob) -> bool | None:
 def birth_mark(pid: int) -> str:
     """The place and the tick at which the process started; empty if it has ended.
 
-    No other process ever has both the same pid and the same mark, on this machine or on another
+    No other process ever has both the same pid and the same mark, on this machine or on another one
     that shares the home directory.
     """
     try:
@@ -195,7 +199,7 @@ def _path(job_id: str, directory: Path | None) -> Path:
 
 
 def _read(path: Path) -> RunningJob | None:
-    """None: a field is missing, or of another type."""
+    """Read a file; None: a field is missing, or of another type."""
     found = read_object(path, FILE_BYTES_MAX) or {}
     values = {field.name: found.get(field.name, field.default) for field in fields(RunningJob)}
     kinds = {name: int if name == "pid" else str for name in values}

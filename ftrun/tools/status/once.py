@@ -33,7 +33,7 @@ class StatusQuery:
 
 
 def show_json(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print the status as one JSON document; returns the exit code.
+    """Print the status as one JSON document. Returns the exit code.
 
     Raises:
         UserError: there is no such job, or the token is another job's.
@@ -68,11 +68,11 @@ def find_lighthouse(query: StatusQuery, command: str = "ftrun status") -> tuple[
 
 
 def find_job(job_id: str | None, command: str = "ftrun status") -> RunningJob:
-    """The job of that id, of this machine first, or the only one that runs here.
+    """The job of that id, preferably of this machine, or the only one that runs here.
 
     Raises:
-        UserError: there is no such job, or it can be asked on its own machine only, or ``command``
-            got no id and there are several.
+        UserError: there is no such job, it is reachable only on its own machine, or ``command`` got
+            no id and there are several.
     """
     if job_id is not None:
         job = read_job(job_id)

@@ -1,18 +1,19 @@
 """Fetches a job's status once a second, for ``ftrun status`` while it is watched.
 
-A thread with one kept-alive connection, so that no key waits for the network. Each look gives a
-``Picture``: the last status with its age, and in words what is wrong, if anything is. Not here:
-what is shown (screen/, watch.py), one request alone (client.py).
+A thread with one kept-alive connection, so that no key waits for the network. Each request results
+in a ``Picture``: the last status with its age, and any problem in words. Not here: the display
+(screen/, watch.py), single requests (client.py).
 
 The states, and what the thread does next:
 
 - LOOKING: no job runs here. It looks again every second.
 - CHOOSING: several run here and none was named. It waits for ``choose``.
 - LIVE: the status has arrived. It asks again at the next second.
-- GONE: the lighthouse does not answer, but did not say that the job has ended. It tries again after
-  half a second, then twice as long each time, up to ``BACKOFF_MAX_S``. The last status stays.
-- REFUSED: the lighthouse has another token. It tries again, with what the token's file has then.
-- ENDED: the job has ended. It asks for nothing more, until another job is chosen.
+- GONE: the lighthouse does not answer, but has not reported that the job has ended. It retries
+  after half a second, then twice as long each time, up to ``BACKOFF_MAX_S``. The last status stays.
+- REFUSED: the lighthouse has another token. It retries with the current content of the token's
+  file.
+- ENDED: the job has ended. It stops asking until another job is chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ EXIT_FILE = "exit.json"
 
 
 class State(Enum):
-    """The result of the last look."""
+    """The result of the last request."""
 
     LOOKING = "looking"
     CHOOSING = "choosing"
@@ -52,11 +53,15 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The present knowledge of the job. ``taken_at``: when ``status`` came, on ftrun's clock.
+    """The current knowledge of the job.
 
-    ``words``: what is wrong. ``tried_at``: when the lighthouse was last asked in vain, and
-    ``next_s`` how long after that it is asked again. ``jobs``: to choose from. ``job``: the file of
-    the job, if it runs on this machine.
+    Attributes:
+        taken_at: when ``status`` arrived, on ftrun's clock.
+        words: what is wrong.
+        tried_at: the time of the last failed request.
+        next_s: the time from then to the retry.
+        jobs: to choose from.
+        job: the file of the job, if it runs on this machine.
     """
 
     state: State
@@ -91,18 +96,18 @@ class Source:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask for nothing more; a request that is under way is not waited for."""
+        """Stop asking. A pending request is not waited for."""
         self._is_stopped = True
         self._wake.set()
 
     def choose(self, job_id: str | None) -> None:
-        """Show this job; None: go back to the choice."""
+        """Watch this job; None: go back to the choice."""
         self._query = replace(self._query, lighthouse=None, job_id=job_id)
         self._choices += 1
         self._wake.set()
 
     def query(self) -> StatusQuery:
-        """The job that is shown now, for other requests to its lighthouse."""
+        """The current job, for other requests to its lighthouse."""
         return self._query
 
     def _run(self) -> None:
@@ -116,7 +121,7 @@ class Source:
             picture = self._look()
             if self._is_stopped:
                 break
-            if choices == self._choices:  # else another job was chosen meanwhile
+            if choices == self._choices:  # otherwise another job was chosen meanwhile
                 self._picture = picture
                 self._show(picture)
                 if picture.state is State.ENDED:
@@ -127,7 +132,7 @@ class Source:
         self._hang_up()
 
     def _rest(self, choices: int) -> None:
-        """Ask for nothing until another job is chosen."""
+        """Pause until another job is chosen."""
         self._hang_up()
         while not self._is_stopped and choices == self._choices:
             self._wake.wait(REST_S)
@@ -149,7 +154,7 @@ class Source:
                 if len(found) > 1:
                     self._pause_s = CHOICE_S
                     return Picture(State.CHOOSING, jobs=tuple(found))
-                # From here on this job is meant, also when another one starts.
+                # From here on this job is meant, even if another one starts.
                 query = replace(query, job_id=found[0].job_id)
                 if choices == self._choices:
                     self._query = query
@@ -174,7 +179,7 @@ class Source:
 
     def _lost(self, query: StatusQuery, error: FtrunError) -> Picture:
         """The picture when the lighthouse does not answer, or refuses."""
-        self._hang_up()  # the job's file may name another address by then, its token file another
+        self._hang_up()  # both files may have changed by then
         before, now = self._picture, clock.now()
         kept = replace(before, tried_at=now, words=str(error))
         outcome = self._ending(before, query)

@@ -1,6 +1,6 @@
-"""``ftrun status --once``: what the screen shows, as text, one part below the other.
+"""``ftrun status --once``: the screen's content as text, one part below the other.
 
-What has no room is cut at the edge; ``--json`` has all of it. Not here: the parts (screen/), the
+What does not fit is cut at the edge; ``--json`` has everything. Not here: the parts (screen/), the
 status (once.py).
 """
 
@@ -29,11 +29,11 @@ from ftrun.tools.status.source import Picture, State
 
 ROLES = Theme({GOOD: "green", CARE: "yellow", BAD: "red", STRONG: "bold", NOTE: "cyan", DIM: "dim"})
 LINES_MAX = 10
-"""Of the timeline, and of the incidents."""
+"""Limit for the timeline, and for the incidents."""
 
 
 def show_once(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print the status for people; returns the exit code.
+    """Print the status for people. Returns the exit code.
 
     Raises:
         UserError: there is no such job, or the token is another job's.

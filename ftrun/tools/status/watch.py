@@ -23,7 +23,7 @@ LOOK_S = 60.0
 
 
 def show_lines(query: StatusQuery, out: TextIO | None = None) -> int:
-    """Print a line for each look until the job has ended; returns the exit code.
+    """Print a line for each status until the job has ended. Returns the exit code.
 
     Raises:
         UserError: the address is invalid, there is no such job, or several and none was named.
@@ -44,7 +44,7 @@ def show_lines(query: StatusQuery, out: TextIO | None = None) -> int:
             print(line_of(picture, clock.now()), file=out, flush=True)
             if picture.state is State.ENDED:
                 return ExitCode.OK
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         with open(os.devnull, "wb") as null:
             os.dup2(null.fileno(), sys.stdout.fileno())
         return ExitCode.OK
@@ -55,7 +55,7 @@ def show_lines(query: StatusQuery, out: TextIO | None = None) -> int:
 
 
 def _next(pictures: queue.Queue[Picture]) -> Picture:
-    """The next picture; the source gives one at least after each of its pauses."""
+    """The next picture. The source sends at least one after each of its pauses."""
     while True:
         try:
             return pictures.get(timeout=LOOK_S)

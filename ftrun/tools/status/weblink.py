@@ -1,7 +1,7 @@
-"""``ftrun status --web``: a link to the lighthouse's page that works once, within a minute.
+"""``ftrun status --web``: a one-time link to the lighthouse's page, valid for a minute.
 
-The link is printed and no browser is started: its command line would show the code to everybody on
-the machine. Not here: the page (lighthouse/page/), what a code is good for
+The link is printed and no browser is started, because its command line would show the code to
+everybody on the machine. Not here: the page (lighthouse/page/), what a code permits
 (lighthouse/sessions.py).
 """
 

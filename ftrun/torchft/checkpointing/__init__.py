@@ -1,4 +1,4 @@
-"""torchft.checkpointing: how a checkpoint gets from one replica to others."""
+"""torchft.checkpointing: how a checkpoint is transferred between replicas."""
 
 from ftrun.torchft.checkpointing.http_transport import HTTPTransport
 from ftrun.torchft.checkpointing.transport import CheckpointTransport

@@ -1,6 +1,6 @@
 """torchft.checkpointing._serialization: torch's streams of a state, for scripts that use them.
 
-ftrun's transports do not: what they send is in checkpoint/format.py, and holds no pickle.
+ftrun's transports do not use them: they send checkpoint/format.py's format, without pickle.
 """
 
 from torch.distributed._serialization import _streaming_load, _streaming_save

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def _time(desc: str) -> Iterator[None]:
-    """Log how long a block takes: torchft's benchmark of transports measures by it."""
+    """Log how long a block takes. torchft's benchmark of transports uses it."""
     began = clock.now()
     yield
     log.info("%s took %.3f s", desc, clock.now() - began)

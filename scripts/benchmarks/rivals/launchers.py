@@ -1,10 +1,10 @@
 """The launchers of the comparison: how each is installed, and how it starts the training.
 
-Every rival but torchrun and torchft is in a directory of its own, and only its jobs have that on
-their path: installed beside torch, lm-resiliency would be loaded by every torchrun. NVRx is
-published for Python 3.12 alone, but the parts used here are pure Python.
+Every rival except torchrun and torchft is installed in a separate directory, which only its jobs
+have on their path, because lm-resiliency installed beside torch would be loaded by every torchrun.
+NVRx is published only for Python 3.12, but the parts used here are pure Python.
 
-Not here: when a worker is killed, and what is made of it (measure.py).
+Not here: when a worker is killed, and the evaluation (measure.py).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Rival:
     """A launcher of the comparison.
 
     Args:
-        modes: in which it can take part.
-        package: what its directory must have; empty if it needs none.
+        modes: the modes in which it can take part.
+        package: the package that its directory must have; empty if it needs none.
         install: commands that make this directory, with SITE in its place.
-        note: what was done so that it runs.
+        note: what was changed so that it runs.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Rival:
     note: str = ""
 
     def left_out(self, mode: str, sites: Path) -> str:
-        """Why it can't take part, and what to do; empty if it can."""
+        """Why it cannot take part, and what to do; empty if it can."""
         if mode not in self.modes:
             return f"{self.name} was left out: it has no form for FSDP2 without replicas."
         if self.name == "torchft" and find_spec("torchft") is None:
@@ -93,7 +93,7 @@ RIVALS = (
 
 
 def launcher(name: str, mode: str, sites: Path) -> Launcher | None:
-    """What starts the job of a rival; None: what ``run_job`` has for it."""
+    """Starts the job of a rival; None: ``run_job`` does it."""
     if name == "torchrun":
         return _torchrun
     if name == "NVRx":
@@ -105,7 +105,8 @@ def launcher(name: str, mode: str, sites: Path) -> Launcher | None:
 
 @contextmanager
 def _ftrun_group(job: Job, environment: Mapping[str, str], nodes: int) -> Iterator[None]:
-    """One replica of all workers; a lost one is replaced from memory, the script is as it is."""
+    """One replica of all workers. A lost worker is replaced from memory, and the script is
+    unchanged."""
     options = (
         *("--workers-per-replica", str(WORKERS), "--max-restarts", RESTARTS),
         *("--memory-snapshots", "auto"),
@@ -149,7 +150,7 @@ def _nvrx(job: Job, environment: Mapping[str, str], nodes: int, *, site: Path) -
 def _lm_resiliency(
     job: Job, environment: Mapping[str, str], nodes: int, *, mode: str, site: Path
 ) -> Iterator[None]:
-    """torchrun with its rendezvous, and beside it the manager that this waits for."""
+    """torchrun with its rendezvous, and the manager for which it waits."""
     own = {**environment, "PYTHONPATH": f"{site}:{KIT}"}
     disk, policy, port = job.out / "disk", job.out / "policy.toml", str(free_port())
     policy.write_text(_policy(mode, disk))

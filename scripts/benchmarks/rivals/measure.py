@@ -1,12 +1,12 @@
-"""One of 4 workers killed under each launcher in turn: who comes back, when, and at what cost.
+"""Kills one of 4 workers under each launcher in turn: whether, when and how it recovers.
 
 Timed from outside by the workers' time stamps. A kill counts as recovered when all ranks, the
-killed one in another process, have taken steps again within a limit, and the job has then gone on
-past the step of the kill. Where a job does not come back, the next kill is of a new job. Launchers
-take turns, with a few kills in each job. Some kills are followed by one of another worker at once.
+killed one in another process, have taken steps again within a limit, and the job has then passed
+the step of the kill. If a job does not recover, the next kill is in a new job. Launchers take
+turns, with a few kills in each job. Some kills are followed at once by the kill of another worker.
 
-A group without replicas must end as an undisturbed run does, bit by bit: a run under torchrun that
-nobody disturbs has what each end should be.
+A group without replicas must end like an undisturbed run, bit by bit. The reference for each end
+comes from an undisturbed run under torchrun.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORKER = Path(__file__).parent / "worker.py"
 KILLS_PER_JOB = 3
 FIRST_STEP, STEP_S = 15, 0.05
 STEPS_AGAIN = 3
-CALM_STEPS = 12  # past the step of the kill, and up to one interval of checkpoints more
+CALM_STEPS = 12  # past the step of the kill, plus up to one interval of checkpoints
 INTERVAL_STEPS = 10
 RECOVERY_TIMEOUT_S = 120.0
 VICTIMS = (1, 2, 3, 0)
@@ -46,12 +46,12 @@ class Kill:
 
     again_s: float  # until all ranks have taken a step again
     stall_s: float  # survivors' longest time between two steps, beyond their median
-    repeated: int  # steps that a survivor computed twice, or in vain
+    repeated: int  # steps that a survivor computed twice, or that did not count
 
 
 @dataclass
 class Record:
-    """What was found of a launcher."""
+    """The results of a launcher."""
 
     peer: str
     kills: list[Kill] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Record:
 
     @property
     def count(self) -> int:
-        """Kills so far."""
+        """The number of kills so far."""
         return len(self.kills) + self.failed
 
 
@@ -78,8 +78,8 @@ def measure(
     """``kills`` kills under each launcher that is installed; ``peers``: only these.
 
     ``sites``: the directory that has NVRx and lm-resiliency, in directories of their names.
-    ``others``: so many for each but ftrun; 0: as many. ``second``: how often, from 0 to 1, another
-    worker is killed within ``SECOND_KILL_S`` of the first.
+    ``others``: the kills for each launcher except ftrun; 0: the same number. ``second``: the
+    probability that another worker is killed within ``SECOND_KILL_S`` of the first.
     """
     rng = random.Random(seed)
     asked = [rival for rival in RIVALS if not peers or rival.name in peers]
@@ -104,7 +104,7 @@ def measure(
 
 
 def _equal(mode: str, records: Mapping[str, Record], sites: Path) -> dict[str, list[float]]:
-    """For each job that ended equal on all: 1 if an undisturbed run has this end too."""
+    """For each job whose ranks ended equal: 1 if an undisturbed run ends like this too."""
     last = max((int(x.split()[0]) for r in records.values() for x in r.digests), default=0)
     if mode == "ddp" or not last:  # replicas train on with fewer
         return {}
@@ -120,7 +120,7 @@ def _equal(mode: str, records: Mapping[str, Record], sites: Path) -> dict[str, l
 def _run_job(
     record: Record, kills: int, mode: str, sites: Path, rng: random.Random, second: float = 0.0
 ) -> None:
-    """One job with up to ``kills`` kills; the first that it does not recover from ends it."""
+    """One job with up to ``kills`` kills. The first one without recovery ends it."""
     peer = record.peer
     started = launcher(peer, mode, sites)
     try:
@@ -142,9 +142,9 @@ def _run_job(
 
 
 def _kill(job: Job, victim: int, rng: random.Random, second: float = 0.0) -> Kill:
-    """Kill ``victim`` at a random moment of a step, and watch until the job is past it.
+    """Kill ``victim`` at a random moment of a step, and watch until the job has passed the step.
 
-    ``second``: how often another worker is killed soon after.
+    ``second``: the probability that another worker is killed soon after.
 
     Raises:
         Late: the job did not recover.

@@ -1,18 +1,19 @@
 """The training script of ``scripts/bench.py rivals``: one small training under every launcher.
 
-The model (0.53 M parameters, Adam), its batches and the length of a step are the same everywhere.
-A launcher needs one of these forms, which the environment chooses:
+The model (0.53 M parameters, Adam), its batches and the length of a step are the same everywhere. A
+launcher needs one of these forms, which the environment selects:
 
 - ``BENCH_PEER=torchft``: torchft's Manager, DistributedDataParallel and Optimizer.
-- else a script as for torchrun, with torch's DistributedDataParallel or, with ``BENCH_MODE=fsdp``,
-  FSDP2. ``BENCH_CHECKPOINTS=DIR``: it saves a checkpoint of its own every 10 steps, and begins
-  from the newest. lm-resiliency restores model and optimizer itself, and gives the step.
+- otherwise a script for torchrun, with torch's DistributedDataParallel or, with
+  ``BENCH_MODE=fsdp``, FSDP2. ``BENCH_CHECKPOINTS=DIR``: it saves its own checkpoint every 10 steps,
+  and resumes from the newest. lm-resiliency restores model and optimizer itself, and provides the
+  step.
 
 It writes what ``benchmarks/worker.py`` writes: a line per step to ``steps.<rank>.<pid>``, and
 ``end.<rank>.<pid>``. It ends at the step that the file ``stop`` names. With
-``BENCH_REFERENCE=STEPS`` it takes so many steps without pause, and rank 0 writes what each has made
-to ``reference``: the undisturbed run that others are compared with. Each form imports what it
-needs, because a launcher that starts workers again pays for their imports.
+``BENCH_REFERENCE=STEPS`` it takes this number of steps without pause, and rank 0 writes the result
+of each to ``reference``: the undisturbed run for comparisons. Each form imports only what it needs,
+because a launcher that restarts workers pays for their imports.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def train(model: nn.Module) -> None:
-    """The form for torchrun, which ftrun, NVRx and lm-resiliency run as it is."""
+    """The form for torchrun, which ftrun, NVRx and lm-resiliency run unchanged."""
     dist.init_process_group("gloo")
     network = sharded(model) if IS_SHARDED else DistributedDataParallel(model)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
@@ -116,7 +117,7 @@ def train_with_torchft(model: nn.Module) -> None:
     write_end(step, model)
     manager.shutdown()
     sys.stdout.flush()
-    os._exit(0)  # threads of torchft's may outlive shutdown()
+    os._exit(0)  # threads of torchft may outlive shutdown()
 
 
 def sharded(model: nn.Sequential | nn.Module) -> nn.Module:
@@ -193,14 +194,14 @@ def load(network: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 
 def open_log() -> int:
-    """A descriptor, because a launcher may carry the script's file objects over a death."""
+    """A descriptor, because a launcher may keep the script's file objects across a death."""
     log = os.open(OUT / f"steps.{RANK}.{os.getpid()}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.write(log, f"{time.monotonic()} -1 start 0\n".encode())
     return log
 
 
 def write_step(log: int, reached: int, is_committed: bool, loss: float) -> None:
-    """A line, whole or not at all."""
+    """Write a line atomically."""
     os.write(log, f"{time.monotonic()} {reached} {int(is_committed)} {loss:.6f}\n".encode())
 
 
@@ -210,7 +211,7 @@ def write_end(step: int, network: nn.Module) -> None:
 
 
 def write_reference(step: int, network: nn.Module) -> None:
-    """What an end at this step would be."""
+    """Write the result that an end at this step would have."""
     text = f"{step} {digest_of(network)}\n"
     if RANK == 0:
         with open(OUT / "reference", "a") as reference:

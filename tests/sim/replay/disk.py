@@ -1,8 +1,8 @@
-"""Random lives of the nodes of one group that also write what they hold to a shared disk.
+"""Random lives of the nodes of one group that also write their states to a shared disk.
 
-The oracle: what is published has a part of each rank, all of one state, which the group has not
-given up, of a newer step than before; and a node holds the step that it is to write, unless one was
-lost since it was chosen.
+The oracle: a published snapshot has a part of each rank, all of one state, which the group has not
+given up, and its step is newer than before. A node holds the step that it has to write, unless a
+node was lost since the step was chosen.
 
 A planted bug is a subclass of ``Parts``, of ``Copying`` or of ``GroupSnapshots``.
 """
@@ -39,7 +39,7 @@ class Disk:
 
 
 class DiskWorld(World):
-    """One schedule. ``resumed``: how often the group began from the disk."""
+    """One schedule. ``resumed``: how many times the group began from the disk."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DiskWorld(World):
     # ------------------------------------------------------------ the lead
 
     def _lead(self, *, is_quick: bool = False) -> None:
-        """Begin a snapshot, order its parts, or see what has come of them.
+        """Begin a snapshot, order its parts, or check their results.
 
         ``is_quick``: the draft is made at once.
         """
@@ -138,7 +138,8 @@ class DiskWorld(World):
         self.answers.append((node.name, order.name, reason))
 
     def _answer(self) -> None:
-        """One comes to the lead, unless its node is lost meanwhile. Some take very long."""
+        """A report arrives at the leading node, unless its node is lost first. Some take very
+        long."""
         if self.answers and self.draws.random() < 0.3:
             self.late.append(self.answers.popleft())
         elif self.answers:
@@ -177,7 +178,7 @@ class DiskWorld(World):
                     self._came(*self.late.popleft())
 
     def run(self) -> None:
-        """See World, with more events; at rest what all nodes hold is on the disk."""
+        """See World, with more events; at rest the disk has what all nodes hold."""
         for _ in range(EVENTS):
             self._one()
         super().run()
@@ -209,7 +210,7 @@ class DiskWorld(World):
         self.history = {x: y for x, y in self.history.items() if x <= self.step}
 
     def _begin_anew(self) -> None:
-        """All is lost in memory: the group begins from the disk."""
+        """All memory is lost: the group begins from the disk."""
         self._give_up()
         self.answers.clear()
         self.late.clear()

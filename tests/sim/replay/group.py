@@ -1,4 +1,4 @@
-"""The calls of a process, and the connections on which those of all ranks meet."""
+"""The calls of a process, and the connections on which the calls of all ranks meet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Call:
-    """A call of the script. ``at``: in its rank's program; ``number``: in its group.
+    """A call of the script.
 
-    ``place``: in the group in force; ``found``: its result. ``is_kept``: its input is; not if its
-    result comes from the log. ``is_bare``: nothing is, and the call writes over it. ``shows``: its
-    place in what a copy of the state shows (script.py); -1: it has none.
+    ``at``: its index in its rank's program; ``number``: its index in its group. ``place``: its
+    index in the group in force; ``found``: its result. ``is_kept``: its input is kept; not if its
+    result comes from the log. ``is_bare``: no input is kept, and the call overwrites it. ``shows``:
+    its index in the part of a copy that shows results (script.py); -1: none.
     """
 
     at: int
@@ -112,7 +113,7 @@ class Group:
             self._go_on(receiver)
 
     def inputs(self, rank: int, group: int, place: int) -> dict[int, int] | None:
-        """What the call at this place needs; None: not all of it is there."""
+        """The inputs that the call at this place needs; None: some are missing."""
         if (rank, group, place) not in self._begun:
             return None
         kind, root, _ = self.issued[group][place]

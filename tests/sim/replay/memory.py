@@ -1,6 +1,6 @@
 """What outlives a process: each rank's area with its generations and logs, and the board's words.
 
-It is as snapshots/area.py and board.py, word by word.
+It works like snapshots/area.py and board.py, word by word.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.sim.replay.script import Id
 
 Stop: TypeAlias = "str | Callable[[], bool]"
 Calls: TypeAlias = "tuple[dict[int, int], dict[int, int]]"
-"""By group: those before the copy of a state, and those before its place."""
+"""By group: the calls before the copy of a state, and the calls before its place."""
 Thread: TypeAlias = Generator[Stop, Any, Any]
 """A thread stops at a place, by name, or until a condition holds."""
 
@@ -23,10 +23,10 @@ SLOTS = 3
 
 @dataclass
 class Slot:
-    """A generation. ``number``: -1 while it is written; ``step``: that it begins.
+    """A generation. ``number``: -1 while it is written; ``step``: the step that it begins.
 
-    ``calls``: made before it, by group; ``before``: those before the step. ``shown``: of
-    script.py, which the script may change at any time, so it is copied at once.
+    ``calls``: calls made before it, by group; ``before``: calls made before the step. ``shown``:
+    see script.py; the script may change it at any time, so it is copied at once.
     """
 
     number: int = -1
@@ -49,7 +49,7 @@ class Log:
 
 
 class Area:
-    """One rank's memory. ``room``: words of a log."""
+    """One rank's memory. ``room``: the number of words in a log."""
 
     def __init__(self, words: int, room: int) -> None:
         self.slots = [Slot(words=[0] * words) for _ in range(SLOTS)]
@@ -76,7 +76,7 @@ class Area:
         yield "generation whole"
 
     def drop_logs(self, until: int) -> None:
-        """Nobody begins at these generations any more."""
+        """Drop logs of generations at which no process begins any more."""
         for log in self.logs:
             if log.number <= until:
                 log.number = -1
@@ -97,7 +97,7 @@ class Area:
         yield "log open"
 
     def cut_logs(self, needed: Callable[..., int]) -> Thread:
-        """Keep what is needed of logs that are no part of a whole one."""
+        """Shorten the logs, which cannot be completed, to the calls that are needed."""
         for log in self.logs:
             if log.number >= 0:
                 self.cut(log, needed(Logged(log.first, log.first + log.count), self.generations()))
@@ -109,7 +109,7 @@ class Area:
         log.number = log.number if count else -1
 
     def log(self, call: Id, kind: str, words: list[int]) -> Thread:
-        """Add a call to the newest log. After one that does not fit it takes none."""
+        """Add a call to the newest log. After a call that does not fit it takes none."""
         log = max(self.logs, key=lambda known: known.number)
         used = sum(size for *_, size in log.index[: log.count])
         if self.is_full or used + len(words) > self.room:
@@ -166,9 +166,9 @@ class Area:
 
 @dataclass
 class Words:
-    """The board. ``due``: the steps that begin with generations, if not all do.
+    """The board. ``due``: the steps that begin with generations, if not all steps do.
 
-    ``full``: as of core/replay/log_rules.py.
+    ``full``: as in core/replay/log_rules.py.
     """
 
     number: int
@@ -183,10 +183,10 @@ class Words:
 
 
 def parts(value: int) -> list[int]:
-    """A value as two words, so that half of it can be there."""
+    """A value as two words, so that a reader can find one half of it."""
     return [value >> 16, value & 0xFFFF]
 
 
 def joined(words: list[int]) -> int:
-    """The value again."""
+    """Join the two words of a value."""
     return words[0] << 16 | words[1]

@@ -10,7 +10,7 @@ from ftrun.core.replay import log_rules, settling
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.log_rules import Keeps, keeps
 from ftrun.core.replay.mending import SOUND, Decree, Mending, Outcome
-from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, RankWords
 from ftrun.core.replay.pacing import Pace
 from ftrun.core.replay.settling import Board, Counts, Generation, Logged, Source, Step
 from tests.sim.replay.group import Call, Group
@@ -167,14 +167,14 @@ def _always(*_: object) -> bool:
 
 
 class _AnnouncesTheNextStep(Pace):
-    """A replacement's peers may have begun it."""
+    """A step is announced that a replacement's peers may have begun."""
 
     def begins(self, step: int, *args: Any, **kwargs: Any) -> int:
         return super().begins(step - 1, *args, **kwargs)
 
 
 class _ForgetsWhatIsDue(Pace):
-    """Others come later to a step that was announced."""
+    """An announced step is forgotten before others reach it."""
 
     def begins(self, step: int, announced: int, *args: Any, **kwargs: Any) -> int:
         word = super().begins(step, announced, *args, **kwargs)
@@ -212,7 +212,7 @@ class CountsBeforeItLogs(Process):
 
 
 class GivesBeforeItLogs(Process):
-    """The script has a result, and may write over it, before it is logged."""
+    """The script gets a result, and may overwrite it, before it is logged."""
 
     def wait(self, call: Call) -> Thread:
         yield lambda: call.found is not None
@@ -230,7 +230,7 @@ class ChangesWhileItCopies(Process):
 
 
 class ForgetsWhatWasLogged(Process):
-    """A log begins with a call that the lost worker has logged, and not counted."""
+    """A log begins with a call that the lost worker had logged but not counted."""
 
     def open_log(self, step: int) -> Thread:
         logged = self.area.logged
@@ -250,7 +250,7 @@ class ReadsTheFirstCallLate(Process):
 
 
 class PublishesInTheMiddle(Process):
-    """A call that was complete before the cut is still logged after ``done`` was published."""
+    """A call completed before the cut is still logged after ``done`` was published."""
 
     def publish(self, number: int) -> Thread:
         self.board.published[self.rank] = number
@@ -258,14 +258,14 @@ class PublishesInTheMiddle(Process):
 
 
 class ReadsAPeerOnce(Process):
-    """A peer's log may be written over while it is read."""
+    """A peer's log is read once, although the peer may overwrite it meanwhile."""
 
     def is_other(self, entry: object, former: object) -> bool:
         return False
 
 
 class JoinsEarly(Process):
-    """A replacement has joined when it is connected."""
+    """A replacement counts as joined as soon as it is connected."""
 
     def note_joined(self) -> None:
         if self.group is not None:
@@ -284,14 +284,14 @@ class LeavesAlone(Process):
 
 
 class AnswersLate(Process):
-    """A call is taken from the log only if it can be when it is begun."""
+    """A call is taken from the log only if it is there when the call begins."""
 
     def from_log(self) -> list[Call]:
         return [call for call in super().from_log() if call is self.calls[-1]]
 
 
 class IsLiveFromThenOn(Process):
-    """Once a call is live, all later ones are, also those of other groups."""
+    """Once a call is live, all later ones are, including those of other groups."""
 
     is_live = False
 
@@ -316,7 +316,7 @@ class IssuesWhatIsNotThere(Process):
 
 
 class IsBackInOneGroup(Process):
-    """A replacement has joined when it has come to the first call of one of its groups."""
+    """A replacement counts as joined when it has reached the first call of one of its groups."""
 
     def note_joined(self) -> None:
         first = self.first
@@ -387,7 +387,7 @@ class FindsByNumber(Area):
 
 
 class OneDecree(Mending):
-    """A death while a worker is being replaced needs no decree of its own."""
+    """A death while a worker is being replaced does not cause another decree."""
 
     def died(self, rank: int, place: Generation | Fall, now: float, *size: float) -> Outcome:
         is_under_way, number = self.is_under_way, self.number
@@ -452,7 +452,7 @@ class ConnectsOnce(Mending):
 
 
 class LetsThemStay(Mending):
-    """Whoever lives may take for ever to leave its broken group."""
+    """A living worker may take forever to leave its broken group."""
 
     def look(
         self,
@@ -468,7 +468,7 @@ class LetsThemStay(Mending):
 
 
 class CountsADeath(Mending):
-    """A rank that dies again has died once."""
+    """A rank that dies again counts as dead once."""
 
     def died(self, rank: int, *args: Any) -> Outcome:
         if self._deaths[rank] > 1:
@@ -485,7 +485,7 @@ class RewindsForEver(Mending):
 
 
 class GivesUpWhatMoves(Mending):
-    """Nobody is waited for."""
+    """Workers are given up without a wait."""
 
     def look(self, *args: Any) -> Outcome:
         limit_s, self.limit_s = self.limit_s, 0.0
@@ -540,7 +540,7 @@ class BeginsAtTheCopy(Process):
 
 
 class RewindsToTheCopy(Area):
-    """After a rewind all begin at the copy, where they stand at the place."""
+    """After a rewind all begin at the copy, although they must begin at the step's place."""
 
     def rewind(self, step: int, has_logs: bool) -> dict[int, int]:
         for slot in self.slots:
@@ -549,7 +549,7 @@ class RewindsToTheCopy(Area):
 
 
 class RewindsWithoutLogs(Area):
-    """After a rewind the calls between the place and the copy are new ones, all the same."""
+    """After a rewind the calls from the place to the copy count as new, although logs have them."""
 
     def rewind(self, step: int, has_logs: bool) -> dict[int, int]:
         return super().rewind(step, False)
@@ -566,7 +566,7 @@ class _RewindsAllAlike(World):
 
 
 class ChoosesUnheard(Process):
-    """A replacement reads how far all are before all nodes have told that."""
+    """A replacement reads the progress of all ranks before all nodes have reported it."""
 
     def await_words(self) -> Thread:
         yield "started"
@@ -575,14 +575,14 @@ class ChoosesUnheard(Process):
 class TakesOldWords(Mirror):
     """Words of an older decree count."""
 
-    def came(self, number: int, rows: Sequence[Row]) -> list[Row]:
+    def came(self, number: int, rows: Sequence[RankWords]) -> list[RankWords]:
         return super().came(max(number, self.number), rows)
 
 
 class TellsOnce(Mirror):
     """Words that were sent before a decree are not sent again."""
 
-    def raised(self, number: int) -> list[Row]:
+    def raised(self, number: int) -> list[RankWords]:
         sent = dict(self._sent)
         found = super().raised(number)
         self._sent.update(sent)
@@ -592,35 +592,35 @@ class TellsOnce(Mirror):
 class ForgetsEarlyWords(Mirror):
     """Words of a decree that is not in force here are dropped."""
 
-    def raised(self, number: int) -> list[Row]:
+    def raised(self, number: int) -> list[RankWords]:
         super().raised(number)
         return []
 
 
 class TakesItsOwnWords(Elsewhere):
-    """What this rank has is what all have."""
+    """What this rank has done counts as done by all."""
 
     def completes(self, call: int) -> None:
         self.logged = call + 1
 
 
 class NoWindow(Elsewhere):
-    """Whoever has begun a call has all before it."""
+    """A worker that has begun a call counts as having completed all calls before it."""
 
     def begins(self, call: int, awaited: int) -> None:
         pass
 
 
 class TellsARankOnce(Mirror):
-    """What changes later stays here."""
+    """Later changes are not sent to other nodes."""
 
-    def news(self, rows: Sequence[Row]) -> list[Row]:
+    def news(self, rows: Sequence[RankWords]) -> list[RankWords]:
         known = set(self._sent)
-        return [row for row in super().news(rows) if row.rank not in known]
+        return [row for row in super().news(rows) if row.group_rank not in known]
 
 
 class KnowsTheStepAhead(Elsewhere):
-    """Where a step begins all have met in that one."""
+    """At the begin of a step all count as having met in that step."""
 
     def step_begins(self, call: int) -> None:
         self.logged = max(self.logged, call)
@@ -638,17 +638,16 @@ class _ReadsDoneFirst(World):
 
 
 class _WritesPublishedFirst(World):
-    """``published`` is there before what it is of."""
+    """``published`` is written before the words that it covers."""
 
-    def write(self, words: Words, row: Row) -> Thread:
-        words.published[row.rank] = row.published
+    def write(self, words: Words, row: RankWords) -> Thread:
+        words.published[row.group_rank] = row.published
         yield "published written"
         yield from super().write(words, row)
 
 
 class MakesACallTwice(Process):
-    """A replacement's first call that its peers are in is made twice, as by a result that looks
-    like that of other members."""
+    """A replacement makes its first live call twice, as if the result were of other members."""
 
     has_erred = False
 
@@ -662,7 +661,7 @@ class MakesACallTwice(Process):
 
 
 class NeverLooksAfter(Mending):
-    """Once all are connected nobody looks."""
+    """Once all are connected, the board is not checked any more."""
 
     is_watched = False
 

@@ -1,8 +1,8 @@
-"""Random lives of the nodes of one group, which copy their states and go on from them.
+"""Random lives of the nodes of one group, which copy their states and resume from them.
 
-A state is a number of its own for each step and life of the group, alike for all ranks: a script
-need not make the same step twice. So the oracle is simple: all ranks go on from one state, and it
-is not older than what was pinned, unless another node was lost since.
+A state is a number that is unique to its step and the group's life, and equal on all ranks: a
+script need not compute the same step twice. So the oracle is simple: all ranks resume from one
+state, and it is not older than the pinned one, unless another node was lost since.
 
 A planted bug is a subclass of ``Copying`` or of ``Node``.
 """
@@ -24,7 +24,7 @@ LEAD = "n0"
 
 @dataclass
 class Order:
-    """Of a round, or to go on from a step. ``sources``: by rank, a node."""
+    """The order of a round, or to resume from a step. ``sources``: by rank, a node."""
 
     step: int
     number: int
@@ -34,7 +34,8 @@ class Order:
 
 @dataclass
 class Node:
-    """One node. ``own``, ``copies``: by rank and step, the state; ``pins``: steps that it keeps."""
+    """One node. ``own``, ``copies``: by rank and step, the state; ``pins``: the steps that it
+    keeps."""
 
     name: str
     label: str
@@ -47,9 +48,9 @@ class Node:
     reports: deque[Had] = field(default_factory=deque)
 
     def take(self, step: int, state: int, *, is_late: bool) -> None:
-        """Its workers have their states of a step; what it was asked to keep it holds at once.
+        """Its workers have their states of a step; it keeps at once what it was asked to keep.
 
-        ``is_late``: unless the order has not come so far.
+        ``is_late``: unless the order has not arrived yet.
         """
         if not is_late:
             self.pins |= {order.step for order in self.orders if order.step == step}
@@ -60,7 +61,7 @@ class Node:
             self.own[rank] = {x: y for x, y in known.items() if x in newest or x in self.pins}
 
     def report(self, copied: int | None = None, *, has_failed: bool = False) -> None:
-        """Tell what is here."""
+        """Report the states on this node."""
         own = {rank: tuple(steps) for rank, steps in self.own.items()}
         copies = {rank: tuple(steps) for rank, steps in self.copies.items()}
         had = Had(own, copies, self.label, True, copied, has_failed)
@@ -84,16 +85,16 @@ class Node:
             self.report(has_failed=True)
 
     def pinned(self, order: Order) -> set[int]:
-        """What it keeps during a round."""
+        """The step that it keeps during a round."""
         return {x for x in (order.step, order.pinned) if x is not None}
 
     def find(self, rank: int, step: int) -> int | None:
-        """A state that another node reads here."""
+        """The state that another node reads here."""
         known = self.own if rank in self.ranks else self.copies
         return known.get(rank, {}).get(step)
 
     def rewind(self, order: Order, nodes: dict[str, Node]) -> None:
-        """All go on from a step."""
+        """All resume from a step."""
         for rank, name in order.sources.items():
             state = nodes[name].find(rank, order.step) if name in nodes else None
             if state is not None:
@@ -105,12 +106,13 @@ class Node:
                 known[rank] = {x: y for x, y in steps.items() if x <= order.step}
 
     def forgets(self) -> list[dict[int, dict[int, int]]]:
-        """Of which later states are dropped."""
+        """The steps whose later states are dropped."""
         return [self.own, self.copies]
 
 
 class World:
-    """One schedule. ``restored``: how often all went on; ``from_copies``: with a copy's help."""
+    """One schedule. ``restored``: the number of resumes; ``from_copies``: those that used a
+    copy."""
 
     def __init__(
         self, seed: int, copying: type[Copying] = Copying, node: type[Node] = Node
@@ -121,7 +123,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.count = self.states = self.restored = self.from_copies = self.pins = 0
         self.now, self.step, self.number, self.life = 0.0, 0, 0, 0
-        self.pinned: int | None = None  # by a round, and no node is lost since
+        self.pinned: int | None = None  # by a round, with no node lost since
         first = 0
         for _ in range(self.draws.randint(2, 4)):
             width = self.draws.randint(1, 2)
@@ -144,7 +146,7 @@ class World:
         return {name: node.ranks for name, node in self.nodes.items()}
 
     def run(self) -> None:
-        """Run the schedule, and then let it come to rest: then the newest step is pinned."""
+        """Run the schedule, then let it come to rest: the newest step is then pinned."""
         for _ in range(EVENTS):
             self._one()
         since = self.step
@@ -171,7 +173,7 @@ class World:
         self.draws.choices(work, weights)[0]()
 
     def _take(self) -> None:
-        """One node's workers come to a next step; none is more than one behind."""
+        """One node's workers reach a next step; no node is more than one step behind."""
         name = self.draws.choice(list(self.nodes))
         if min(self.made.values()) < self.made[name]:
             name = min(self.made, key=lambda x: self.made[x])
@@ -193,7 +195,7 @@ class World:
                 node.orders.append(order)
 
     def _deliver(self) -> None:
-        """A report comes to the lead."""
+        """Deliver a report to the leading node."""
         name, node = self.draws.choice(list(self.nodes.items()))
         if node.reports:
             before = self.copying.pinned
@@ -207,7 +209,7 @@ class World:
         self._carry_out(node)
 
     def _carry_out(self, node: Node) -> None:
-        """The next order, if the step has come of which it is."""
+        """Carry out the next order, if its step has been reached."""
         if node.orders and (node.orders[0].step <= self.made[node.name]):
             node.keep(node.orders.popleft(), self.nodes)
 
@@ -219,7 +221,7 @@ class World:
                 self._take()
 
     def _loss(self) -> None:
-        """A node is lost, with what it has; another comes in its place."""
+        """Lose a node with its states; another takes its place."""
         others = [name for name in self.nodes if name != LEAD]
         name = self.draws.choice(others)
         at, ranks = list(self.nodes).index(name), self.nodes[name].ranks
@@ -230,14 +232,14 @@ class World:
         self.pinned = None
 
     def _go_on(self) -> None:
-        """No process runs: all nodes report what they have, and all go on from one step."""
+        """No process runs: all nodes report what they have, and all resume from one step."""
         for name, node in self.nodes.items():
             while node.orders and self.draws.random() < 0.5:
                 self._carry_out(node)
             node.report()
             while node.reports:
                 self.copying.has(name, node.reports.popleft(), self.now)
-            node.report()  # one more is on its way
+            node.report()  # one more report is in flight
         self.copying.places = self._places()
         step = self.copying.step_for(self.ranks)
         self.number += 1

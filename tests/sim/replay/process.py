@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rules:
-    """The decisions; a planted bug replaces some."""
+    """The decisions; a planted bug replaces some of them."""
 
     next_step: Callable[..., Step] = settling.next_step
     source: Callable[..., Source] = settling.source
@@ -119,7 +119,7 @@ class Process:
         self.has_left = True
 
     def await_words(self) -> Thread:
-        """Until the board of this node has what all have done."""
+        """Wait until this node's board has the words of all ranks."""
         while True:
             self.board.published[self.rank] = self.board.number
             yield "published"
@@ -135,7 +135,8 @@ class Process:
         yield lambda: self.is_news(board) or list(self.board.over) != board.over
 
     def choose(self) -> Generation | Fall:
-        """Where it begins. Before it publishes: then no group has a first call before that."""
+        """The generation to begin at. It is chosen before the rank publishes: no group has a first
+        call until then."""
         area = self.area
         return self.rules.begin(area.generations(), area.logged(), self.board.done, self.rank)
 
@@ -165,7 +166,7 @@ class Process:
         return dict(slot.before)
 
     def boundary(self, step: int) -> Thread:
-        """A step may begin with a generation: each does, or those that rank 0 announces."""
+        """A step may begin with a generation: each step does, or those that rank 0 announces."""
         if step == self.loaded:
             return
         self.at = step
@@ -194,7 +195,7 @@ class Process:
         return not self.world.is_rare or step == 0 or is_due(self.board.due, step)
 
     def at_place(self, step: int) -> Thread:
-        """The place of a step: its log begins, if it is due."""
+        """Come to the place of a step: its log begins there, if it is due."""
         if step == self.loaded or not self.is_due(step):
             return
         yield lambda: not self.is_busy
@@ -220,7 +221,7 @@ class Process:
         self.opened = [*self.opened[-1:], step]
 
     def announce(self, step: int) -> Thread:
-        """By clocks that say anything."""
+        """Announce steps; the clocks may show any time."""
         draws = self.world.draws
         word = self.pace.begins(
             step,
@@ -280,7 +281,7 @@ class Process:
         return call
 
     def done_of(self, group: int) -> list[int]:
-        """Of its members: those of this node, and what is known of the others."""
+        """What a group's members have done: exact for this node, and what is known of others."""
         done = [self.board.done[rank][group] for rank in self.here[group]]
         return [*done, self.elsewhere[group].logged] if group in self.elsewhere else done
 
@@ -288,7 +289,7 @@ class Process:
         return None if self.first is None else self.first[group]
 
     def drop(self, group: int) -> None:
-        """Keep no inputs of the group that nobody needs."""
+        """Drop the group's inputs that no rank needs."""
         done = self.done_of(group)
         known = self.rules.needed_from(self.first_of(group), done, is_open=self.is_open)
         self.calls = [x for x in self.calls if not self.is_past(x, group, known)]
@@ -314,11 +315,11 @@ class Process:
         self.world.see_that(call.found == found, "result", text)
         if call.group in self.elsewhere:
             self.unwaited[call.group].remove(call.number)
-        given, call.found = call.found, -1  # the script writes over it
+        given, call.found = call.found, -1  # the script overwrites the buffer
         return given
 
     def answer(self, call: Call) -> Thread:
-        """Take the result from the log, unless the call is issued meanwhile."""
+        """Take the result from the log, unless the call is issued first."""
         text = f"rank {self.rank}, call {call.id}"
         self.world.see_that(self.is_new, "repeats", f"a survivor takes from the log: {text}")
         own = self.area.find(call.id)
@@ -343,14 +344,14 @@ class Process:
         self.through(call)
 
     def through(self, call: Call) -> None:
-        """The script has the result where it wants it, perhaps before it waits."""
+        """The script has its result in its buffer, perhaps before it waits."""
         call.is_through = True
         if call.shows >= 0:
             assert call.found is not None
             self.shown[call.shows] = call.found
 
     def read(self, rank: int, call: Call) -> Thread:
-        """The words of an entry; a living peer may write over its log meanwhile."""
+        """Read the words of an entry; a living peer may overwrite its log at the same time."""
         is_here = self.world.node_of[rank] == self.node
         self.world.see_that(is_here, "reach", f"rank {self.rank} reads the log of rank {rank}")
         area, words = self.world.areas[rank], list[int]()
@@ -367,11 +368,11 @@ class Process:
         return joined(words)
 
     def is_other(self, entry: object, former: object) -> bool:
-        """Whether a peer has written over its log meanwhile."""
+        """Whether a peer has overwritten its log in the meantime."""
         return entry != former
 
     def completer(self) -> Thread:
-        """Gives each call its result, and logs those in order that the log lacks."""
+        """Gives each call its result, and logs, in order, those that the log lacks."""
         while True:
             yield self.has_work
             for call in self.from_log():
@@ -415,13 +416,14 @@ class Process:
                 self.elsewhere[call.group].completes(call.number)
 
     def next_logged(self) -> Call | None:
-        """A call with a result whose turn it is; what the log has already does not wait."""
+        """The next call with a result to log, in order; calls that are logged already do not
+        wait."""
         calls = [x for x in self.calls if x.found is not None and not x.is_through]
         return next((call for call in calls if call.at <= self.logged), None)
 
     @property
     def logged(self) -> int:
-        """So many of its calls are in its log."""
+        """The number of its calls in its log."""
         return sum(self.board.done[self.rank].values())
 
     def log(self) -> Thread:
@@ -442,7 +444,7 @@ class Process:
             yield "call through"
 
     def fills(self) -> None:
-        """Nothing is kept before the next generation."""
+        """Keep nothing before the next generation: the log is full."""
         self.is_full, self.whole_from = True, None
         if self.opened:
             self.board.full[self.rank] = self.opened[-1] + 1
@@ -461,7 +463,7 @@ class Process:
         return self.rules.keeps(call.kind, is_root=call.root == self.rank, spans=spans)
 
     def is_logged(self, call: Call) -> bool:
-        """Whether a worker that died before it had counted it has logged this call."""
+        """Whether a worker that died before it had counted this call had logged it."""
         return self.area.find(call.id) is not None
 
     # ------------------------------------------------------------ decrees
@@ -493,7 +495,7 @@ class Process:
                 yield from self.connect(board.number)
 
     def look(self) -> Thread:
-        """The words are not read at one moment, but in this order."""
+        """Read the board. The words are not read at one moment, but in this order."""
         words = self.board
         number = words.number
         yield "look"
@@ -520,7 +522,7 @@ class Process:
     def connect(self, number: int) -> Thread:
         self.first = self.rules.in_all_logs(self.board.done)
         yield "first call read"
-        if not self.is_alive:  # its last threads may write words, and make no connections
+        if not self.is_alive:  # its last threads may write words, but make no connections
             yield lambda: False
         group = self.world.group(number)
         group.here.add(self.rank)
@@ -557,11 +559,11 @@ class Process:
         yield "in force"
 
     def again(self) -> list[Call]:
-        """The calls whose inputs it has."""
+        """The calls whose inputs it has, to issue again."""
         return [call for call in self.calls if call.is_kept and not call.is_bare]
 
     def note_joined(self) -> None:
-        """All calls before the first ones are behind it."""
+        """Note that all calls before the first ones are behind it."""
         if self.is_open and self.group and self.has_caught_up:
             self.board.joined[self.rank] = self.group.number
 

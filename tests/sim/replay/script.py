@@ -1,8 +1,8 @@
-"""A script for the schedules of world.py, and what an undisturbed run of it gives.
+"""A script for the schedules of world.py, and the result of an undisturbed run of it.
 
 Each rank has some words of state. In a step it makes calls of several kinds, in several process
-groups, some of them waited for later only, and then changes its state by what they gave.
-``Undisturbed`` is the dumb oracle: all ranks side by side, without decrees, logs and generations.
+groups, waits for some of them only later, and then changes its state by their results.
+``Undisturbed`` is the simple oracle: all ranks side by side, without decrees, logs and generations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPLITS: dict[int, tuple[tuple[tuple[int, ...], ...], ...]] = {
     3: (((0, 1),), ((1, 2),), ((0, 2),), ((0, 1, 2),)),
     4: (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)), ((0, 1, 2),), ((1, 3),)),
 }
-"""Of so many ranks: ways to make process groups of them, beside the one of all."""
+"""By the number of ranks: ways to split them into process groups, beside the group of all."""
 
 Id: TypeAlias = tuple[int, int]
 """A call: its group, and its number there."""
@@ -31,9 +31,9 @@ Request: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Operation:
-    """A call of the script. ``lag``: it is waited for after so many further ones.
+    """A call of the script. ``lag``: the number of further calls before it is waited for.
 
-    ``split``: each rank makes it in its group of this one, if it is in any.
+    ``split``: each rank makes it in its group of this split, if it is in one.
     """
 
     kind: str
@@ -44,11 +44,12 @@ class Operation:
 
 @dataclass(frozen=True)
 class Spec:
-    """A job. ``has_fences``: of all, in each step, as an all-reduce of gradients is one.
+    """A job. ``has_fences``: each step has a call of all ranks, like an all-reduce of gradients.
 
-    ``splits``: of the ranks into groups. ``groups``: all of them; the first one has all ranks.
-    ``late``: so many operations of a step are before the copy of the state at its begin. ``shows``:
-    they are made in place, in tensors that stay, so the copy may show their results.
+    ``splits``: splits of the ranks into groups. ``groups``: all of them; the first has all ranks.
+    ``late``: the number of a step's operations that precede the copy of the state at its begin.
+    ``shows``: these operations work in place, in tensors that stay, so the copy may contain their
+    results.
     """
 
     workers: int
@@ -68,14 +69,15 @@ class Spec:
         return [number for number, group in enumerate(self.groups) if rank in group]
 
     def group_of(self, split: int, rank: int) -> int:
-        """Its group of a split; -1: it is in none."""
+        """A rank's group of a split; -1: it is in none."""
         before = sum(map(len, self.splits[:split]))
         places = (before + at for at, group in enumerate(self.splits[split]) if rank in group)
         return next(places, -1)
 
     @classmethod
     def drawn(cls, draws: random.Random, others: random.Random | None) -> Spec:
-        """A job of a seed. ``others``: draws the groups; None: there is one, and early copies."""
+        """The job of a seed. ``others``: draws the groups; None: there is one, and copies are
+        early."""
         workers, kind = draws.choice([2, 2, 3, 3, 4]), draws.random()
         kinds = LOOSE if draws.random() < 0.4 else FENCES + LOOSE
         steps = [cls._step(draws, workers, kinds) for _ in range(draws.randint(2, 4))]
@@ -83,7 +85,7 @@ class Spec:
             for number, one in enumerate(steps):
                 if not {operation.kind for operation in one} & set(FENCES):
                     steps[number] = (*one, Operation("allreduce", 0, draws.choice([0, 0, 2])))
-        elif kind < 0.9:  # one rank runs away from what the others need of it
+        elif kind < 0.9:  # one rank runs ahead of the inputs that others need from it
             steps = [(Operation("_allgather_base", 0, 0),), *steps[:1]]
             steps += [cls._step(draws, 1, ("broadcast", "scatter")) for _ in range(4)]
         words = draws.randint(1, 3)
@@ -100,7 +102,7 @@ class Spec:
     def _divided(
         draws: random.Random, step: tuple[Operation, ...], splits: int
     ) -> tuple[Operation, ...]:
-        """The same step in groups; the last one that waits for all stays of all ranks."""
+        """The same step in groups; the last call that waits for all stays with all ranks."""
         fences = [at for at, one in enumerate(step) if one.kind in FENCES]
         return tuple(
             one if at in fences[-1:] else replace(one, split=draws.randrange(splits))
@@ -116,7 +118,7 @@ class Spec:
 
 
 def nothing_shown(spec: Spec) -> State:
-    """What the calls of a rank that are made in place have left before the first step."""
+    """What the in-place calls of a rank have left before the first step."""
     return [0] * spec.late
 
 
@@ -129,7 +131,7 @@ def mix(*values: int) -> int:
 
 
 def first_state(spec: Spec, rank: int) -> State:
-    """Of a rank before step 0."""
+    """A rank's state before step 0."""
     return [mix(rank, index) for index in range(spec.words)]
 
 
@@ -138,10 +140,10 @@ def step(
 ) -> Generator[Request, Any, int]:
     """One step of the script: begins calls and waits for them; returns what changes the state.
 
-    "take": the state may be copied there. A call before it takes its place of ``shown`` and, if
-    it is in place, leaves its result there, perhaps before it is waited for.
-    ``salt``: other at each try of all ranks, as if what follows the copy could not be computed
-    twice alike.
+    "take": the state may be copied there. A call before it uses its place of ``shown``; if it is in
+    place, it leaves its result there, perhaps before it is waited for. ``salt``: differs at each
+    attempt of all ranks, as if what follows the copy could not be computed twice with the same
+    result.
     """
     total, waited = mix(number, *state), []
     for at, operation in enumerate(spec.steps[number]):
@@ -185,7 +187,7 @@ def changed(word: int, index: int, total: int) -> int:
 
 
 def needs(kind: str, root: int, rank: int, members: tuple[int, ...]) -> frozenset[int]:
-    """Whose inputs a rank must have before the call is complete there."""
+    """The ranks whose inputs a rank needs before the call is complete there."""
     everyone = frozenset(members)
     if kind in FENCES:
         return everyone
@@ -195,7 +197,7 @@ def needs(kind: str, root: int, rank: int, members: tuple[int, ...]) -> frozense
 
 
 def result(kind: str, root: int, rank: int, inputs: dict[int, int]) -> int:
-    """What a call gives a rank."""
+    """A call's result for a rank."""
     if kind == "barrier" or (kind in ("gather", "reduce") and rank != root):
         return 0
     if kind == "broadcast":
@@ -211,7 +213,7 @@ def result(kind: str, root: int, rank: int, inputs: dict[int, int]) -> int:
 class Undisturbed:
     """``inputs``, ``results``: by call and rank; ``states``, ``calls``: by step and rank.
 
-    ``salts``: of each step.
+    ``salts``: by step.
     """
 
     def __init__(self, spec: Spec, salts: list[int]) -> None:
@@ -235,7 +237,8 @@ class Undisturbed:
     def _step(
         self, spec: Spec, number: int, states: list[State], made: list[dict[int, int]]
     ) -> list[int]:
-        """Whoever can goes on: a rank waits until all members of its call have come to it."""
+        """Run each rank that can continue: a rank waits until all members of its call have reached
+        it."""
         salt = self.salts[number]
         pairs = enumerate(zip(states, self._shown, strict=True))
         runs = [step(spec, number, rank, *both, salt) for rank, both in pairs]

@@ -1,11 +1,11 @@
 """Random schedules of a group that recovers without replicas, with deaths at every word.
 
-Each thread of each process is a generator that stops at every word that it reads or writes; a
-schedule chooses which goes on, and where a process dies: in its own step, in the recovery, or as a
-replacement. Memory, board and agent outlive the processes. In some schedules the ranks are on
-several nodes with a board each, and their agents send each other words, in order on each way, after
-any time; a node may be lost, too. The oracle is an undisturbed run
-(script.py). A thread that waits stops at a condition, so that nobody waits for ever unseen.
+Each thread of each process is a generator that stops at every word that it reads or writes. A
+schedule chooses the thread that runs next, and where a process dies: in its own step, in the
+recovery, or as a replacement. Memory, board and agent outlive the processes. In some schedules the
+ranks are on several nodes with a board each; their agents exchange words, in order in each
+direction and after any delay, and a node may be lost. The oracle is an undisturbed run (script.py).
+A thread that waits stops at a condition, so that an endless wait is detected.
 
 A planted bug (mutants.py) is other ``Rules``, or a subclass of a part.
 """
@@ -24,7 +24,7 @@ from ftrun.core.replay import settling
 from ftrun.core.replay.afterwards import Apart
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import DEATHS_MAX, LIVING, REWINDS_MAX, Decree, Mended, Mending
-from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, RankWords
 from ftrun.core.replay.pacing import is_due
 from ftrun.core.replay.settling import Board, Generation
 from tests.sim.replay.group import Group
@@ -47,27 +47,27 @@ PLACES = (
 
 
 def divided(draws: random.Random, workers: int) -> list[range]:
-    """So many ranks on two nodes or more."""
+    """The number of ranks on each node, for two nodes or more."""
     cuts = sorted(draws.sample(range(1, workers), draws.randint(1, workers - 1)))
     return [range(*pair) for pair in zip([0, *cuts], [*cuts, workers], strict=True)]
 
 
 @dataclass
 class Death:
-    """The process that comes to ``place`` (None: any) for the ``count``-th time dies there."""
+    """The process that reaches ``place`` (None: any) as the ``count``-th one dies there."""
 
     place: str | None
     count: int
 
 
 class World:
-    """One schedule, from its seed. ``reason``: of the fall, if there was one.
+    """One schedule, from its seed. ``reason``: the reason of the fall, if there was one.
 
-    ``focus``: threads of this name are always slow, or those of replacements, or the network.
-    ``breaks``: in some schedules connections fail although nobody has died; in a few a survivor
-    never leaves its broken group. ``groups``: in some there are several process groups, and calls
-    before the copy of a state. ``nodes``: in some there
-    are several, and the first one's agent leads. ``small``: in most, logs get full.
+    ``focus``: the threads that are always slow: those of this name, those of replacements, or the
+    network. ``breaks``: in some schedules connections fail without a death; in a few a survivor
+    never leaves its broken group. ``groups``: in some schedules there are several process groups,
+    and calls before the copy of a state. ``nodes``: in some schedules there are several nodes, and
+    the first one's agent leads. ``small``: in most schedules, logs get full.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class World:
         apart = random.Random(f"replay/{seed}/nodes")
         ranks = self.spec.workers
         self.nodes = divided(apart, ranks) if nodes and apart.random() < 0.4 else [range(ranks)]
-        # Where logs are lost, calls before the copy are made again: they must be alike then.
+        # When logs are lost, calls before the copy are made again: they must then be equal.
         self.spec = replace(self.spec, shows=len(self.nodes) == 1)
         self.is_serial = groups and others.random() < 0.3
         self.known = Undisturbed(self.spec, [0] * len(self.spec.steps))
@@ -121,7 +121,7 @@ class World:
         self.network: list[tuple[Group, tuple[int, int], int, int, int]] = []
         self.reason: Fall | None = None
         self.deaths = self.mends = self.steps = self.told = self.rewinds = self._left = 0
-        self._replaced, self._rewound = [0] * workers, 0  # since all were together
+        self._replaced, self._rewound = [0] * workers, 0  # since all were together last
         self.now = 0.0
         self.story: list[str] = []
         self._groups: dict[int, Group] = {}
@@ -169,16 +169,16 @@ class World:
 
     @property
     def board(self) -> Words:
-        """Of the node that leads."""
+        """The board of the node that leads."""
         return self.boards[0]
 
     def announced(self, word: int) -> None:
-        """Rank 0 has announced a step that begins with a generation: nobody may have come to it,
-        if ranks wait for each other in each step."""
+        """Rank 0 has announced a step that begins with a generation. If the ranks wait for each
+        other in each step, no rank may have reached it."""
         for node in range(1, len(self.nodes)):
             self.send(0, node, partial(self._due, node, word))
         if len(self.nodes) > 1:
-            return  # they may get it too late
+            return  # the announcement may reach them too late
         steps = range(len(self.spec.steps) + 4)
         new = {x for x in steps if is_due(self.board.due, x)} - self.due
         if self.spec.has_fences:
@@ -206,7 +206,8 @@ class World:
             raise
 
     def _is_over(self) -> bool:
-        """A fall may come when all have just left: it is carried out before the end is judged."""
+        """Whether the schedule is over. A fall may come when all have just left: it is carried out
+        first."""
         is_told = self.mending.fallen is None
         return self.reason is not None or (is_told and self._left == self.spec.workers)
 
@@ -274,11 +275,12 @@ class World:
                     self._dies(owner, stop)
 
     def _may_die(self) -> bool:
-        """In most schedules each rank has a generation before the first death."""
+        """Whether deaths may begin: in most schedules, once each rank has a generation."""
         return self._dies_early or all(area.was_whole for area in self.areas)
 
     def _stands_still(self) -> None:
-        """Nobody can go on: a fall must come in time. The agent looks more often than here."""
+        """No thread can continue: a fall must come in time. The agent looks more often than
+        here."""
         self._look()
         self.now += LIMIT_S * (LIVING if self.has_stayed else 1)
         self._look()
@@ -309,7 +311,7 @@ class World:
         self._dying.append(process)
 
     def _lose_messages(self, process: Process) -> None:
-        """Of a process that ends; they may also come."""
+        """Lose messages of a process that ends; some may still arrive."""
         if self.draws.random() < 0.5:
             self.network = [x for x in self.network if x[2] != process.rank]
 
@@ -344,7 +346,7 @@ class World:
             yield "agent"
 
     def place(self, process: Process) -> Generation | Fall:
-        """Where its replacement begins, as the agent that leads knows it."""
+        """Where a replacement begins, as the leading agent knows it."""
         area, rank = self.areas[process.rank], process.rank
         if process.node in self.lost:
             return Fall.NODES
@@ -354,7 +356,7 @@ class World:
         return max(found, key=lambda known: known.number)
 
     def forget(self, rank: int, node: int = 0) -> None:
-        """What was true of the dead process alone."""
+        """Reset what was true of the dead process only."""
         self.boards[node].over[rank] = False
 
     def _counts(self, rank: int) -> None:
@@ -383,7 +385,7 @@ class World:
                 self.spawn(None, self.rewind(outcome))
 
     def replace(self, process: Process, rewinds: int) -> Thread:
-        """Start the replacement once the process is gone."""
+        """Start the replacement after the process has ended."""
         yield lambda: process.is_gone
         if process.node:
             self.send(0, process.node, partial(self._start, process.rank, rewinds))
@@ -395,7 +397,7 @@ class World:
             self._slow = self.draws.choice([self.ranks[process.rank], *self._threads[-3:]])
 
     def rewind(self, reason: Fall) -> Thread:
-        """Kill all, and begin again when they are gone, if that can be."""
+        """Kill all and restart them after they have ended, if that is possible."""
         for process in self.ranks:
             if process.is_alive and not process.has_left:
                 self._ends(process)
@@ -416,7 +418,7 @@ class World:
             return
         self.note("all begin again at step", boundary)
         self.rewinds += 1
-        self.refused = False  # a word of before counts no more
+        self.refused = False  # a word from before does not count any more
         self._replaced, self._rewound = [0] * workers, self._rewound + 1
         is_few = self._rewound <= (REWINDS_MAX if len(self.nodes) > 1 else 1)
         self.see_that(is_few, "again", "all begin again time after time")
@@ -432,7 +434,7 @@ class World:
             self.ranks[rank] = self.start(rank, True)
 
     def stays(self, process: Process, number: int) -> bool:
-        """Whether a process that lives does not leave its broken group, for good."""
+        """Whether a living process never leaves its broken group."""
         if self.has_stayed or process.is_new or number != self._stays_at:
             return False
         self.note("rank", process.rank, "stays in its group")
@@ -440,11 +442,11 @@ class World:
         return True
 
     def breaks(self) -> bool:
-        """Whether a connection fails though nobody has died."""
+        """Whether a connection fails without a death."""
         return self.board.number > 0 and self._luck.random() < self._breaks
 
     def clear(self, boundary: int, node: int = 0) -> None:
-        """Rewind the memory of a node."""
+        """Rewind a node's memory."""
         words, workers = self.boards[node], self.spec.workers
         for rank in self.nodes[node]:
             words.done[rank] = self.areas[rank].rewind(boundary, len(self.nodes) == 1)
@@ -457,7 +459,7 @@ class World:
         self.ways[sender, receiver].append(work)
 
     def way(self, sender: int, receiver: int) -> Thread:
-        """What one agent sends another is carried out in order. An agent does one thing a time."""
+        """A connection between two agents: messages are handled in order, one at a time."""
         queue = self.ways[sender, receiver]
         while True:
             yield lambda: bool(queue) and not self.busy[receiver]
@@ -471,12 +473,12 @@ class World:
             yield "carried out"
 
     def tells(self, node: int) -> Thread:
-        """Words that others lack."""
+        """Send the words that others lack."""
         mirror = self.mirrors[node]
         while True:
             yield lambda: self._is_news(node) and not self.busy[node]
             if mirror is not self.mirrors[node]:
-                return  # another has its place
+                return  # another process has its place
             self.busy[node] = True
             rows = []
             for rank in self.nodes[node]:
@@ -496,40 +498,40 @@ class World:
         yield "words read"
         return replace(row, groups=tuple(done), done=tuple(done.values()))
 
-    def _send_words(self, own: int, node: int, number: int, rows: list[Row]) -> None:
-        """From the node itself, or on from that which leads."""
+    def _send_words(self, own: int, node: int, number: int, rows: list[RankWords]) -> None:
+        """Send the node's words, or relay words by the leading node."""
         for other in range(len(self.nodes)) if own == 0 else [0]:
             if other not in (own, node) and rows:
                 self.send(own, other, partial(self._came, other, node, number, rows))
 
-    def _row(self, node: int, rank: int) -> Row:
+    def _row(self, node: int, rank: int) -> RankWords:
         words = self.boards[node]
         known = words.published[rank], words.joined[rank], words.over[rank]
-        return Row(rank, *known, words.falls[rank], words.broken[rank])
+        return RankWords(rank, *known, words.falls[rank], words.broken[rank])
 
     def _is_news(self, node: int) -> bool:
         sent = self.mirrors[node]._sent
         return any(sent.get(rank) != self._row(node, rank) for rank in self.nodes[node])
 
-    def _came(self, node: int, source: int, number: int, rows: list[Row]) -> Thread:
-        """Words of a node have come."""
+    def _came(self, node: int, source: int, number: int, rows: list[RankWords]) -> Thread:
+        """Words of a node have arrived."""
         found = self.mirrors[node].came(number, rows)
         for row in found:
             yield from self.write(self.boards[node], row)
         if node == 0:
             self._send_words(0, source, number, found)
 
-    def write(self, words: Words, row: Row) -> Thread:
-        words.done[row.rank] = dict(zip(row.groups, row.done, strict=True))
+    def write(self, words: Words, row: RankWords) -> Thread:
+        words.done[row.group_rank] = dict(zip(row.groups, row.done, strict=True))
         yield "done written"
-        words.over[row.rank], words.falls[row.rank] = row.over, row.fall
-        words.broken[row.rank], words.joined[row.rank] = row.broken, row.joined
+        words.over[row.group_rank], words.falls[row.group_rank] = row.over, row.fall
+        words.broken[row.group_rank], words.joined[row.group_rank] = row.broken, row.joined
         yield "words written"
-        words.published[row.rank] = row.published
+        words.published[row.group_rank] = row.published
         yield "published written"
 
     def decree(self, node: int, number: int) -> None:
-        """It is in force on a node."""
+        """A decree takes effect on a node."""
         self.boards[node].number = number
         for row in self.mirrors[node].raised(number):
             for _ in self.write(self.boards[node], row):
@@ -554,7 +556,7 @@ class World:
         yield "replaced"
 
     def _begin_again(self, node: int, boundary: int, number: int, rewinds: int) -> Thread:
-        """Have the states of a step, which takes a while; what is ordered meanwhile waits."""
+        """Restore the states of a step. This takes a while, and orders wait meanwhile."""
         self.held[node] = []
         self.spawn(None, self._restore(node, boundary, number, rewinds))
         yield "memory comes"
@@ -588,7 +590,7 @@ class World:
             self._reported.append(process)
 
     def _lose_node(self, node: int) -> None:
-        """All that is on a node is lost, but its states, which others have."""
+        """Lose all that is on a node, including its states; other nodes have copies of those."""
         self._node_dies_at = 0
         if any(process.has_left for process in self.ranks):
             return
@@ -648,14 +650,14 @@ class World:
     def _see_mended(self) -> None:
         for process in self.ranks:
             group = -1 if process.group is None else process.group.number
-            is_back = all(self.board.over) or process in self._reported  # nobody knows of its end
+            is_back = all(self.board.over) or process in self._reported  # its end is not known yet
             is_back |= process in self._untold
             is_back |= group == self.board.number and process.has_caught_up
             text = f"rank {process.rank} is in group {group} of {self.board.number}"
             self.see_that(is_back, "mended", text)
 
     def _see_boundary(self, known: list[list[Generation]], boundary: int | None) -> None:
-        """All begin from what they have: at the newest calls before a copy may be under way."""
+        """All begin from what they have: at the newest step whose copies may still be written."""
         newest = settling.common(known)
         older = settling.common([[x for x in own if x.step != newest] for own in known])
         is_right = boundary in (newest, older) or not self.spec.has_fences

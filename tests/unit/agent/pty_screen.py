@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, and what is on its screen (pyte)."""
+"""A program on a new terminal, and the content of its screen (pyte)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[3]
 
 
 class PtyScreen:
-    """Starts ``words`` in front on a new terminal; ``seen``: all bytes that came.
+    """Starts ``words`` in the foreground of a new terminal; ``seen``: all bytes that it wrote.
 
-    The program may read one byte of the descriptor that STEPS names, to wait for ``step``.
+    The program may read one byte from the descriptor in STEPS, to wait for ``step``.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PtyScreen:
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def step(self) -> None:
-        """Let a program that waits for its next step go on."""
+        """Let a program that waits for its next step continue."""
         os.write(self._steps, b".")
 
     def type(self, keys: str) -> None:
@@ -122,7 +122,7 @@ class PtyScreen:
             return False
         try:
             data = os.read(self._fd, 1 << 16)
-        except OSError:  # nobody has the terminal open any more
+        except OSError:  # no process has the terminal open any more
             return False
         self.seen += data
         self._stream.feed(data)

@@ -1,4 +1,4 @@
-"""A network between donor and receiver that can be told to misbehave."""
+"""A network between donor and receiver that can be made to misbehave."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Pass = Callable[[int, bytes], bytes | None]
-"""(bytes sent so far, bytes sent now) → the bytes that arrive; None cuts the connection."""
+"""(bytes sent before, bytes sent now) → the bytes that arrive; None cuts the connection."""
 
 
 def unchanged(_sent: int, data: bytes) -> bytes:

@@ -44,6 +44,20 @@ try:
 finally:
     print(torch.load("checkpoint.pt", weights_only=False)["asks"])
 """
+FUTURE = """
+import torch
+class Asks:
+    def __reduce__(self):
+        ask()
+        return str, ("whole",)
+from torch._jit_internal import _extract_tensors  # a future asks it for the tensors in its value
+later = torch.futures.Future()
+after = later.then(lambda _: ask() or 2)
+later.set_result(1)
+_extract_tensors(Asks())
+print("whole", after.value())
+wait_to_be_stopped()
+"""
 FTRUN = """
 import ftrun
 own = os.path.join(os.path.dirname(ftrun.__file__), "core", "nowhere.py")
@@ -155,6 +169,7 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     ),
     "an optimizer's step is not left by halves": (OPTIMIZER, ["weight 0.0", "status 143"]),
     "a checkpoint is not left by halves": (CHECKPOINT, ["whole", "status 143"]),
+    "a callback of a future does not turn it into an error": (FUTURE, ["whole 2", "status 143"]),
     "ftrun itself is not left by halves": (FTRUN, ["done [1]", "status 143"]),
     "an exit handler is not disturbed": (SAVES + "", ["saved all", "status 0"]),
     "an exit handler of a script that has raised is not disturbed": (

@@ -1,7 +1,7 @@
 """An agent and its workers without processes: the real protocol, the real step machines.
 
-Its workers do no arithmetic: every operation is complete as soon as it is issued. So it shows what
-a lighthouse does to a job, at the speed of messages.
+Its workers compute nothing: every operation is complete as soon as it is issued. So it shows the
+lighthouse's effects on a job, at the speed of messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TIMEOUT_S = 20.0
 
 
 class ScriptedWorker:
-    """One worker: a step machine, with everything around it that always works."""
+    """One worker: a step machine, with surroundings that always work."""
 
     def __init__(
         self, key: WorkerKey, say: Callable[[Any], bool], offers: dict[Tag, StateId]
@@ -40,7 +40,7 @@ class ScriptedWorker:
         self._wanted: Tag | None = None
 
     def introduce(self) -> None:
-        """The first report."""
+        """Send the first report."""
         self._say(m.WorkerMessage(self.machine.key, self.machine.report()))
 
     def receive(self, message: Any) -> None:
@@ -50,7 +50,7 @@ class ScriptedWorker:
         self._go_on()
 
     def steps(self, count: int) -> None:
-        """Train for so many steps, or until it has to wait."""
+        """Train for ``count`` steps, or until it has to wait."""
         for _ in range(count):
             if not self.is_ready():
                 return
@@ -64,11 +64,11 @@ class ScriptedWorker:
             self._go_on()
 
     def is_ready(self) -> bool:
-        """It is in a step, and holds what it needs to take part in a reduction."""
+        """Whether it is in a step, and holds what a reduction needs."""
         return self.machine.in_step and self._is_served()
 
     def _is_served(self) -> bool:
-        """The state that it has asked for, if any, is there."""
+        """Load the state that it has asked for, if it is offered; False if it is not."""
         if self._wanted is None:
             return True
         state = self._offers.get(self._wanted)
@@ -82,7 +82,7 @@ class ScriptedWorker:
             self._feed(e.BoundaryReached())
 
     def _answer(self, question: Question) -> None:
-        """All have the same operations."""
+        """Answer that all have the same operations."""
         entry = self.machine.look_up(replace(question, cleared=False))
         assert entry is not None
         for member in question.members:
@@ -95,7 +95,7 @@ class ScriptedWorker:
             elif isinstance(instruction, e.Send):
                 self._say(m.WorkerMessage(self.machine.key, instruction.message))
             elif isinstance(instruction, e.BuildGroup):
-                self._feed(e.GroupBuilt(instruction.quorum.attempt))
+                self._feed(m.Built(instruction.quorum.attempt))
             elif isinstance(instruction, e.LoadState):
                 self._wanted = instruction.tag
             elif isinstance(instruction, e.OfferState):
@@ -129,7 +129,7 @@ class ScriptedAgent:
         self.workers[replica_id].introduce()
 
     def kill(self, replica_id: str, cause: str = "killed by SIGKILL") -> None:
-        """A worker has died."""
+        """Report that a worker has died."""
         incarnation = self.workers.pop(replica_id).machine.key.incarnation
         self.connection.send(m.ReplicaLost(replica_id, incarnation, cause))
 
@@ -139,7 +139,7 @@ class ScriptedAgent:
         return found.pop() if len(found) == 1 else None
 
     def trains(self, members: int) -> bool:
-        """All workers are in a step of one quorum of so many members."""
+        """Whether all workers are in a step of one quorum of this number of members."""
         machines = [worker.machine for worker in self._all()]
         return self.attempt() is not None and all(
             x.in_step and x.in_force is not None and len(x.in_force.members) == members
@@ -147,17 +147,18 @@ class ScriptedAgent:
         )
 
     def states(self) -> set[StateId]:
-        """The states of the workers: one, once all are healed and equally far."""
+        """The states of the workers: one, once all are healed and at the same step."""
         return {worker.machine.state for worker in self._all()}
 
     def step(self) -> bool:
-        """One step for each quorum whose members are all there: a reduction needs every one."""
+        """Make one step for each quorum whose members are all there: a reduction needs all of
+        them."""
         for worker in [worker for worker in self._all() if self._can_reduce(worker)]:
             worker.steps(1)
         return True
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the condition holds; it is looked at after every event."""
+        """Wait until the condition holds; it is checked after every event."""
 
         async def wait() -> None:
             while not condition():
@@ -180,7 +181,7 @@ class ScriptedAgent:
         await asyncio.wait_for(self._task, TIMEOUT_S)
 
     def _can_reduce(self, worker: ScriptedWorker) -> bool:
-        """All members of the worker's quorum run here, under its attempt, and are ready."""
+        """Whether all members of the worker's quorum run here, under its attempt, and are ready."""
         quorum = worker.machine.in_force
         if quorum is None or not worker.is_ready():
             return False

@@ -1,18 +1,18 @@
 """A double of torch's NCCL backend, over Gloo: for tests on machines without a GPU.
 
-It behaves as NCCL where that differs from Gloo:
+It behaves like NCCL where NCCL differs from Gloo:
 
-- ``wait()`` of a Work orders streams and returns before the collective is done; its own future has
-  completed by then. Only a stream that is waited for on the host tells when it is done.
-- A peer's death is no error: the collective goes on until the communicator is aborted, from another
-  thread. Then it leaves anything in its tensors, a moment later.
-- To connect has no deadline of its own: it ends by an abort. But the wait for the id that rank 0
-  gives in the store ends by the store's deadline alone.
-- A communicator that was aborted is dead: whatever is issued later is an error at the call.
-- A call that is not asynchronous, by its options, gives no Work.
+- ``wait()`` of a Work orders streams and returns before the collective is done, and its future has
+  completed by then. Only synchronizing a stream from the host shows that the collective is done.
+- A peer's death is no error: the collective continues until another thread aborts the communicator.
+  Then it leaves undefined values in its tensors, a moment later.
+- Connecting has no deadline: it ends by an abort. But the wait for the id that rank 0 puts into the
+  store ends only by the store's deadline.
+- After an abort a communicator cannot be used: each later call raises an error.
+- A call whose options make it synchronous returns no Work.
 
-``install`` puts it, and streams of its own, in the place of CUDA in ftrun's class for NCCL. Tensors
-are the CPU's. Not here: what NCCL's kernels do, and how fast.
+``install`` replaces CUDA in ftrun's class for NCCL by the double and its streams. Tensors are the
+CPU's. Not here: what NCCL's kernels do, and their speed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ftrun.training import context, injected
 
 NEVER_S = 3600.0
 ENDS_AFTER_S = 0.05
-"""So long a kernel goes on that was aborted."""
+"""How long an aborted kernel continues."""
 RECHECK = timedelta(milliseconds=5)
 HOST = "127.0.0.1"
 Put = Callable[[Any, str, Any], None]
 
 
 class HostStream:
-    """What the kernels of one thread's calls wait for."""
+    """The work that the kernels of one thread's calls wait for."""
 
     def __init__(self, _device: Any = None) -> None:
         self.works: list[NativeWork] = []
@@ -58,7 +58,7 @@ class HostStream:
             work.ended.wait()
 
     def wait_event(self, _event: Event) -> None:
-        """What the CPU has been given is done."""
+        """Do nothing: work given to the CPU is done."""
 
 
 class Event:
@@ -68,14 +68,14 @@ class Event:
         """``blocking``: as torch's."""
 
     def record(self, _stream: HostStream) -> None:
-        """What the CPU has been given is done."""
+        """Do nothing: work given to the CPU is done."""
 
     def synchronize(self) -> None:
-        """So there is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
 
 class Cuda:
-    """As much of ``torch.cuda`` as ftrun's class uses."""
+    """The part of ``torch.cuda`` that ftrun's class uses."""
 
     Stream, Event = HostStream, Event
 
@@ -83,28 +83,28 @@ class Cuda:
         self._local = threading.local()
 
     def is_available(self) -> bool:
-        """As on a machine with a GPU."""
+        """True, as on a machine with a GPU."""
         return True
 
     is_initialized = is_available
 
     def device_count(self) -> int:
-        """There is one."""
+        """The number of GPUs: one."""
         return 1
 
     def current_device(self) -> int:
-        """The one GPU."""
+        """The index of the one GPU."""
         return 0
 
     def set_device(self, _device: Any) -> None:
-        """It is the only one."""
+        """Do nothing: there is one GPU."""
 
     def device(self, _device: Any) -> contextlib.nullcontext[None]:
-        """It is the only one."""
+        """Do nothing: there is one GPU."""
         return contextlib.nullcontext()
 
     def current_stream(self, _device: Any = None) -> HostStream:
-        """That of this thread."""
+        """The stream of this thread."""
         if not hasattr(self._local, "stream"):
             self._local.stream = HostStream()
         found: HostStream = self._local.stream
@@ -112,7 +112,7 @@ class Cuda:
 
     @contextlib.contextmanager
     def stream(self, one: HostStream) -> Iterator[None]:
-        """Let this thread's calls go to ``one``."""
+        """Issue this thread's calls to ``one``."""
         before, self._local.stream = self.current_stream(), one
         try:
             yield
@@ -124,7 +124,7 @@ CUDA = Cuda()
 
 
 class Torch:
-    """torch, with a GPU that is the CPU."""
+    """torch, with a CPU in place of the GPU."""
 
     cuda = CUDA
 
@@ -133,7 +133,7 @@ class Torch:
         return torch.device("cpu")
 
     def empty(self, *sizes: int, pin_memory: bool = False, **more: Any) -> torch.Tensor:
-        """Nothing is pinned without a GPU."""
+        """``torch.empty`` without pinned memory, which needs a GPU."""
         return torch.empty(*sizes, **more)
 
     def __getattr__(self, name: str) -> Any:
@@ -151,24 +151,24 @@ class NativeWork(dist.Work):
         self._future.set_result(outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let the current stream wait; the host does not."""
+        """Make the current stream wait; the host does not wait."""
         CUDA.current_stream().works.append(self)
         return True
 
     def is_completed(self) -> bool:
-        """Whether the kernel has ended, well or not."""
+        """Whether the kernel has ended, with or without an error."""
         return self.ended.is_set()
 
     def get_future(self) -> Future[Any]:
-        """It completed when the collective was enqueued."""
+        """A future that completed when the collective was enqueued."""
         return self._future
 
 
 class NativeGroup(Collectives):
-    """In the place of ``dist.ProcessGroupNCCL``: one communicator, with a stream of its own."""
+    """A double of ``dist.ProcessGroupNCCL``: one communicator with its own stream."""
 
     class Options:
-        """torch's, of which none counts here."""
+        """torch's options; all are ignored."""
 
         _timeout: timedelta | None = None
 
@@ -180,10 +180,10 @@ class NativeGroup(Collectives):
         self._thread = threading.Thread(target=self._run, name="nccl-double", daemon=True)
 
     def _set_default_timeout(self, _timeout: timedelta) -> None:
-        """No watchdog runs: a collective has no deadline."""
+        """Do nothing: no watchdog runs, so a collective has no deadline."""
 
     def eager_connect_single_device(self, _device: Any) -> None:
-        """Connect with all ranks, however long that takes."""
+        """Connect with all ranks, without a deadline."""
         under: Any = self._store.underlying_store
         if self._rank == 0:
             self._store.set("name", uuid.uuid4().hex)
@@ -199,7 +199,7 @@ class NativeGroup(Collectives):
         self._thread.start()
 
     def abort(self) -> None:
-        """Returns when no kernel writes any more."""
+        """Abort; returns when no kernel writes any more."""
         self._signal.trigger()
         if self._thread.is_alive():
             self._queue.put(None)
@@ -218,18 +218,18 @@ class NativeGroup(Collectives):
             item[0].ended.set()
 
     def _carry_out(self, work: NativeWork, name: str, arguments: Any) -> None:
-        """A kernel reads its inputs when its turn comes, and writes when all ranks are there."""
+        """Run a kernel: it reads its inputs at its turn, and writes when all ranks have come."""
         own = _copied(arguments)
         under_way: Any = getattr(self._built, name)(*own)
         while not (self._signal.triggered or _is_well(under_way)):
-            pass  # a peer that is gone is no error
+            pass  # a dead peer is no error
         if self._signal.triggered:
             threading.Event().wait(ENDS_AFTER_S)
             if name == "broadcast" and arguments[1].rootRank == self._rank:
-                return  # a kernel only reads what it sends from there
+                return  # the kernel only reads this tensor, which it sends
             for tensor in work.outputs:
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 77)
-            if "allgather" in name:  # its input may be a part of its output
+            if "allgather" in name:  # the input may be a part of the output
                 inputs = tensors_in(arguments[1]), tensors_in(own[1])
                 for tensor, given in zip(*inputs, strict=True):
                     tensor.copy_(given)
@@ -256,10 +256,10 @@ def _copied(argument: Any) -> Any:
 
 
 def install_for_scripts(put: Put = setattr, *, has_host: bool = False) -> None:
-    """Let the groups of a script be the double's, as if all of its tensors were on a GPU; before it
-    makes its world. ftrun's code for a GPU is all there.
+    """Give a script's groups the double, as if all of its tensors were on a GPU.
 
-    ``has_host``: each group has Gloo too, for the script's tensors of integers.
+    Call it before the script makes its world. ftrun's code for a GPU runs unchanged.
+    ``has_host``: each group has Gloo too, for the script's integer tensors.
     """
     from ftrun.inject.zero_edit import in_place_on_device, one_group
     from ftrun.inject.zero_edit.world import on_device
@@ -293,7 +293,7 @@ def install_for_scripts(put: Put = setattr, *, has_host: bool = False) -> None:
 
 
 def install(put: Put = setattr) -> None:
-    """Let ftrun's class for NCCL have the double, and Managers have that class."""
+    """Give ftrun's class for NCCL the double, and Managers that class."""
     put(nccl, "torch", Torch())
     put(nccl, "Future", lambda devices: Future())
     put(nccl, "_native_class", lambda: NativeGroup)

@@ -82,11 +82,11 @@ class Member:
         self._waiter.start()
 
     def settle(self, prefix: str) -> None:
-        """Wait until no message is under way: Gloo may lose that by an abort (gloo.py)."""
+        """Wait until no message is in flight: an abort of Gloo may lose it (gloo.py)."""
         wait_for_sleep(self.groups[prefix].threads_sleep)
 
     def start_sending(self, prefix: str, floats: int) -> None:
-        """Send so many numbers to rank 0, and do not wait."""
+        """Send this many numbers to rank 0, and do not wait."""
         self._sending = self.groups[prefix].send([torch.ones(floats)], 0)
 
     def _note_callback(self, future: torch.futures.Future[Any]) -> None:
@@ -112,9 +112,9 @@ class Member:
         return {name: (then - began) * 1e3 for name, then in times.items()}
 
     def written_late(self, store: str, prefix: str, rank: int, delay_s: float) -> int | None:
-        """Abort large reductions under way; how many tensors change once writers have ended.
+        """Abort large reductions in flight; returns how many tensors change after writers' end.
 
-        None: the machine was so busy that they have not.
+        None: the machine was so busy that they have not ended.
         """
         pg = ProcessGroupGloo(timedelta(seconds=2))
         group = pg.build(store, prefix, rank, 2, HOST, 60)
@@ -153,7 +153,7 @@ class Member:
 
 
 class Holdings(NamedTuple):
-    """The resources of a process, whose number must not grow (P7)."""
+    """A process's resources, whose number must not grow (P7)."""
 
     descriptors: int
     threads: int

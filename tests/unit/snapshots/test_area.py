@@ -16,7 +16,7 @@ import torch
 from ftrun.checkpoint.format import pack
 from ftrun.core.replay.afterwards import Waits
 from ftrun.core.replay.falls import GROUPS_MAX
-from ftrun.core.replay.mirroring import Row
+from ftrun.core.replay.mirroring import RankWords
 from ftrun.core.replay.settling import Board as Words
 from ftrun.core.replay.settling import Generation, Logged, missing
 from ftrun.snapshots import area as module
@@ -518,10 +518,10 @@ def test_a_board_takes_the_words_of_a_rank_of_another_node() -> None:
         made.board.rewind(1, {7: 3})
         assert seen.board.all_done() == [{}, {7: 3}, {}]
         assert missing(replace(seen.board.look(), number=5)) == [0, 1, 2]
-        made.board.take(Row(2, 5, 4, True, 3, 2, (9, 7), (1, 6)))
+        made.board.take(RankWords(2, 5, 4, True, 3, 2, (9, 7), (1, 6)))
         assert missing(replace(seen.board.look(), number=5)) == [0, 1]
-        assert seen.board.row(2) == Row(2, 5, 4, True, 3, 2, (9, 7), (1, 6))
-        assert seen.board.row(0) == Row(0, 0, 0, False, 0, 0)
+        assert seen.board.row(2) == RankWords(2, 5, 4, True, 3, 2, (9, 7), (1, 6))
+        assert seen.board.row(0) == RankWords(0, 0, 0, False, 0, 0)
         seen.close()
     finally:
         made.close()

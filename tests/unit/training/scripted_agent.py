@@ -1,8 +1,8 @@
 """An agent and the real lighthouse core in memory, for real Managers in the threads of a test.
 
-The Managers are those of the product: links on a Unix socket, Gloo groups over loopback, healing
-by HTTP. Only starts and deaths of processes are simulated: ``lose`` and ``restart`` send the
-messages of an agent.
+The Managers are the product's: links on a Unix socket, Gloo groups over loopback, healing by HTTP.
+Only starts and deaths of processes are simulated: ``lose`` and ``restart`` send an agent's
+messages.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ScriptedAgent:
         )
 
     def tell(self, replica_id: str, message: Any) -> None:
-        """Send the worker of a slot what an agent itself sends: a lease, the order to leave."""
+        """Send the worker of a slot an agent's own message: a lease, or the order to leave."""
         key = WorkerKey(replica_id, self.incarnations[replica_id], 0)
         self.wait(lambda: key in self._links, "the worker's link")
         self._send(key, message)
@@ -136,7 +136,8 @@ class ScriptedAgent:
             assert self._changed.wait_for(condition, DEADLINE_S), f"waited in vain for {what}"
 
     def threads(self) -> set[threading.Thread]:
-        """The agent's own: its loop, and one for each worker's link, which starts when it may."""
+        """The agent's threads: its loop, and one for each worker's link, which starts when it is
+        allowed."""
         return set(self._threads)
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ class ScriptedAgent:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for link in list(self._links.values()):
-            link.shut_down()  # whoever reads it closes it
+            link.shut_down()  # its reading thread closes it
         for thread in self._threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive(), thread.name
@@ -283,7 +284,7 @@ class Job:
             done, _ = wait(tasks, DEADLINE_S, FIRST_EXCEPTION)
             failed = [task for task in tasks if task in done and task.exception() is not None]
             if len(done) < len(tasks):
-                for name in names:  # the others may wait for the one that has failed
+                for name in names:  # the others may wait for the failed one
                     self.managers[name].session.close(None)
             return [task.result(DEADLINE_S) for task in (*failed, *tasks)]
 
@@ -314,9 +315,10 @@ class Job:
         self.run(loop)
 
     def reach(self, step: int, slots: str) -> None:
-        """Wait until all of ``slots`` hold ``step``: who dies before may take its last bytes along.
+        """Wait until all of ``slots`` hold ``step``.
 
-        (Such a survivor heals: its peers have committed the step.)
+        A replica that dies before that may lose its last bytes. A survivor that misses them
+        heals, because its peers have committed the step.
         """
         managers = [self.managers[slot] for slot in slots]
         self.agent.wait(
@@ -348,4 +350,4 @@ def job(
         for manager in running.managers.values():
             manager.session.close(None)
         agent.close()
-        context.Process.context = former  # a later test's Manager would look for this agent
+        context.Process.context = former  # else a later test's Manager seeks this agent

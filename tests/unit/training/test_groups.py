@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ftrun.core.ids import Attempt
+from ftrun.core.messages import Built
 from ftrun.core.quorum import Member, Quorum
-from ftrun.core.worker.events import GroupBuilt
 from ftrun.process_groups.base import Place, ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.training import groups as module
@@ -80,7 +80,7 @@ def built(context: WorkerContext, staying: Staying) -> Groups:
     )
     groups = Groups(context, staying, report, DEADLINE_S)
     groups.build(Quorum(Attempt(1, 1), members, "127.0.0.1:1"))
-    assert has_reported.wait(DEADLINE_S) and reports == [GroupBuilt(Attempt(1, 1))]
+    assert has_reported.wait(DEADLINE_S) and reports == [Built(Attempt(1, 1))]
     return groups
 
 

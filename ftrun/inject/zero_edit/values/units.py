@@ -31,6 +31,7 @@ from typing import Any, cast
 
 import torch
 
+from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_single
 
@@ -42,6 +43,7 @@ _NAME, _ID = "the object ", "the id of "
 """The prefixes of a text in place of a key."""
 SAMPLE_BYTES = 64
 """Bytes that are sampled at each of the start, the middle and the end of a tensor."""
+HASHED_BYTES = 64 << 10
 
 Mark = tuple[tuple["weakref.ref[Any]", int], ...]
 """The tensors and arrays of a unit at some moment, and their versions."""
@@ -267,6 +269,26 @@ def digest_of(tensors: Sequence[torch.Tensor]) -> str:
         text = f"{[*tensor.shape]}".encode()
         found = zlib.crc32(text + first.view(torch.uint8).numpy().tobytes(), found)
     return f"{found:08x}"
+
+
+def add_to(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
+    """Add a value's shape and bytes to a hash; of a tensor only the first ``HASHED_BYTES``, unless
+    ``whole``."""
+    if isinstance(value, torch.Tensor):
+        hashed.update(f"{value.dtype} {tuple(value.shape)}".encode())
+        if value.layout is torch.strided and not value.is_meta and value.numel():
+            flat = local_of(value.detach()).reshape(-1)
+            flat = flat if whole else flat[: HASHED_BYTES // value.element_size()]
+            hashed.update(flat.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    elif isinstance(value, dict) and deep:
+        for key, item in value.items():
+            hashed.update(repr(key).encode())
+            add_to(hashed, item, deep - 1, whole=whole)
+    elif isinstance(value, list | tuple) and deep:
+        for item in value:
+            add_to(hashed, item, deep - 1, whole=whole)
+    elif isinstance(value, int | float | str | None):
+        hashed.update(repr(value).encode())
 
 
 def sampled(values: Sequence[Any]) -> str:

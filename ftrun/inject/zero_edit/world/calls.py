@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 
 from ftrun.base import clock
+from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.world.kinds import Kind, There, in_first, listed_first, nbytes
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.writers import wait_for_writers
@@ -275,6 +276,10 @@ class Call:
 
     def bodies(self) -> list[bytes]:
         return as_bytes(self.result or ())
+
+    def words(self) -> str:
+        """For people: where the script makes it now."""
+        return f"{self.kind.name.strip('_')} at {call_site()}"
 
     def place(self) -> str:
         """A name of this broadcast, by its line and its tensors."""

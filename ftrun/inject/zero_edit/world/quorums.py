@@ -18,7 +18,6 @@ from ftrun.core.activity import Pause
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
-from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.calls import Call, State, under_way_of
 from ftrun.inject.zero_edit.world.kept import Sent
@@ -366,7 +365,7 @@ class Quorums:
         key, at = call.shell.key, call.shell.round
         text = json.dumps([key, [at.quorum_id, at.number], call.number]).encode()
         call.since = call.since or clock.now()
-        self.awaits = Pause(f"{call.kind.name.strip('_')} at {call_site()}", call.since)
+        self.awaits = Pause(call.words(), call.since)
         try:
             with contextlib.suppress(PeerError), self._client(store) as client:
                 client.set(name, text)

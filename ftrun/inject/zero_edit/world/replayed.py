@@ -250,7 +250,7 @@ class ReplayedWorld(World):
         if line is not None:
             call.what = line.keeps.get(kind.name) or self._keeps(call, line)
             if call.what is None or (one is not None and one.layout is not _STRIDED):
-                self.falls(Fall.CALL, f"{kind.name.strip('_')} at {call_site()}")
+                self.falls(Fall.CALL, call.words())
         if self.fell is not None or line is None:
             self._issue(call)
             return
@@ -314,15 +314,18 @@ class ReplayedWorld(World):
         what, entry = call.what, self.area.find(line.id, call.number)
         sizes = [x.nbytes for x in self._to_log(line, call, what or Keeps.NOTHING)]
         if entry is not None and (entry.kind, entry.data.nbytes) != (what, offsets_of(sizes)[1]):
-            where = f"{call.kind.name.strip('_')} at {call_site()}"
-            self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-            stay()
+            self.differs(call)
         self._see_that_it_gives_the_same(call, entry)
+
+    def differs(self, call: Call) -> NoReturn:
+        """Its predecessor has made another call."""
+        self.falls(Fall.OTHER_CALL, f"{call.words()}: its predecessor made another call")
+        stay()
 
     def _see_that_it_gives_the_same(self, call: ReplayedCall, entry: Entry | None) -> None:
         """A script that trains with something that ftrun does not know computes other values."""
         if entry is not None and 0 not in (entry.mark, call.mark) and entry.mark != call.mark:
-            self.falls(Fall.OTHER_INPUT, f"{call.kind.name.strip('_')} at {call_site()}")
+            self.falls(Fall.OTHER_INPUT, call.words())
             stay()
 
     def _keeps(self, call: ReplayedCall, line: Line) -> Keeps | None:
@@ -552,9 +555,8 @@ class ReplayedWorld(World):
         area, size = self.memory.area(rank), offsets_of([x.nbytes for x in like])[1]
         entry = area.find(line.id, call.number)
         if entry is not None and (entry.kind != what or entry.data.nbytes != size):
-            where = f"{call.kind.name.strip('_')} at {call_site()}"
-            self.falls(Fall.OTHER_CALL, f"{where}: its predecessor made another call")
-        elif entry is not None:
+            self.differs(call)
+        if entry is not None:
             found = [x.clone() for x in _parts(entry.data, like)]
             again = area.find(line.id, call.number)
             if again is not None and again.data.data_ptr() == entry.data.data_ptr():

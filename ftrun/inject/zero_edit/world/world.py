@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -60,6 +60,9 @@ from ftrun.training.context import WorkerContext
 from ftrun.training.exchanged_tensors import small_bytes
 from ftrun.training.groups import Following
 
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.in_place import InPlace
+
 RECORDS_MAX = 1024
 SENT_BYTES_MAX = 64 << 10
 """Of one call that a newcomer is given."""
@@ -69,26 +72,6 @@ _waited = attrgetter("waited")
 WAIT_S, POLL_S = 1.0, 0.05
 DECISION_S = 5.0
 """How long after the last heartbeat of a peer its failure waits for the lighthouse's decision."""
-
-
-class Keeping(Protocol):
-    """Keeps this worker, so that another process may take its place (in_place.py)."""
-
-    def logs(self, call: Call, *, is_half: bool = False) -> None:
-        """A call has its result, which nobody has seen yet; ``is_half``: its second phase follows.
-        Under the world's lock."""
-
-    def waits(self, call: Call) -> None:
-        """The script waits in a call that has failed, or is held."""
-
-    def cannot(self, call: Call) -> None:
-        """A call begins that cannot be repeated."""
-
-    def differs(self, call: Call) -> None:
-        """Its predecessor has made another call."""
-
-    def lacks(self, what: str) -> None:
-        """The script does something that cannot be repeated."""
 
 
 class World:
@@ -144,7 +127,7 @@ class World:
         self.may_hold: Callable[[], bool] = lambda: False
         self.lets_join: Callable[[], None] = lambda: None
         self.on_live: Callable[[], None] | None = None
-        self.keeper: Keeping | None = None
+        self.keeper: InPlace | None = None
         self.in_set_up = self.has_plain = True
         self.optimizer, self.has_shared = "", False
         self.is_of_model: Callable[[Sequence[torch.Tensor]], bool] = lambda tensors: False
@@ -247,7 +230,7 @@ class World:
     def _take(self, call: Call, gift: Gift) -> None:
         """A call has been made before, by a peer or by a predecessor."""
         if gift.is_logged and self.keeper is not None and _unlike(call, gift.bodies):
-            self.keeper.differs(call)
+            self.keeper.world.differs(call)
         call.is_logged = gift.is_logged
         if gift.is_half:
             call.half, call.has_result = (gift.bodies, gift.tag), True

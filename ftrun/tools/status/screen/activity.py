@@ -28,7 +28,7 @@ ORDER = (
 SICK = frozenset(
     {HUNG, ABSENT, GIVEN_UP, STOPPED, BACKOFF, NO_QUORUM, HEALING, REPAIRING, STARTING}
 )
-"""Groups of these are open from the beginning."""
+"""Groups of these activities are open from the start."""
 
 _LOOKS = {
     HUNG: ("✖", BAD), ABSENT: ("✖", BAD), GIVEN_UP: ("✖", BAD), STOPPED: ("✖", BAD),
@@ -47,9 +47,10 @@ _BY_USE = {
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """``name``: one of ORDER, or a use that this screen does not know. ``words``: with its facts.
+    """A replica's activity. ``name``: one of ORDER, or a use that this screen does not know.
 
-    ``age``: its duration. ``mark`` and ``role`` show the same as the name, at a glance.
+    ``words``: the name with its facts. ``age``: its duration. ``mark`` and ``role`` show the same
+    as the name, at a glance.
     """
 
     name: str
@@ -75,7 +76,7 @@ def name_of(replica: ReplicaStatus) -> str:
 
 
 def activity(replica: ReplicaStatus, wait: WaitStatus | None = None) -> Activity:
-    """Its activity and its age. ``wait``: what the job waits for, which may be this replica."""
+    """A replica's activity. ``wait``: what the job waits for, which may be this replica."""
     name = name_of(replica)
     mark, role = look(name)
     words, since = name, age(replica["use_s"])
@@ -98,7 +99,7 @@ def look(name: str) -> tuple[str, str]:
 
 
 def heal_words(heal: HealStatus) -> str:
-    """``30 % of 4.1 GB``, or what has come if the whole is not known yet."""
+    """``30 % of 4.1 GB``, or only the bytes done, if the total is not known yet."""
     done, total = heal["done_bytes"], heal["total_bytes"]
     if not total:
         return amount(done)

@@ -1,4 +1,4 @@
-"""The app: the last picture, the screen that suits it, and what the keys ask of the lighthouse.
+"""The app: the last picture, the screen that suits it, and the requests by keys.
 
 Not here: fetching (status/source.py), the screens (main.py, pages.py, waiting.py).
 """
@@ -58,10 +58,10 @@ class Doors(Protocol):
         """Watch this job; None: choose again."""
 
     def query(self) -> StatusQuery:
-        """The job that is shown now, for other requests to its lighthouse."""
+        """The current job, for other requests to its lighthouse."""
 
     def stop(self) -> None:
-        """Fetch nothing more."""
+        """Stop fetching."""
 
 
 class StatusApp(App[int]):
@@ -115,7 +115,7 @@ class StatusApp(App[int]):
         self._doors.stop()
 
     def take(self, picture: Picture) -> None:
-        """Show a new picture; in the app's own thread."""
+        """Show a new picture. In the app's own thread."""
         is_new = picture.taken_at != self.picture.taken_at
         self.picture = picture
         if is_new and picture.status is not None:
@@ -130,7 +130,7 @@ class StatusApp(App[int]):
         self.switch_screen(self._base)
 
     def deliver(self, call: Callable[[], None]) -> None:
-        """Run this in the app's thread; any thread may call it."""
+        """Run this in the app's thread. From any thread."""
         self.call_later(call)
 
     def _show(self) -> None:
@@ -139,7 +139,7 @@ class StatusApp(App[int]):
                 screen.on_picture()
 
     def _tick(self) -> None:
-        """Ages go on while no picture comes; a notice ends."""
+        """Update ages while no picture comes, and end a notice."""
         self._look_at_size()
         now = clock.now()
         if self.notice and now >= self._notice_until:
@@ -166,7 +166,7 @@ class StatusApp(App[int]):
     # ------------------------------------------------------------ keys
 
     def action_press(self, action: str) -> None:
-        """A click on a key's name does what the key does."""
+        """Do what the key does, after a click on its name."""
         name, *words = action.split()
         method = getattr(self.screen, f"action_{name}", None) or getattr(self, f"action_{name}")
         method(*words)
@@ -179,7 +179,7 @@ class StatusApp(App[int]):
             self.push_screen(Page("help", keys.help_text()))
 
     def action_theme(self) -> None:
-        """The next colours."""
+        """Switch to the next colours."""
         self.theme = NAMES[(NAMES.index(self.theme) + 1) % len(NAMES)]
         self.console.pop_theme()
         self.console.push_theme(role_styles(self.get_css_variables()))
@@ -199,7 +199,7 @@ class StatusApp(App[int]):
         self.push_screen(DetailPage(replica_id, rank))
 
     def show_log(self, replica_id: str, rank: int) -> None:
-        """The log of a worker, or where it is."""
+        """Show the log of a worker, or where it is."""
         job, status = self.picture.job, self.picture.status
         worker = Worker(replica_id, rank)
         if job is not None and job.log_dir and has_log(Path(job.log_dir), worker):
@@ -213,7 +213,7 @@ class StatusApp(App[int]):
         self.tell(f"The log of worker {worker} is {where}, not on this machine: {command} there.")
 
     def operate(self, command: str, replica_id: str, rank: int | None) -> None:
-        """Ask the lighthouse, after a question unless it only looks."""
+        """Send a request to the lighthouse. Asks for confirmation unless it only reads."""
         order = Order(command, replica_id, rank)
         if command == "stack":
             self.tell(f"Asks {order.subject} for its stacks …")

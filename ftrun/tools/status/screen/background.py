@@ -1,8 +1,8 @@
-"""Asks the terminal for its background colour, so that the screen is dark or light as it is.
+"""Asks the terminal for its background colour, to choose dark or light colours.
 
-The question (OSC 11) is followed by one that every terminal answers (DA1), so the wait ends also
-where the first has no answer. It is asked before textual is imported, and read after that. Not
-here: the colours (palette.py).
+The question (OSC 11) is followed by one that every terminal answers (DA1), so the wait ends even if
+the first is not answered. It is sent before textual is imported, and read after that. Not here: the
+colours (palette.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from ftrun.base import clock
 
 ANSWER_S = 2.0
-"""Long, because an answer that came later would be taken for keys; every terminal answers DA1."""
+"""Long, because a later answer would be taken for keys. Every terminal answers DA1."""
 ANSWER_BYTES_MAX = 4096
 QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 _COLOUR = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
@@ -27,7 +27,7 @@ _LIGHT_FROM = 7
 
 
 class Background:
-    """One question, asked at once; the terminal does not echo until it is answered."""
+    """One question, sent at once. The terminal does not echo until it is answered."""
 
     def __init__(self) -> None:
         self._fd = -1
@@ -73,7 +73,7 @@ def is_light(answer: bytes) -> bool | None:
 
 
 def said_by(environ: Mapping[str, str]) -> bool | None:
-    """The background by COLORFGBG, which some terminals set."""
+    """The background according to COLORFGBG, which some terminals set."""
     last = environ.get("COLORFGBG", "").rpartition(";")[2]
     if not last.isdecimal():
         return None

@@ -17,11 +17,11 @@ from ftrun.tools.status.screen.layout import Column
 from ftrun.tools.status.screen.pieces import BAD, CARE, DIM, TEXT, line
 
 REST = 500
-"""The last column takes all that is left."""
+"""The last column takes all remaining width."""
 
 
 def changes(status: Status) -> list[tuple[str, ChangeStatus]]:
-    """The changes with keys that stay the same from poll to poll, newest first."""
+    """The changes, newest first, with keys that are stable between polls."""
     found, seen = [], dict[str, int]()
     for change in status["history"]:
         name = f"{change['quorum']}:{change['kind']}:{change['step']}"

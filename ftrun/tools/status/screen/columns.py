@@ -1,7 +1,7 @@
-"""The columns of the replicas' table: what they show, and which of them a width has room for.
+"""The columns of the replicas' table: their content, and which of them fit a width.
 
-A worker's facts (pid, device, memory, use) are those of its row, and sums or ranges of the rows
-below. Pure. Not here: which rows there are (rows.py), painting (widgets.py).
+A row about several workers shows sums or ranges of their facts (pid, device, memory, use). Pure.
+Not here: which rows there are (rows.py), painting (widgets.py).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _said(found: Activity, cells: int) -> list[tuple[str, str]]:
 
 
 def _states(group: Group, sight: Sight) -> Text:
-    """How many are in which state; in a group of one state only its mark."""
+    """How many replicas are in which state; if all are in the same one, only its mark."""
     counts: dict[str, int] = {}
     for replica in group.replicas:
         counts[name_of(replica)] = counts.get(name_of(replica), 0) + 1
@@ -129,7 +129,7 @@ def _trend(row: Row, sight: Sight, cells: int) -> Text:
 
 
 def _own(row: Row, sight: Sight, cells: int) -> Text:
-    """The replica's own part of its step; one that keeps the others waiting stands out."""
+    """The replica's own part of its step, highlighted if the others wait for it."""
     if "." in row.key:
         return line()
     found = [x for x in replicas_of(row) if x["own_s"] is not None]
@@ -145,7 +145,7 @@ def _own(row: Row, sight: Sight, cells: int) -> Text:
 
 
 def is_straggler(replica: ReplicaStatus, limit_s: float | None) -> bool:
-    """Its own part of a step is longer than the others', so that they wait for it."""
+    """Whether its own part of a step is so much longer than the others' that they wait for it."""
     own_s = replica["own_s"]
     return own_s is not None and limit_s is not None and own_s > limit_s
 
@@ -182,7 +182,7 @@ def _device(row: Row, sight: Sight, cells: int) -> Text:
 
 
 def devices(names: Iterable[str]) -> str:
-    """``cuda:0-3`` for several of a kind on one node; only the kind if they are not in a row."""
+    """``cuda:0-3`` for several of a kind on one node; only the kind if they are not consecutive."""
     found = list(dict.fromkeys(names))
     kinds = sorted({name.partition(":")[0] for name in found})
     if len(found) < 2 or len(kinds) > 1:
@@ -196,7 +196,7 @@ def devices(names: Iterable[str]) -> str:
 
 
 def _memory(row: Row, sight: Sight, cells: int) -> Text:
-    """Of the device that is fullest; without a GPU the largest process."""
+    """Memory of the fullest device; without a GPU, of the largest process."""
     workers = workers_of(row)
     on_gpu = [
         (worker["gpu_memory_bytes"], worker["gpu_memory_total_bytes"])
@@ -213,7 +213,7 @@ def _memory(row: Row, sight: Sight, cells: int) -> Text:
 
 
 def _use(row: Row, sight: Sight, cells: int) -> Text:
-    """Of the GPU, or of one core; of several workers the mean."""
+    """Use of the GPU, or of one core; the mean over several workers."""
     workers = workers_of(row)
     gpu = [worker["gpu_share"] for worker in workers if worker["gpu_share"] is not None]
     cpu = [worker["cpu_share"] for worker in workers if worker["cpu_share"] is not None]

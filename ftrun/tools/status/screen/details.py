@@ -1,4 +1,4 @@
-"""All that is known of one replica, as lines. Pure. Not here: the page it is on (pages.py)."""
+"""All facts about one replica, as lines. Pure. Not here: the page that shows them (pages.py)."""
 
 from __future__ import annotations
 

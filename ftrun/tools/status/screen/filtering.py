@@ -1,6 +1,6 @@
-"""The line in which the words of a filter are typed. It is loaded at the first use.
+"""The line in which a filter is typed. It is loaded on first use.
 
-Not here: which replicas have the words (rows.py).
+Not here: which replicas match (rows.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WORDS_CHARS_MAX = 200
 
 
 class FilterInput(Input):
-    """Enter keeps the words, Esc ends the filter."""
+    """Enter keeps the filter, Esc ends it."""
 
     DEFAULT_CSS = """
     FilterInput, FilterInput:focus {
@@ -50,7 +50,7 @@ class FilterInput(Input):
         self.action_keep()
 
     def action_keep(self) -> None:
-        """Go on with the replicas that have the words."""
+        """Keep showing the replicas that match."""
         self._left()
         self.remove()
 

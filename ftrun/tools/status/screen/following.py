@@ -23,14 +23,14 @@ _ESCAPES = re.compile(rb"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """One line. ``is_note``: a note of ftrun's, not the worker's output."""
+    """One line. ``is_note``: a note of ftrun, not the worker's output."""
 
     text: str
     is_note: bool = False
 
 
 def clean(found: bytes) -> str:
-    """A line without colours, cursor moves and what a progress bar has overwritten."""
+    """A line without colours, cursor moves and text that a progress bar has overwritten."""
     shown = _ESCAPES.sub(b"", found).rstrip(b"\r").rpartition(b"\r")[2]
     return plain(shown.decode("utf-8", "replace").expandtabs(8), LINE_CHARS_MAX)
 
@@ -55,7 +55,7 @@ class Following:
         self._thread = threading.Thread(target=self._run, name="ftrun-log", daemon=True)
 
     def start(self) -> None:
-        """Begin with the last lines that are there."""
+        """Begin with the last lines."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -73,7 +73,7 @@ class Following:
                 self._reader.close()
 
     def _look(self) -> None:
-        """Show what has come; go on to the worker's next start when there is one."""
+        """Show new lines. Move on to the worker's next start when there is one."""
         attempts = find_workers(self._directory).get(self._worker, [])
         if self._reader is None and attempts:
             self._open(attempts[-1])

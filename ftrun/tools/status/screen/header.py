@@ -1,6 +1,7 @@
-"""The head of the screen: the job, its steps, its goodput, its scalars, and what is waited for.
+"""The head of the screen: the job, its steps, its goodput, its scalars, and what it waits for.
 
-Always as many lines, so that nothing below moves. Pure. Not here: the table (columns.py).
+It always has the same number of lines, so that nothing below moves. Pure. Not here: the table
+(columns.py).
 """
 
 from __future__ import annotations
@@ -69,9 +70,9 @@ def header(
     notice: str = "",
     tall: bool = False,
 ) -> Text:
-    """All lines; with space between them if ``tall``.
+    """All lines, with space between them if ``tall``.
 
-    ``notice``: what became of a request from the keys, shown before all else.
+    ``notice``: the outcome of a request by key, shown before all else.
     """
     status = picture.status
     assert status is not None
@@ -103,7 +104,7 @@ def title(picture: Picture, now: float, cells: int) -> Text:
 
 
 def _spares(status: Status) -> list[str]:
-    """How many nodes stand by, of those that are to; nothing if none does and none is to."""
+    """How many of the wanted nodes stand by; empty if none does and none is wanted."""
     idle = len(status["idle_nodes"])
     if idle:
         return [counted(idle, "idle node")]
@@ -134,7 +135,7 @@ def state_words(picture: Picture) -> tuple[str, str]:
 
 
 def happening(picture: Picture, now: float, notice: str = "") -> Text:
-    """The present wait or, if there is no wait, the last event."""
+    """What the job waits for now; otherwise the last event."""
     status = picture.status
     assert status is not None
     if notice:
@@ -179,14 +180,15 @@ def small(picture: Picture) -> Text:
 
 
 def up_count(status: Status) -> int:
-    """The replicas that train together now; of those without a Manager, which run."""
+    """The number of replicas that train together now; without a Manager, those that run."""
     if status["quorum"] is None:
         return sum(replica["use"] == "running" for replica in status["replicas"])
     return len(status["quorum"]["live"])
 
 
 def scalar(value: float | None) -> str:
-    """A logged value in a few characters; NaN and infinity have lost which of them they were."""
+    """A logged value in a few characters. NaN and infinity arrive as None and cannot be told
+    apart."""
     if value is None:
         return "not finite"
     size = abs(value)
@@ -197,7 +199,7 @@ def scalar(value: float | None) -> str:
 
 
 def _facts(status: Status, history: History, cells: int) -> list[Text]:
-    """Labels and values in columns; what the width has no room for is left out at the right."""
+    """Labels and values in columns. Columns that do not fit are left out at the right."""
     is_wide = cells >= WIDE_COLUMNS
     gap = COLUMN_GAP if is_wide else COLUMN_GAP - 1
     wanted = status["job"]["replicas"]
@@ -255,7 +257,7 @@ def _speed(status: Status, history: History, cells: int) -> list[Fact]:
 
 
 def _per_s(rate: float | None) -> str:
-    """Steps per second, or the seconds of a step that takes long."""
+    """Steps per second, or the duration of a step if it takes long."""
     if rate is None:
         return "-".ljust(8)
     digits = 2 if rate < 10 else 1 if rate < 100 else 0
@@ -278,7 +280,7 @@ def _cost(status: Status, cells: int) -> list[Fact]:
 
 
 def _recovery(recovery: RecoveryStatus) -> list[Fact]:
-    """The steps that the loss of each would cost now."""
+    """The steps that the loss of a worker, or of a node, would cost now."""
     losses = ("worker", recovery["worker"]), ("node", recovery["node"]), ("job", recovery["job"])
     return [Fact(name, line(_loss(loss))) for name, loss in losses]
 
@@ -292,7 +294,7 @@ def _loss(loss: LossStatus) -> tuple[str, str]:
 
 
 def _scalars(status: Status, history: History, column: int, columns: int, cells: int) -> list[Fact]:
-    """Three of the scalars; the last place counts those that have none."""
+    """Three of the scalars; if there are more, the last place counts the rest."""
     values = list(status["scalars"].items())
     first = column * FACT_ROWS
     shown = values[first : first + FACT_ROWS]

@@ -1,4 +1,4 @@
-"""The screen's own memory of what it has seen: series for sparklines, one value per poll.
+"""The screen's history of the values for its sparklines, one value per poll.
 
 Bounded: ``POLLS`` values of each series, ``SCALARS_MAX`` scalars. Pure. Not here: the job's own
 account and rates (core/lighthouse/status.py).
@@ -29,7 +29,7 @@ class History:
         self._job_id = ""
 
     def add(self, status: Status) -> None:
-        """One poll; another job's begins afresh."""
+        """Add one poll. Another job starts with an empty history."""
         job_id = status["job"]["job_id"]
         if job_id != self._job_id:
             self._job_id = job_id
@@ -55,7 +55,7 @@ def spark(values: Iterable[float | None], cells: int, *, least: float = 0.0) -> 
     """The last values as blocks, newest at the right; a gap where there was no value.
 
     ``least``: the blocks span at least this share of the highest value, so that small changes of a
-    rate look small; values that are alike stand in the middle.
+    rate look small. Equal values are at half height.
     """
     shown = list(values)[-cells:] if cells > 0 else []
     known = [value for value in shown if value is not None and math.isfinite(value)]

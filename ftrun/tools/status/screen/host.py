@@ -1,6 +1,6 @@
 """The common base of all screens, and the keys that several of them have.
 
-Not here: what they ask of their app (app.py).
+Not here: the app's methods that they call (app.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OF_REPLICA: tuple[BindingType, ...] = (
 
 
 class Shown(Screen[None]):
-    """A screen that shows the app's picture, each time that one comes."""
+    """A screen that shows the app's picture, updated with each new one."""
 
     def on_mount(self) -> None:
         """Called by textual."""
@@ -37,7 +37,7 @@ class Shown(Screen[None]):
         self.call_after_refresh(self.on_picture)
 
     def on_picture(self) -> None:
-        """A new picture has come, or other colours.
+        """A new picture, or new colours, must be shown.
 
         It may come before the parts are there, or between the screen's removal and its end.
         """

@@ -1,4 +1,4 @@
-"""The keys: what they do, in the line that is always there and on the page of help.
+"""The keys and their effects, for the line of keys and the page of help.
 
 Pure. Not here: the actions (main.py, pages.py).
 """
@@ -15,7 +15,7 @@ from ftrun.tools.status.screen.pieces import DIM, KEY, Piece, button, line
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A key in the line of keys. ``action``: the screen's, with its word; a click starts it.
+    """A key in the line of keys. ``action``: the screen's action, which a click starts.
 
     ``rank``: if the line is too short, keys of high rank are left out first.
     """
@@ -42,7 +42,7 @@ MAIN = (
     Hint("q", "quit", "quit", 0),
 )
 TORCHFT = Hint("T", "torchft", "torchft", 3)
-"""Only where the lighthouse serves torchft's clients."""
+"""Only if the lighthouse serves torchft's clients."""
 PAGE = (
     Hint("esc", "back", "back", 0),
     Hint("↑↓", "scroll", "", 1),

@@ -1,4 +1,4 @@
-"""Columns of a table: which of them a width has room for, and how the rest of it is shared.
+"""Columns of a table: which of them fit a width, and how they share it.
 
 textual's DataTable shows all of its columns, and scrolls. Pure. Not here: the cells (columns.py,
 changes.py), the table (widgets.py).
@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 PADDING = 2
-"""Around each column, both sides together."""
+"""Space around each column, both sides together."""
 C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[C]):
-    """``cells``: the least that it needs. ``most``: it may grow to this; 0: it may not grow.
+    """One column of a table.
 
-    ``rank``: the columns with the lowest are left out last. ``eager``: it gets what it wants before
-    the next column has a place.
+    Attributes:
+        cells: its minimum width.
+        most: its maximum width; 0: it does not grow.
+        rank: columns with the lowest rank are left out last.
+        eager: it gets its wanted width before the next column is placed.
     """
 
     title: str
@@ -33,14 +36,15 @@ class Column(Generic[C]):
 
     @property
     def limit(self) -> int:
-        """The widest that it may be."""
+        """The maximum width."""
         return self.most or self.cells
 
 
 def widths(columns: Sequence[Column[Any]], wanted: Sequence[int], left: int) -> dict[int, int]:
-    """The indices of the columns that fit, and their widths. ``wanted``: what their contents take.
+    """The indices of the columns that fit, and their widths.
 
-    By their ranks they get the least that they need, until one has no room. Then they grow.
+    ``wanted``: the widths of their contents. In the order of their ranks columns get their minimum
+    width, until one does not fit. Then they grow.
     """
     found: dict[int, int] = {}
     order = sorted(range(len(columns)), key=lambda at: columns[at].rank)

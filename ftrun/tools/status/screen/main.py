@@ -34,7 +34,7 @@ _FOLDED = {Fold.NONE: "", Fold.STATE: "by state", Fold.NODE: "by node"}
 
 
 class MainScreen(Shown):
-    """All about one job."""
+    """Everything about one job."""
 
     CSS = """
     MainScreen #head { height: 5; }
@@ -60,7 +60,7 @@ class MainScreen(Shown):
         self.view = View()
         self.rows: list[Row] = []
         self.pane = "replicas"
-        """The pane that has the keys. textual moves the focus later, and keys may come before."""
+        """The pane that has the keys. textual moves the focus later, and keys may come earlier."""
         self._bottom = "changes"
 
     # ------------------------------------------------------------ parts
@@ -181,7 +181,7 @@ class MainScreen(Shown):
         self.action_to(names[(names.index(self.pane) + by) % len(names)])
 
     def action_to(self, name: str) -> None:
-        """Give the keys to a pane, also by a click on its title."""
+        """Give the keys to a pane, also after a click on its title."""
         if name != "replicas":
             self._bottom = name
         self.pane = name
@@ -223,7 +223,7 @@ class MainScreen(Shown):
             self.action_flip()
 
     def action_close(self) -> None:
-        """Close the row, or go to the row that this one is below."""
+        """Close the row, or go to its parent row."""
         row = self._row()
         if row is None:
             return
@@ -236,7 +236,7 @@ class MainScreen(Shown):
             table.move_cursor(row=above[-1])
 
     def action_fold(self) -> None:
-        """Fold in the next way."""
+        """Switch to the next way of folding."""
         status = self.host.picture.status
         if status is not None:
             self.view.next_fold(status)
@@ -244,7 +244,7 @@ class MainScreen(Shown):
             self.query_one("#replicas", Table).move_cursor(row=0)
 
     def action_filter(self) -> None:
-        """Ask for words, and show the replicas that have them while they are typed."""
+        """Ask for words. While they are typed, show only the replicas that match."""
         from ftrun.tools.status.screen.filtering import FilterInput
 
         if not self.query(FilterInput):
@@ -257,7 +257,7 @@ class MainScreen(Shown):
         self.on_picture()
 
     def action_clear(self) -> None:
-        """End the filter; without one, go back to the choice of jobs."""
+        """End the filter. If there is none, go back to the choice of jobs."""
         if self.view.words:
             self.filter_by("")
         else:
@@ -270,7 +270,7 @@ class MainScreen(Shown):
             self.host.show_log(row.replica["replica_id"], rank)
 
     def action_explain(self) -> None:
-        """The record of the chosen incident, of the replica's last one, or of the last one."""
+        """Show the chosen incident, the replica's last one, or the last one of all."""
         status = self.host.picture.status
         if self.pane == "incidents" and status is not None:
             key = self.query_one("#incidents", Table).key
@@ -289,14 +289,14 @@ class MainScreen(Shown):
         self.host.show_torchft()
 
     def action_operate(self, command: str) -> None:
-        """The stacks of the chosen worker or replica; drain, restart or kill it."""
+        """Show the stacks of the chosen worker or replica, or drain, restart or kill it."""
         row = self._chosen()
         if row is not None and row.replica is not None:
             rank = _rank(row) if command in ("kill", "stack") else None
             self.host.operate(command, row.replica["replica_id"], rank)
 
     def _chosen(self) -> Row | None:
-        """The row of a replica or worker that the cursor is on."""
+        """The row of the replica or worker under the cursor."""
         row = self._row()
         if row is None or row.replica is None:
             self.host.tell("Choose a replica first: Space opens a group.")
@@ -309,6 +309,6 @@ class MainScreen(Shown):
 
 
 def _rank(row: Row) -> int | None:
-    """The rank, on a row that is about one of several workers."""
+    """The rank, if the row is about one of several workers."""
     is_rank = row.worker is not None and row.key.rpartition(".")[2] != row.key
     return row.worker["group_rank"] if is_rank and row.worker is not None else None

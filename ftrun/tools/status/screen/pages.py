@@ -65,7 +65,7 @@ class Page(Shown):
         return VerticalScroll(Static(id="body"))
 
     def show(self) -> None:
-        """Show all of it as it is now."""
+        """Show everything as it is now."""
         cells = self.size.width
         self.query_one("#title", Line).update(rule(self.title_line(), cells))
         self.query_one("#keys", Line).update(keys.key_line(self.hints, cells))
@@ -88,7 +88,7 @@ class Page(Shown):
 
 
 def indented(rows: Sequence[str]) -> Group:
-    """Lines that are wrapped to the width; an indented one keeps its indent."""
+    """Lines wrapped to the width. An indented line keeps its indent."""
     return Group(
         *(Padding(Text(row.lstrip()), (0, 1, 0, len(row) - len(row.lstrip()) + 1)) for row in rows)
     )
@@ -106,7 +106,7 @@ class DetailPage(Page):
         self._rank = rank
 
     def body(self) -> RenderableType:
-        """The present facts about it."""
+        """The current facts about it."""
         status = self.host.picture.status
         replica = None if status is None else find(status, self._replica_id)
         if status is None or replica is None:
@@ -117,7 +117,7 @@ class DetailPage(Page):
         self.host.show_log(self._replica_id, self._rank or 0)
 
     def action_operate(self, command: str) -> None:
-        """Its stacks; drain, restart or kill it."""
+        """Show its stacks, or drain, restart or kill it."""
         rank = self._rank if command in ("kill", "stack") else None
         self.host.operate(command, self._replica_id, rank)
 
@@ -137,7 +137,7 @@ class TorchftPage(Page):
 
 
 class LogPage(Page):
-    """A worker's log; it follows while its end is seen."""
+    """A worker's log. It follows while the end is visible."""
 
     hints = keys.LOG
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -158,7 +158,7 @@ class LogPage(Page):
 
     def on_mount(self) -> None:
         """Called by textual."""
-        self.call_after_refresh(self._following.start)  # its first lines find a whole page
+        self.call_after_refresh(self._following.start)  # its first lines need a whole page
 
     def on_unmount(self) -> None:
         """Called by textual."""
@@ -188,7 +188,7 @@ class LogPage(Page):
         self.show_body()
 
     def _come(self, lines: list[LogText]) -> None:
-        """New lines, in the thread that reads."""
+        """Show new lines. Called in the thread that reads."""
         self.host.deliver(lambda: self._add(lines))
 
     def _add(self, lines: list[LogText]) -> None:
@@ -207,7 +207,7 @@ class LogPage(Page):
 
 
 class Question(Shown, ModalScreen[None]):
-    """Asks before something is changed."""
+    """Asks for confirmation before a change."""
 
     DEFAULT_CSS = """
     Question { align: center middle; }
@@ -241,7 +241,7 @@ class Question(Shown, ModalScreen[None]):
         self.query_one("#answers", Line).update(line(yes, "   ", no))
 
     def action_answer(self, word: str) -> None:
-        """Close it, and do what was asked if the answer is yes."""
+        """Close it, and carry out the action if the answer is yes."""
         self.dismiss()
         if word == "yes":
             self._then()

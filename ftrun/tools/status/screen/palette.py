@@ -1,7 +1,7 @@
 """The colours of the roles, for dark and light backgrounds and for the terminal's own palette.
 
-A mark or a word shows the same as a colour, so nothing is lost without colours. Not here: the role
-of each piece.
+A mark or a word shows the same as each colour, so nothing is lost without colours. Not here: which
+piece has which role.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROLES = {
 
 
 def role_styles(variables: Mapping[str, str]) -> RoleStyles:
-    """How the roles are painted, by the variables of a theme."""
+    """The style of each role, from the variables of a theme."""
     return RoleStyles(
         {role: parse_style(style, dict(variables)).rich_style for role, style in _ROLES.items()}
     )

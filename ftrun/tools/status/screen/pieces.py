@@ -1,7 +1,7 @@
-"""Lines of text, each piece of them with the role that its colour follows from.
+"""Lines of text made of pieces, each with a role that determines its colour.
 
-A role is a meaning, not a look: palette.py gives it a colour. Text from the
-network goes through ``words.plain`` before it comes here. Pure. Not here: colours.
+A role is a meaning, not a look: palette.py assigns the colour. Text from the network goes through
+``words.plain`` before it comes here. Pure. Not here: colours.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TEXT, DIM, STRONG, GOOD, CARE, BAD, KEY, NOTE, RULE = (
 
 
 def line(*parts: Piece) -> Text:
-    """Pieces as a line; a pair is a text and its role."""
+    """A line of pieces. A pair is a text and its role."""
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def button(action: str, *parts: Piece) -> Text:
-    """Pieces of which a click does what the key of this action does."""
+    """Pieces that act on a click like the key of this action."""
     return line(*parts).on(click=f"app.press({action!r})")
 
 
 def fit(text: Text, cells: int, *, right: bool = False) -> Text:
-    """Exactly this number of cells, at least one: filled with spaces, or cut with an ellipsis."""
+    """Exactly this number of cells, at least one: padded with spaces, or cut with an ellipsis."""
     text = text.copy()
     text.truncate(cells, overflow="ellipsis")
     text.align("right" if right else "left", cells)
@@ -36,19 +36,19 @@ def fit(text: Text, cells: int, *, right: bool = False) -> Text:
 
 
 def apart(left: Text, right: Text, cells: int) -> Text:
-    """One line at the left edge, one at the right; the left one is cut if both do not fit."""
+    """One line at the left edge, one at the right. The left one is cut if both do not fit."""
     if right.cell_len + 4 > cells:
         return left
     return line(fit(left, cells - right.cell_len - 1), " ", right)
 
 
 def rule(title: Text, cells: int) -> Text:
-    """A title with a thin line after it, to the edge."""
+    """A title followed by a thin line to the edge."""
     return line(title, " ", ("─" * max(0, cells - title.cell_len - 1), RULE))
 
 
 def bar(shares: Sequence[tuple[float, str]], cells: int) -> Text:
-    """Shares of a whole side by side."""
+    """Shares of a whole, side by side."""
     whole = sum(share for share, _ in shares)
     if whole <= 0:
         return line(("─" * cells, RULE))

@@ -1,7 +1,7 @@
 """Requests to the lighthouse by keys: stacks, drain, restart, kill, and an incident's record.
 
-Each runs in a thread of its own with a deadline, and ends with one call of ``done`` or ``failed``.
-Not here: what a request does (core/lighthouse/people/operators.py), the pages (pages.py).
+Each runs in a separate thread with a deadline, and ends with one call of a callback. Not here: what
+a request does (core/lighthouse/people/operators.py), the pages (pages.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Order:
 
 
 class Requests:
-    """Sends requests in threads; ``deliver`` runs what they lead to in the screen's own thread."""
+    """Sends requests in threads. ``deliver`` runs callbacks in the screen's own thread."""
 
     def __init__(
         self, query: Callable[[], StatusQuery], deliver: Callable[[Callable[[], None]], None]
@@ -62,7 +62,7 @@ class Requests:
         told: Callable[[str], None],
         ended: Callable[[OperationStatus], None],
     ) -> None:
-        """Send an operation; ``told`` gets each new sentence about it, ``ended`` its outcome."""
+        """Send an operation. ``told`` gets each new message about it, ``ended`` its outcome."""
 
         def work() -> None:
             ending = self._follow(order, told)
@@ -78,7 +78,7 @@ class Requests:
         found: Callable[[list[str]], None],
         failed: Callable[[str], None],
     ) -> None:
-        """Fetch the record of an incident: that number, or the last one of that replica."""
+        """Fetch an incident: the one with that number, or the last one of that replica."""
 
         def work() -> None:
             address, token, tls = find_lighthouse(self._query())
@@ -95,7 +95,8 @@ class Requests:
         self._spawn(work, failed)
 
     def _follow(self, order: Order, told: Callable[[str], None]) -> OperationStatus | None:
-        """Tell each new sentence until the end; None: it goes on, and is not waited for."""
+        """Report each new message until the end; None: it is not done, and not waited for any
+        more."""
         sent: dict[str, Any] = {"command": order.command, "replica": order.replica_id, "node": ""}
         if order.rank is not None:
             sent["rank"] = order.rank
@@ -128,7 +129,7 @@ class Requests:
 
 
 def chosen(records: list[Record], replica_id: str | None, number: int | None) -> Record | None:
-    """The incident with this number, or the last one that this replica is named in."""
+    """The incident with this number, or the last one that names this replica."""
     if number is not None:
         numbered = [record for record in records if record.get("number") == number]
         return numbered[0] if numbered else None

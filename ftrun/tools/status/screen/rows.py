@@ -1,7 +1,7 @@
 """The rows of the replicas' table: replicas, their ranks below them, and groups above them.
 
-With many replicas the table is folded: by state, the sick ones open, or by node. Pure. Not here:
-what a row's cells have (columns.py).
+With many replicas the table is folded: by state, with the sick groups open, or by node. Pure. Not
+here: the cells of a row (columns.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ftrun.core.lighthouse.status import ReplicaStatus, Status, WorkerStatus
 from ftrun.tools.status.screen.activity import ORDER, SICK, name_of
 
 FOLDS_FROM = 65
-"""So many replicas are folded by state from the beginning."""
+"""From this number of replicas on, they are folded by state at first."""
 OPEN_MAX = 20
 RANK_ROWS_MAX = 24
 STRAGGLER_FACTOR = 1.25
@@ -44,9 +44,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A group, a replica, or a worker of one. ``key`` names the row also after the next poll.
+    """A group, a replica, or a worker of one. ``key`` is stable between polls.
 
-    ``is_open`` None: there is nothing below it.
+    ``is_open`` None: it has no rows below it.
     """
 
     key: str
@@ -66,18 +66,18 @@ class View:
     words: str = ""
 
     def fold_of(self, status: Status) -> Fold:
-        """The choice or, before there was one, what suits the number of replicas."""
+        """The user's choice or, before there is one, what suits the number of replicas."""
         if self.fold is not None:
             return self.fold
         return Fold.STATE if len(status["replicas"]) >= FOLDS_FROM else Fold.NONE
 
     def next_fold(self, status: Status) -> None:
-        """Go on to the next way of folding."""
+        """Switch to the next way of folding."""
         ways = list(Fold)
         self.fold = ways[(ways.index(self.fold_of(status)) + 1) % len(ways)]
 
     def flip(self, key: str) -> None:
-        """Open what is closed, and the reverse."""
+        """Open a closed row, or close an open one."""
         self.flipped ^= {key}
 
 
@@ -99,7 +99,7 @@ def build(status: Status, view: View) -> list[Row]:
 
 
 def matching(replicas: Iterable[ReplicaStatus], words: str) -> list[ReplicaStatus]:
-    """The replicas in which each of the words is found: id, node, state, device or pid."""
+    """The replicas that match all of the words, by id, node, state, device or pid."""
     wanted = words.casefold().split()
     if not wanted:
         return list(replicas)
@@ -107,7 +107,7 @@ def matching(replicas: Iterable[ReplicaStatus], words: str) -> list[ReplicaStatu
 
 
 def straggler_limit_s(status: Status) -> float | None:
-    """An own time above this stands out; None: there are too few replicas to compare."""
+    """Own times above this are highlighted; None: there are too few replicas to compare."""
     own = [
         replica["own_s"]
         for replica in status["replicas"]
@@ -120,7 +120,7 @@ def straggler_limit_s(status: Status) -> float | None:
 
 
 def _has(replica: ReplicaStatus, wanted: list[str]) -> bool:
-    """A number is a replica's or a pid; another word may be a part of one."""
+    """Whether all words match. A number is a replica or a pid; another word may match in part."""
     numbers = {replica["replica_id"], *(str(worker["pid"]) for worker in replica["workers"])}
     words = [replica["host"] or NOWHERE, name_of(replica), replica["phase"], replica["use"]]
     words += [replica["agent_id"] or "", *(worker["device"] for worker in replica["workers"])]
@@ -129,7 +129,7 @@ def _has(replica: ReplicaStatus, wanted: list[str]) -> bool:
 
 
 def _ranks(status: Status) -> int:
-    """The rows that all replicas and their ranks take; 0: each has one worker."""
+    """The number of rows of all replicas and their ranks; 0: each has one worker."""
     each = status["job"]["workers_per_replica"]
     return len(status["replicas"]) * (each + 1) if each > 1 else 0
 
@@ -170,7 +170,7 @@ def _groups(
 
 
 def _natural(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """node-2 before node-10, and the replicas without a node last."""
+    """A sort key: node-2 before node-10, and replicas without a node last."""
     parts, digits = [], ""
     for char in f"{name} ":
         if char.isdecimal():

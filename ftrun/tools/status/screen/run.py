@@ -1,4 +1,4 @@
-"""Starts the screen: the first request goes out before textual is loaded.
+"""Starts the screen: the first request is sent before textual is loaded.
 
 Not here: the app (app.py).
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def run_screen(query: StatusQuery) -> int:
-    """Show the job until it is left with q; returns the exit code.
+    """Show the job until the user quits with q. Returns the exit code.
 
     Raises:
         UserError: the address is invalid, or the job that was named does not run here.
-        ModuleNotFoundError: textual is not installed; the terminal was asked nothing.
+        ModuleNotFoundError: textual is not installed; the terminal was not changed.
     """
     if importlib.util.find_spec("textual") is None:
         raise ModuleNotFoundError(name="textual")
@@ -50,20 +50,20 @@ def run_screen(query: StatusQuery) -> int:
 
 
 class _First:
-    """Keeps what comes before there is an app."""
+    """Keeps pictures that come before there is an app."""
 
     def __init__(self) -> None:
         self.app: StatusApp | None = None
         self.picture: Picture | None = None
 
     def come(self, picture: Picture) -> None:
-        """A picture, in the source's thread."""
+        """Take a picture, in the source's thread."""
         self.picture = picture
         app = self.app
         if app is not None:
             app.deliver(lambda: app.take(picture))
 
     def hand_over(self) -> None:
-        """Show what came while the app was made."""
+        """Show the picture that came while the app was made."""
         if self.app is not None and self.picture is not None:
             self.app.take(self.picture)

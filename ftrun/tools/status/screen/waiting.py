@@ -1,4 +1,4 @@
-"""The screens without a job: several to choose from, none yet, or one whose lighthouse is silent.
+"""The screens without a job: several to choose from, none yet, or an unreachable lighthouse.
 
 Not here: finding jobs (status/jobs.py, status/source.py).
 """
@@ -67,7 +67,7 @@ class ChoiceScreen(Shown):
 
 
 class WaitScreen(Shown):
-    """Nothing can be shown yet. The text has the reason, and what happens next."""
+    """There is nothing to show yet. The text has the reason, and what happens next."""
 
     CSS = """
     WaitScreen { align: center middle; }
@@ -89,7 +89,7 @@ class WaitScreen(Shown):
         """Paragraphs with their roles; an empty one is an empty line."""
         picture = self.host.picture
         if picture.state is State.LOOKING and not picture.tried_at:
-            return []  # nobody has looked yet
+            return []  # no status was requested yet
         if picture.state is State.LOOKING:
             return [
                 ("No job runs on this machine yet.", STRONG),

@@ -1,8 +1,8 @@
-"""A line of text, and a table with a cursor that stays with its row when rows come and go.
+"""A line of text, and a table whose cursor stays with its row when rows come and go.
 
-They are textual's. Its DataTable lacks two things: a cell is made when it is painted, so a thousand
-replicas cost what fits on the terminal; columns that have no room are left out. Not here: the rows
-and their cells (rows.py, columns.py, changes.py), widths (layout.py).
+They extend textual's. Two things differ from its DataTable. A cell is made when it is painted, so
+only visible replicas cost time. And columns that do not fit are left out. Not here: the rows and
+their cells (rows.py, columns.py, changes.py), widths (layout.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ftrun.tools.status.screen.pieces import DIM, fit, line
 
 
 class Line(Static):
-    """Text that is cut at the edge. Its buttons look as their roles say, not as links."""
+    """Text that is cut at the edge. Its buttons are styled by their roles, not as links."""
 
     DEFAULT_CSS = "Line { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }"
     auto_links = reactive(False)
@@ -33,9 +33,9 @@ class Line(Static):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """``cell``: of the row with this index, in this column, with this width.
+    """The content of a table. ``cell``: makes a cell, by row index, column and width.
 
-    ``empty``: the words where there is no row.
+    ``empty``: the words if there is no row.
     """
 
     columns: Sequence[Column[Any]] = ()
@@ -46,7 +46,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """Made when it is painted. textual keeps it for some time, so it holds no status."""
+    """A cell that is made when it is painted. textual caches it, so it holds no status."""
 
     table: Table
     row: int
@@ -92,7 +92,7 @@ class Table(DataTable[None]):
         self._shown: tuple[Sequence[str], list[int]] = ((), [])
 
     def show(self, contents: Contents) -> None:
-        """Show these rows; the cursor stays on its row, if it is still there."""
+        """Show these rows. The cursor stays on its row, if the row is still there."""
         key, self.contents = self.key, contents
         found = self._widths()
         if self._shown != (contents.keys, list(found)):
@@ -102,7 +102,7 @@ class Table(DataTable[None]):
             there = self.columns[column.title]  # type: ignore[index]
             there.label = fit(line((column.title, DIM)), cells, right=column.right)
             there.width = cells
-        self.notify_style_update()  # what is seen is made again, and the old is forgotten
+        self.notify_style_update()  # makes the visible cells again, and drops the cached ones
 
     @property
     def key(self) -> str | None:
@@ -123,12 +123,13 @@ class Table(DataTable[None]):
         return super().render_line(y)
 
     def on_resize(self) -> None:
-        """Called by textual: the widths begin again."""
+        """Called by textual: compute the widths again."""
         self._wanted = []
         self.show(self.contents)
 
     def _widths(self) -> dict[int, int]:
-        """By what the visible rows have in them; columns that shrank again could not be read."""
+        """Widths by the content of the visible rows. Columns do not shrink again, for
+        readability."""
         contents, top = self.contents, round(self.scroll_y)
         if not self.size:
             return {}
@@ -141,7 +142,7 @@ class Table(DataTable[None]):
         return widths(contents.columns, wanted, self.size.width)
 
     def _fill(self, key: str | None, indices: list[int]) -> None:
-        """Other rows or columns; what is seen of them stays where it is."""
+        """Replace rows or columns, and keep the scroll position."""
         keys, row, top = self.contents.keys, self.cursor_row, self.scroll_y
         self.set_reactive(DataTable.cursor_coordinate, Coordinate(0, 0))
         self.clear(columns=True)

@@ -1,9 +1,9 @@
-"""The manager that lm-resiliency's rendezvous waits for after a death; it ships none.
+"""The manager for which lm-resiliency's rendezvous waits after a death; the package ships none.
 
 ``manager.py PORT RUN_ID OUT DISK WORKERS``. It watches the workers' processes, by the names of
-their files in OUT. When one has died it waits until all of its generation have ended, looks for the
-newest step that every rank has written to DISK, and publishes the generation that goes on from
-there. It ends with 1 if there is no such step, and with 0 when all ranks have ended.
+their files in OUT. When one has died it waits until all of its generation have ended, finds the
+newest step that every rank has written to DISK, and publishes the generation that resumes from
+there. It exits with 1 if there is no such step, and with 0 when all ranks have ended.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def initial_placement(coordinator: TorchrunRecoveryCoordinator) -> Any:
 
 
 def newest_whole_step(disk: Path, workers: int) -> tuple[int, str] | None:
-    """The newest step of which each rank has a file, and the digest of the topology in them."""
+    """The newest step of which each rank has a file, and the topology's digest in those files."""
     found: dict[int, list[Path]] = {}
     for path in disk.glob("runs/*/*/step-*/rank-*.pt"):
         found.setdefault(int(path.parent.name.removeprefix("step-")), []).append(path)

@@ -1,6 +1,6 @@
 """lm-resiliency's adapter for PyTorch, on Gloo: ``adapter = "on_cpu:make"`` in the worker policy.
 
-Its own adapter makes an NCCL group for DDP, also if only checkpoints are on.
+Its own adapter makes an NCCL group for DDP, even if only checkpoints are on.
 """
 
 import sys

@@ -15,7 +15,6 @@ from ftrun.base.errors import Bug
 from ftrun.core.activity import Activity
 from ftrun.core.agent.events import (
     AskToStop,
-    DrainAsked,
     EndAgent,
     Event,
     Instruction,
@@ -40,6 +39,7 @@ from ftrun.core.ids import NO_ATTEMPT, WorkerKey
 from ftrun.core.messages import (
     AssignSlots,
     Built,
+    DrainAsked,
     EndJob,
     FailureReport,
     Progress,

@@ -1,7 +1,7 @@
-"""Whole runs of a DataPlan beside a dumb oracle: one list of the positions that are left.
+"""Whole runs of a DataPlan beside a simple oracle: one list of the positions that are left.
 
-Each replica holds a position of its own. A step is begun by some slots; some of them contribute; it
-is committed or not. Replicas that were away heal: they take the position of one that was not.
+Each replica holds its own position. Some slots begin a step, some of them contribute, and it is
+committed or not. Replicas that were away heal: they take the position of one that was not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEPS_MAX = 5000
 
 @dataclass
 class Oracle:
-    """What each step must take, computed with a list and nothing else."""
+    """The positions that each step must take, computed with a list only."""
 
     plan: DataPlan
     epoch: int = 0
@@ -41,7 +41,8 @@ class Oracle:
 
     @staticmethod
     def _dealt(cards: list[int], players: Sequence[int]) -> dict[int, list[int]]:
-        """As many to each, one more to the first ones; consecutive."""
+        """Deal the positions out: consecutive, equally many for each, and one more for the first
+        ones."""
         sizes = [0] * len(players)
         for number in range(len(cards)):
             sizes[number % len(players)] += 1
@@ -63,7 +64,7 @@ class Oracle:
 
 
 class Run:
-    """One job: replicas with positions of their own, and the oracle.
+    """One job: replicas with their positions, and the oracle.
 
     Half of the replicas draw before a death in the step: they expect all to contribute.
     """
@@ -98,7 +99,7 @@ class Run:
     def _check_weights(
         self, donor: DataPosition, contributors: Sequence[int], drawn: dict[int, list[int]]
     ) -> None:
-        """A weighted average of means is the mean over all samples of the step."""
+        """Check that a weighted average of means is the mean over all samples of the step."""
         total = sum(map(len, drawn.values()))
         for slot in contributors:
             weight = self.plan.weight(donor, contributors, slot)
@@ -117,7 +118,7 @@ class Run:
         self.check()
 
     def check(self) -> None:
-        """All that hold the job's state hold one position, that of the oracle."""
+        """All that hold the job's state hold the oracle's position."""
         held = {self.held[slot] for slot in self.current}
         assert len(held) == 1, "D2: replicas that train hold unlike positions"
         (position,) = held
@@ -128,7 +129,8 @@ class Run:
             assert length(position.returned) <= at_most, "what was returned is taken next"
 
     def finish(self, epochs: int) -> None:
-        """D1: go on without deaths to the end of ``epochs``; each has every position once."""
+        """D1: continue without deaths to the end of ``epochs``; each epoch has every position
+        once."""
         while min(self.held[slot].epoch for slot in self.current) < epochs:
             assert self.steps < STEPS_MAX, "an epoch does not end"
             self.step(sorted(self.current), True)
@@ -142,13 +144,13 @@ def play(
     steps: int,
     epochs: int = 2,
 ) -> Run:
-    """A run in which ``choose`` picks who contributes to each step and whether it is committed."""
+    """A run in which ``choose`` picks the contributors of each step and whether it is committed."""
     run = Run(plan)
     for _ in range(steps):
         if min(run.held[slot].epoch for slot in run.current) >= epochs:
             break
         contributors = [x for x in range(plan.slots) if choose((0, 1, 1))]
-        if not set(contributors) & run.current:  # somebody must hold the job's state
+        if not set(contributors) & run.current:  # a replica must hold the job's state
             contributors = sorted({*contributors, min(run.current)})
         run.step(contributors, bool(choose((0, 1, 1, 1))))
     run.finish(epochs)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftrun.core.replay.mirroring import Elsewhere, Mirror, Row, has_all
+from ftrun.core.replay.mirroring import Elsewhere, Mirror, RankWords, has_all
 from ftrun.core.replay.settling import Board
 
 
-def row(rank: int, published: int = 0, done: int = 0, *, over: bool = False) -> Row:
-    return Row(rank, published, 0, over, 0, 0, (7,), (done,))
+def row(rank: int, published: int = 0, done: int = 0, *, over: bool = False) -> RankWords:
+    return RankWords(rank, published, 0, over, 0, 0, (7,), (done,))
 
 
 def test_only_changes_are_sent_and_calls_are_none() -> None:

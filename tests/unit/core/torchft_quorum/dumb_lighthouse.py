@@ -1,8 +1,8 @@
-"""A second lighthouse of torchft's, as dumb as can be: no pruning, no short cuts, all from scratch.
+"""A second torchft lighthouse, as simple as possible: no pruning, no shortcuts, all from scratch.
 
-It follows the list of rules line by line, keeps every heartbeat for ever, and looks at everything
-after every event. A replica waits since its newest call, also when that call has been given up:
-torchft's lighthouse keeps one moment a replica. Not here: what it is compared with.
+It follows the list of rules line by line, keeps every heartbeat forever, and checks everything
+after every event. A replica waits since its newest call, even if that call has been given up:
+torchft's lighthouse keeps one time per replica. Not here: the lighthouse it is compared with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ftrun.core.torchft_quorum.records import QuorumMember, QuorumSettings
 
 @dataclass
 class DumbLighthouse:
-    """One room. ``answers``: of each call that has one, quorum id and names."""
+    """One room. ``answers``: the quorum id and names of each answered call."""
 
     settings: QuorumSettings
     heartbeats: dict[str, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class DumbLighthouse:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Is there a quorum?"""
+        """Check whether there is a quorum."""
         timeout_s = self.settings.heartbeat_timeout_s
         healthy = [name for name, at in self.heartbeats.items() if now - at < timeout_s]
         joined: dict[str, QuorumMember] = {}

@@ -184,7 +184,7 @@ def member(replica: int) -> StepMachine:
     machine = machine_of(f"worker {replica} holds 5/A")
     machine.handle(m.NewQuorum(quorum_of("1.5#1", "5/A", "0 1")), 0.0)
     machine.handle(e.BoundaryReached(), 0.0)
-    machine.handle(e.GroupBuilt(TAG.attempt), 0.0)
+    machine.handle(m.Built(TAG.attempt), 0.0)
     assert machine.fate is Fate.OPEN
     return machine
 
@@ -242,7 +242,7 @@ def committed(shapes: list[Shape]) -> StepMachine:
     machine = machine_of("worker 0 holds 5/A")
     machine.handle(m.NewQuorum(quorum_of("1.5#1", "5/A", "0")), 0.0)
     machine.handle(e.BoundaryReached(), 0.0)
-    machine.handle(e.GroupBuilt(TAG.attempt), 0.0)
+    machine.handle(m.Built(TAG.attempt), 0.0)
     for index, shape in enumerate(shapes):
         machine.handle(e.OperationIssued(shape=shape), 0.0)
         machine.handle(e.OperationCompleted(TAG.attempt, index), 0.0)

@@ -179,7 +179,7 @@ def stepping(quorum: str = "0 1") -> StepMachine:
     machine = machine_of("worker 0 holds 5/A")
     machine.handle(m.NewQuorum(quorum_in_words("1.5#1", "5/A", quorum)), 0.0)
     machine.handle(e.BoundaryReached(), 0.0)
-    machine.handle(e.GroupBuilt(attempt_of("1.5#1")), 0.0)
+    machine.handle(m.Built(attempt_of("1.5#1")), 0.0)
     assert machine.fate is Fate.OPEN
     return machine
 
@@ -205,7 +205,7 @@ def test_who_is_to_heal_at_its_next_boundary_has_nobody_to_exchange_with() -> No
     machine.handle(e.Decided(False, reason="no data"), 0.0)
     machine.handle(m.Interrupt(attempt_of("1.5#1")), 0.0)
     machine.handle(m.NewQuorum(quorum_in_words("1.6#1", "4/B", "0 1", "0")), 0.0)
-    machine.handle(e.GroupBuilt(attempt_of("1.6#1")), 0.0)
+    machine.handle(m.Built(attempt_of("1.6#1")), 0.0)
     assert machine.in_force is not None and machine.is_alone
 
 

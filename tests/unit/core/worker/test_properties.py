@@ -472,16 +472,16 @@ class World:
         if building:
             attempt = self.choose(building)
             self.watch.built.add(attempt)
-            self.feed(e.GroupBuilt(attempt))
+            self.feed(m.Built(attempt))
 
     def build_again(self) -> None:
         attempt = self.choose([*sorted(self.watch.built), self.attempt(2)])
         if attempt in self.watch.built or attempt not in self.watch.alive:
-            self.feed(e.GroupBuilt(attempt))
+            self.feed(m.Built(attempt))
 
     def fail_to_build(self) -> None:
         building = sorted(self.watch.alive - self.watch.built)
-        self.feed(e.GroupFailed(self.choose([*building, self.attempt(2)]), "no route"))
+        self.feed(m.BuildFailed(self.choose([*building, self.attempt(2)]), "no route"))
 
     def tick(self) -> None:
         self.now += self.choose([1.0, 61.0])

@@ -63,7 +63,7 @@ def test_an_interrupt_ends_it() -> None:
     assert sent.message.repairable
     quorum = replace(QUORUM, attempt=Attempt(3, 5), step=7, state=STATE)
     machine.handle(m.NewQuorum(quorum), 2.3)
-    machine.handle(e.GroupBuilt(quorum.attempt), 2.4)
+    machine.handle(m.Built(quorum.attempt), 2.4)
     assert machine.tag == Tag(quorum.attempt, 7)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftrun.core.replay.mirroring import Row
+from ftrun.core.replay.mirroring import RankWords
 from ftrun.inject.zero_edit.appended import Appended
 from ftrun.snapshots.board import bits_of
 from ftrun.snapshots.group_memory import GroupMemory
@@ -205,7 +205,7 @@ def test_a_file_that_another_node_appends_to_stays(tmp_path: Path) -> None:
     memory = of_two_nodes()
     board = memory[0].board
     theirs = bits_of("/elsewhere/all")
-    for row in (Row(1, 1, 0, False, 0, 0, appends=theirs), Row(1, 1, 0, False, 0, 0)):
+    for row in (RankWords(1, 1, 0, False, 0, 0, appends=theirs), RankWords(1, 1, 0, False, 0, 0)):
         board.take(row)
     worker = Appended(tmp_path / "appended-0.0", memory)
     for name in ("own", "all"):

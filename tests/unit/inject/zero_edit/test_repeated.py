@@ -46,7 +46,7 @@ def first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Life:
     print("10:30:01 set up", file=sys.stderr)
     sys.stdout.write("\r 50 % |██   |\r100 % |████|\n\nstep ")
     print("0: loss 2.5")
-    made.repeated.begins()
+    made.repeated.are_left()
     print("iter 0: loss 2.4")
     return made
 
@@ -87,7 +87,7 @@ def test_one_that_begins_at_the_beginning_shows_all(
     print("10 parameters")
     second.is_newcomer = False
     print("other")
-    second.repeated.begins()
+    second.repeated.are_left()
     assert sorted(second.out.splitlines()) == ["10 parameters", "other"]
     third = Life(monkeypatch, tmp_path, is_newcomer=True)
     print("other\nstep 0: loss 1.0")
@@ -132,6 +132,6 @@ def test_what_is_written_at_once_goes_out_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     life, written = Life(monkeypatch, tmp_path), list[bytes]()
-    monkeypatch.setattr(life.repeated, "_plain", [written.append] * 2)
+    monkeypatch.setattr(life.repeated, "plain", [written.append] * 2)
     sys.stdout.write("a\nb\nc")
     assert written == [b"a\nb\nc"]

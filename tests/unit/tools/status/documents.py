@@ -1,7 +1,7 @@
-"""Status documents of jobs that might be: healthy, healing, hung, of a thousand replicas.
+"""Status documents of hypothetical jobs: healthy, healing, hung, of a thousand replicas.
 
-Each is a function of the number of the poll, so that a series of them moves. Not here: a status as
-a lighthouse serves it (status_sample.py).
+Each is a function of the poll's number, so that a series of them changes. Not here: a status as a
+lighthouse serves it (status_sample.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP_S = 0.291
 
 
 def replica(number: int, poll: int, nodes: int) -> ReplicaStatus:
-    """One that trains."""
+    """A replica that trains."""
     wobble = math.sin(number * 1.7 + poll * 0.9) * 0.006
     own = 0.221 + math.sin(number * 2.3 + poll * 0.37) * 0.009
     pid = 20_311 + number * 7
@@ -70,7 +70,7 @@ def replica(number: int, poll: int, nodes: int) -> ReplicaStatus:
 
 
 def scalars(poll: int) -> dict[str, float | None]:
-    """What the script logs."""
+    """The script's logged scalars."""
     loss = 2.31 * math.exp(-poll / 55) + 0.04 * math.sin(poll * 1.3) + 1.1
     return {
         "loss": round(loss, 4),
@@ -81,7 +81,7 @@ def scalars(poll: int) -> dict[str, float | None]:
 
 
 def change(kind: str, ago_s: float, took_s: float, cost_s: float, reason: str) -> ChangeStatus:
-    """One of the past."""
+    """A past change."""
     return {
         "kind": kind,
         "cost_s": cost_s,
@@ -96,7 +96,7 @@ def change(kind: str, ago_s: float, took_s: float, cost_s: float, reason: str) -
 
 
 def incident(number: int, ago_s: float, who: str, words: str, cost_s: float) -> IncidentStatus:
-    """One of the past."""
+    """A past incident."""
     return {
         "number": number,
         "ago_s": ago_s,
@@ -113,7 +113,7 @@ def incident(number: int, ago_s: float, who: str, words: str, cost_s: float) -> 
 
 
 def notice(text: str, ago_s: float) -> NoticeStatus:
-    """A word of the lighthouse."""
+    """A notice of the lighthouse."""
     return {"kind": "healed", "replicas": [], "text": text, "time": "", "ago_s": ago_s}
 
 
@@ -172,20 +172,20 @@ def healthy(poll: int, *, replicas: int = 10, nodes: int = 5) -> Status:
 
 
 def without_step(replica: ReplicaStatus, use: str, use_s: float) -> None:
-    """It has no step of its own now."""
+    """A replica without a step of its own."""
     replica["use"], replica["use_s"] = use, use_s
     replica["step"] = replica["step_s"] = replica["own_s"] = None
 
 
 def backs_off(replica: ReplicaStatus, seconds: float, restarts: int) -> None:
-    """It is started again after so long."""
+    """A replica that is restarted after a backoff."""
     without_step(replica, "backoff", 5.2)
     replica["phase"], replica["restart_in_s"], replica["workers"] = "backoff", seconds, []
     replica["restarts"], replica["restarts_left"] = restarts, 10 - restarts
 
 
 def heals(replica: ReplicaStatus, done_bytes: int) -> None:
-    """It fetches the state of its peers."""
+    """A replica that fetches its peers' state."""
     without_step(replica, "healing", 1.9)
     replica["heal"] = {"done_bytes": done_bytes, "total_bytes": 4_100_000_000}
     replica["restarts"], replica["restarts_left"] = 1, 9
@@ -220,7 +220,7 @@ def healing(poll: int) -> Status:
 
 
 def hung(poll: int) -> Status:
-    """One stands still, another is slow, and all wait."""
+    """One replica stalls, another is slow, and all wait."""
     status = healthy(poll)
     found = status["replicas"]
     for one in found:

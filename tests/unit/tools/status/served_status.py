@@ -1,4 +1,4 @@
-"""A lighthouse's real web server, with a status that stands still, or a function that gives one."""
+"""A lighthouse's real web server, with a fixed status or a function that returns one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def served(
     operations: OperationSource | None = None,
     incidents: list[dict[str, Any]] | None = None,
 ) -> Iterator[str]:
-    """Serve it in a thread; gives the address."""
+    """Serve it in a thread; yields the address."""
     listener = socket.create_server(("127.0.0.1", 0))
     acting = ScriptedOperations() if operations is None else operations
     loop = asyncio.new_event_loop()

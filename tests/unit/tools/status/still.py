@@ -1,4 +1,4 @@
-"""A job that is only a picture: it stands in for the source of a screen."""
+"""A job that never changes: it stands in for the source of a screen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ftrun.tools.status.once import StatusQuery
 
 
 class Still:
-    """Notes what the screen asks for. ``address``: of a lighthouse for requests, with a token."""
+    """Notes the screen's requests. ``address``: the lighthouse for requests, with a token."""
 
     def __init__(self, address: str = "127.0.0.1:1", token_file: Path | None = None) -> None:
         self._query = StatusQuery(address, token_file=token_file)
@@ -16,7 +16,7 @@ class Still:
         self.is_stopped = False
 
     def choose(self, job_id: str | None) -> None:
-        """Another job."""
+        """Change to another job."""
         self.chosen.append(job_id)
 
     def query(self) -> StatusQuery:

@@ -17,7 +17,7 @@ WAIT_S = 60.0
 
 
 class Driven:
-    """A screen in a terminal of its own."""
+    """A screen in a separate terminal."""
 
     def __init__(self, app: StatusApp, pilot: Pilot[int], doors: Still) -> None:
         self.app = app

@@ -140,3 +140,153 @@ def test_an_order_that_rank_0_broadcasts_is_everywhere_that_of_this_epoch(tmp_pa
             ends.append(sorted(re.findall(r"^\[\d\.0\] END \S+$", job.output, re.MULTILINE)))
     assert "replica 0 joined at 3 of the loop at script.py:15, batch 0" in job.output, job.output
     assert len(ends[0]) == 2 and ends[0] == ends[1]
+
+
+TWO = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+class Data(Dataset):
+    def __init__(self, count):
+        self.rows = torch.randn(count, 6)
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, index):
+        return self.rows[index] + torch.randn(6), index % 3  # augmented in the training process
+
+def dies(place):
+    if rank == int(sys.argv[1]) and place == sys.argv[2:] and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+labeled, unlabeled = Data(20), Data(28)
+first = DataLoader(labeled, 2, sampler=DistributedSampler(labeled), drop_last=True)
+second = DataLoader(unlabeled, 2, sampler=DistributedSampler(unlabeled), drop_last=True)
+epochs, total = [0, 0], 0.0
+one, other = iter(first), iter(second)
+for step in range(20):
+    total = total if step % 5 else 0.0
+    try:
+        x, labels = next(one)
+    except StopIteration:
+        epochs[0] += 1
+        first.sampler.set_epoch(epochs[0])
+        one = iter(first)
+        x, labels = next(one)
+    try:
+        more, _ = next(other)
+    except StopIteration:
+        epochs[1] += 1
+        second.sampler.set_epoch(epochs[1])
+        other = iter(second)
+        more, _ = next(other)
+    with open(f"{rank}.txt", "a") as log:
+        print(step, file=log)
+    dies(["drawn", str(step)])
+    out = model(torch.cat([x, more]))
+    loss = cross_entropy(out[:2], labels) + cross_entropy(out[2:], out[2:].argmax(-1))
+    print("READ", step, labels.tolist(), loss.item(), flush=True)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    dies(["stepped", str(step)])
+    total += loss.item()
+print("END", *epochs, total, model.module.weight.sum().item(), flush=True)
+"""
+
+
+def test_a_batch_of_one_loader_is_no_value_of_the_script_for_another_one(tmp_path: Path) -> None:
+    """A script of semi-supervised learning: a batch of the first loader is there at the draw from
+    the second one, and at the next draw from the first. Seen: a newcomer had its donor's labels,
+    its donor's sum (of one step) or an approximate one, and random numbers of behind its batch."""
+    ends = []
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    whole = set[tuple[str, str]]()
+    for args in ((), ("1", "drawn", "8"), ("0", "drawn", "11"), ("1", "stepped", "13")):
+        place = tmp_path / "-".join(args or ["undisturbed"])
+        place.mkdir()
+        with Job(place, TWO, *options, args=args or ("9",)) as job:
+            assert job.end() == 0, job.output
+            said = re.findall(r"^\[(\d)\.0\] ((?:READ|END) .*)$", job.output, re.MULTILINE)
+        # What a replica adds after its last step is its donor's, so its sum is not.
+        ends.append({(rank, re.sub(r"(END \d \d) \S+", r"\1", text)) for rank, text in said})
+        if args and "drawn" in args:
+            assert {*said} == whole, {*said} ^ whole
+        whole = whole if args else {*said}
+    assert len(whole) == 42
+    assert ends[1:] == ends[:1] * 3, [x ^ ends[0] for x in ends]
+
+
+SPOKEN = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+class Buckets(DistributedSampler):  # keeps the batches of an epoch, which are its rank's own
+    def __iter__(self):
+        order = torch.Generator()
+        order.manual_seed(self.epoch)
+        mine = torch.randperm(32, generator=order)[self.rank :: 2].tolist()
+        self.batches = [mine[at : at + 2] for at in range(0, 16, 2)]
+        return iter(self.batches)
+    def __len__(self):
+        return 8
+
+def dies(*place):
+    if rank == int(sys.argv[1]) and [*place] == sys.argv[2:] and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+
+def train(epoch, writer):
+    loader.batch_sampler.set_epoch(epoch)
+    for number, (x,) in enumerate(loader):
+        dies("drawn", str(epoch), str(number))
+        loss = model(x).square().mean()
+        losses.append(loss.item())
+        print("READ", epoch, number, x[:, 0].tolist(), loss.item(), flush=True)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print("EPOCH", epoch, sum(losses), flush=True)
+
+dist.init_process_group("gloo")
+rank, losses = dist.get_rank(), []
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.arange(64.0).reshape(32, 2) / 64)
+loader = DataLoader(data, batch_sampler=Buckets(data))
+for epoch in range(3):
+    if rank == 0:
+        train(epoch, writer=print)
+    else:
+        train(epoch, None)
+"""
+
+
+def test_a_list_that_ranks_have_otherwise_is_its_successors(tmp_path: Path) -> None:
+    """A script of speech synthesis: a sampler keeps the batches of its rank, and rank 0 trains at
+    another line than the others. Seen: no newcomer came to its peers' place; then it read the
+    batches of its donor, because the list of these was set in place."""
+    ends = []
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    for args in ((), ("1", "drawn", "0", "5"), ("0", "drawn", "1", "3"), ("1", "drawn", "2", "1")):
+        place = tmp_path / "-".join(args or ["undisturbed"])
+        place.mkdir()
+        with Job(place, SPOKEN, *options, args=args or ("9",)) as job:
+            assert job.end() == 0, job.output
+            assert ("joined at" in job.output) is bool(args), job.output
+            ends.append({*re.findall(r"^\[(\d\.0\] (?:READ|EPOCH) .*)$", job.output, re.M)})
+    assert len(ends[0]) == 54
+    assert ends[1:] == ends[:1] * 3, [x ^ ends[0] for x in ends]

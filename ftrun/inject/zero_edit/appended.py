@@ -11,8 +11,9 @@ Workers of other nodes put bits of a file's name on the board; another file may 
 and is then not truncated either.
 
 Before the script rewrites such a file from its beginning (a table with one more column), the old
-contents are saved until the next rewrite. If they are needed and missing (the file was too large),
-a notice is printed, and a file that the script appends to is not truncated.
+contents are saved until the next rewrite; those of a file that it reads too, with each generation.
+If they are needed and missing (the file was too large), a notice is printed, and a file that the
+script appends to is not truncated.
 
 Not here: which files count, and what a replacement writes before its place (rewriting.py).
 """
@@ -118,6 +119,9 @@ class Appended:
         if not self._is_left:
             self._is_left = True
             self._leave()
+        for name, ref in self._open.items():
+            if (opened := ref()) is not None and not opened.closed and opened.readable():
+                self.rewrites(name)  # it may do so in the open file, which nobody sees
         known = self.at_place.items()
         return {name: (length, at, _checksum(name, length)) for name, (length, at) in known}
 

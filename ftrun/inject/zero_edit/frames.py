@@ -9,8 +9,11 @@ Not here: the values of its variables (values/).
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dis
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +34,8 @@ LOOP_PACKAGES = (
 )
 INSTALLED = ("/site-packages/", "/dist-packages/")
 """Also of another environment than this interpreter's own."""
+OF_RANK = "rank|process_zero|main_process|is_main|is_master|is_lead"
+"""In the names of what says which rank this is."""
 DEPTH_MAX = 64
 CODES_MAX = 65_536
 GENERATOR = -1
@@ -141,14 +146,55 @@ def _column(frame: FrameType) -> int:
     return columns[at] if at < len(columns) else 0
 
 
+@of_code
+def _twins(code: CodeType) -> dict[int, tuple[int, int]]:
+    return {} if _name(code)[1] else _twins_in(code.co_filename)
+
+
+@lru_cache(maxsize=256)
+def _twins_in(file: str) -> dict[int, tuple[int, int]]:
+    """Of each line of a file with a call that only some ranks make, ``if rank == 0: train(a) else:
+    train(b)``, the line and the column at which the others make it."""
+    found: dict[int, tuple[int, int]] = {}
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+        source = Path(file).read_bytes()
+        forks = re.search(rf"\bif\b.*({OF_RANK}).*:".encode(), source) and ast.walk(
+            ast.parse(source)
+        )
+        for fork in forks or ():
+            if isinstance(fork, ast.If) and fork.orelse and _asks_for_rank(fork.test):
+                ours, others = _calls(fork.body), _calls(fork.orelse)
+                for callee, calls in others.items():
+                    for call, twin in zip(calls, ours.get(callee, ()), strict=False):
+                        found.setdefault(call.lineno, (twin.lineno, twin.col_offset))
+    return found
+
+
+def _asks_for_rank(test: ast.expr) -> bool:
+    names = (x.id if isinstance(x, ast.Name) else getattr(x, "attr", "") for x in ast.walk(test))
+    return any(re.search(OF_RANK, name) for name in names)
+
+
+def _calls(body: Sequence[ast.stmt]) -> dict[str, list[ast.Call]]:
+    found: dict[str, list[ast.Call]] = {}
+    for node in (x for part in body for x in ast.walk(part)):
+        if isinstance(node, ast.Call):
+            found.setdefault(ast.unparse(node.func), []).append(node)
+    return found
+
+
 def spots_of(frames: Sequence[FrameType]) -> tuple[Spot, ...]:
-    """The places of the frames on a stack, innermost first."""
+    """The places of the frames on a stack, innermost first: the same on all ranks, where some make
+    a call at another line than others."""
     found = []
     for index, frame in enumerate(frames):
         name, is_package = _name(frame.f_code)
+        line = 0 if is_package else frame.f_lineno
         column = _column(frame) if index and not is_package else 0
+        if (twin := _twins(frame.f_code).get(line)) is not None:
+            line, column = twin[0], twin[1] if index else 0
         column = GENERATOR if frame.f_code.co_flags & CO_GENERATOR else column
-        found.append(Spot(name, 0 if is_package else frame.f_lineno, column))
+        found.append(Spot(name, line, column))
     return tuple(found)
 
 

@@ -107,9 +107,7 @@ class Moving:
         if not is_own:
             theirs = [Suspended(*x) for x in place.held]
             taken.lacking += suspended.elsewhere(counters.walk.held(), theirs)
-        taken.lacking += [
-            f"the batches of the loader at {x.spot}" for x in without if not x.is_later
-        ]
+        taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what was counted in the last {place.commits} steps")
         script.lacking = taken.lacking

@@ -148,7 +148,7 @@ class Noting:
             is_between = is_noted and not self._has_passed
             if is_between and (is_first or not (self._is_left or draws_ahead)):
                 self._is_left = True
-                self._counters.leave(noted.read, noted.ranges)
+                self._counters.leave(noted.read, noted.ranges, here)
         if is_noted:
             self._sparing.took_s += time.thread_time() - began
 
@@ -188,7 +188,7 @@ class Noting:
         if self._sparing.notes(must=must):
             self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
             now = replace(self.note(begins=not turn[1]), turn=turn)
-            self._counters.leave(now.read, now.ranges)
+            self._counters.leave(now.read, now.ranges, now.stack)
         else:
             now = replace(_PASSED, turn=turn, ranges=RANGES.current(self._functions))
         self._turns = [*self._under_way(), now]
@@ -254,7 +254,9 @@ class Noting:
         batches += [drawn(frame.f_code, frame.f_lineno) for frame in of_held]
         # What it has made of its batch would be there at two looks, as if it were kept.
         if not is_drawn or self._script.tensors.keeps_all:
-            self._script.tensors.look(reached, batches, begins=begins, has_batch=is_drawn)
+            self._script.tensors.look(
+                reached, batches, place=here, begins=begins, has_batch=is_drawn
+            )
         read = self._counters.read(reached)
         generators = suspended.look(held)
         self._functions = {spot.name for spot in here}
@@ -372,7 +374,7 @@ class Noting:
         if noted.is_passed:
             return None
         began = time.thread_time()
-        if OPEN.keeps_seeds and draws and noted is draws[0].noted:  # it knows what was open
+        if draws and noted is draws[0].noted:  # it knows what was open
             draws = [x for x in draws if x.began < draws[0].drawn_at]
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
@@ -388,13 +390,10 @@ class Noting:
         if is_unclear and self.has_place:
             return None
         self.has_place = True
-        numbers = [(x, LoaderPlace(*x.numbers())) for x in draws]
-        loaders = tuple(replace(at, is_later=_is_later(x, draws[0])) for x, at in numbers)
+        loaders = tuple(LoaderPlace(*x.numbers()) for x in draws)
         entry = entry or noted.stack
         counters, details = self._counters.note(noted.read, noted.ranges)
-        is_first = bool(draws) and draws[0].noted is not None
-        is_renewed = is_first and any(x.began >= draws[0].drawn_at for x in draws[1:])
-        begun_with = self._changed_here(first) if entry != noted.stack or is_renewed else {}
+        begun_with = self._changed_here(first) if entry != noted.stack else {}
         return Place(
             noted.stack,
             entry,
@@ -476,14 +475,6 @@ class Noting:
             for spot, (_, values) in zip(here.stack, plain(here.read), strict=False)
             if spot.name in names
         }
-
-
-def _is_later(iterator: LoaderIterator, first: LoaderIterator) -> bool:
-    """Whether the script begins an iterator on its way from the first draw of the step, as where
-    that is of a batch at the end of an epoch which no step uses."""
-    if first.noted is None or iterator.began < first.drawn_at:
-        return False
-    return all(ref() is not iterator for ref, _ in first.noted.opened)
 
 
 def matched(

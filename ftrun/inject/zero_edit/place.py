@@ -27,7 +27,6 @@ class LoaderPlace:
     where the script made the loader; ``made_before``: how many it had made there before.
     ``moved``: facts of its sampler that change: as it began, and at this place. ``is_dim``: its
     batches are drawn with gradients off. ``dropped``: its first batches that no loop has given.
-    ``is_later``: the script begins it behind this place.
     """
 
     spot: Spot
@@ -40,7 +39,6 @@ class LoaderPlace:
     moved: Moved = field(default=(), compare=False)
     is_dim: bool = field(default=False, compare=False)
     dropped: int = field(default=0, compare=False)
-    is_later: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 import threading
 import traceback
@@ -86,7 +87,9 @@ def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     """Refuse because of an error that ftrun's own code has raised, and not on purpose.
 
     An error about a mate that has died is none of these: its agent knows of the death. Nor is one
-    that a handler of a signal raises: it may come in the middle of any line.
+    that a handler of a signal raises: it may come in the middle of any line. Nor one of what the
+    script has called, a function of Python's or torch's in whose place ftrun stands: no file of
+    that name, or an argument that it does not have. It is ``plain`` here.
 
     ``must_be``: ftrun has called what raised it, for example an object of the script's.
 
@@ -98,6 +101,7 @@ def refuse_own(error: Exception, *, must_be: bool = False) -> None:
     is_last = bool(ours) and frames[-1] is ours[-1]
     is_meant = isinstance(error, FtrunError) or (isinstance(error, TimeoutError) and is_last)
     is_meant |= is_of_peer(type(error).__name__, str(error))
+    is_meant |= is_last and re.search(r"plain\(", frames[-1].line or "", re.IGNORECASE) is not None
     if is_meant or not ours or not (must_be or is_last) or _is_by_signal(error):
         return
     what = f"{type(error).__name__}: {str(error)[:200]}"

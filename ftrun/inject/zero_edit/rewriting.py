@@ -292,20 +292,23 @@ class _Held:
     def go_on(self, place: int | None) -> None:
         """Drop the writes so far, and write later ones to the file: at this place, or at its end.
 
-        Other workers may write the same file at places of their own.
+        Other workers may write the same file at places of their own. One that is read and written
+        from its beginning (``w+``) is not appended to: the script may go back in it, as for a table
+        with one more column.
         """
         if self.is_open:
             opened = self.file()
             opened.flush()
             how = os.O_RDWR if opened.readable() else os.O_WRONLY
-            how |= os.O_APPEND if place is None else 0
+            is_appended = place is None and (self.appends or not self.reads)
+            how |= os.O_APPEND if is_appended else 0
             target = os.open(self.path, how | os.O_CREAT, 0o666)
             try:
                 os.dup2(target, opened.fileno(), inheritable=False)
             finally:
                 os.close(target)
-            if place is not None:
-                opened.seek(place)
+            if not is_appended:
+                opened.seek(*((0, os.SEEK_END) if place is None else (place,)))
         self.close()
 
 

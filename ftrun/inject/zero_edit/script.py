@@ -21,6 +21,7 @@ from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.inside import Inside
+from ftrun.inject.zero_edit.loaders import OPEN
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -205,8 +206,9 @@ class Script:
         """The script begins to write a file: what it has come to since its last step is left to a
         successor, which would not come to it again."""
         if self.course.now is BETWEEN and self.memory is None and self.drafts.is_loops:
-            self.own.leave(self.manager().current_step())
-            self.randomness.step_ended()
+            self.own.leave(self.manager().current_step(), compares=False)
+            if not any(x.is_fresh for x in OPEN.all()):  # else a successor draws this batch again
+                self.randomness.step_ended()
 
     def file(self, name: str) -> Path:
         """A file of this slot, which outlives this worker."""

@@ -6,9 +6,10 @@ place (noting.py), the loop.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,17 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
 from ftrun.inject.zero_edit.values.changes import NEVER, Changes
-from ftrun.inject.zero_edit.values.histories import Copy, Cut, copies_in, plain_of, see
+from ftrun.inject.zero_edit.values.histories import (
+    DIGEST,
+    Copy,
+    Cut,
+    copies_in,
+    digests_of,
+    plain_of,
+    see,
+)
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
-from ftrun.inject.zero_edit.values.tensors import DIGEST
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
 
@@ -95,7 +103,7 @@ class Counters:
     ) -> tuple[dict[str, Values], Callable[[], Details]]:
         """The script at a place: what has ever changed, and the details for peers that ask."""
         step = self._step()
-        self._leave(read, ranges, self._script.life(), is_early=False)
+        self._leave(read, ranges, self._script.life())
         ever = self._changes.changed(read)
         step_of = self._changes.step_of
         cuts = [(name, path, step_of(name, path), x) for name, path, x in copies_in(ever)]
@@ -104,29 +112,35 @@ class Counters:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
         if self._script.are_together and step != self._tried_again:
-            self._together.append((step, counters))
+            with_lists = {
+                name: counters[name] | digests_of(values) for name, values in ever.items()
+            }
+            self._together.append((step, with_lists))
         together = list(self._together)
         return counters, partial(
             _details, self._changes.steps, step, cuts, self._script.world.given.encoded, together
         )
 
-    def leave(self, read: Read, ranges: tuple[tuple[Spot, int], ...]) -> None:
+    def leave(
+        self, read: Read, ranges: tuple[tuple[Spot, int], ...], here: tuple[Spot, ...]
+    ) -> None:
         """Leave what has changed to a successor between two steps: before a batch is loaded, which
-        may take long, and before an evaluation. More may change until the next step begins."""
+        may take long, and before an evaluation. More may change until the next step begins.
+        ``here``: where the script draws."""
         if life := self._script.life():
-            self._leave(read, ranges, life, is_early=True)
+            self._leave(read, ranges, life, _mark_of(here))
 
     def _leave(
-        self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, *, is_early: bool
+        self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, early_at: int = 0
     ) -> None:
         step = self._step()
         changed = self._changes.note(read, step)
         is_new = life != self._left_for or self._has_begun_anew
-        if life and (is_new or not self._legacy.add(step, changed, ranges, is_early=is_early)):
+        if life and (is_new or not self._legacy.add(step, changed, ranges, early_at=early_at)):
             self._left_for, self._has_begun_anew = life, False
             self._legacy.begin(life, self._changes.known(), ranges)
         if life:
-            self._script.own.leave(step)
+            self._script.own.leave(step, compares=not early_at)
 
     def changing(self) -> list[str]:
         """The containers that have changed and do not heal, in words."""
@@ -184,7 +198,7 @@ class Counters:
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._script.life() else None
-        pairs = [] if left is None else self._pairs(theirs, left)
+        pairs = [] if left is None else self._pairs(place, theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
         frames = self.walk.frames()
         for function, frame in innermost_of(frames).items():
@@ -215,12 +229,14 @@ class Counters:
         taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
         self._own[function] = set(own)
 
-    def _pairs(self, theirs: Details, left: Left) -> list[Pair]:
+    def _pairs(self, place: Place, theirs: Details, left: Left) -> list[Pair]:
         """The values of the donor and of the predecessor at steps at which all trained, and that
-        both have noted. This replica may be a donor before all are together again."""
-        known = [(step, values) for step, values in theirs.together if step in left.noted]
+        both have noted, or have come to the same draw of. This replica may be a donor before all
+        are together again."""
+        noted = left.noted | ({place.step} if left.early_at == _mark_of(place.stack) else set())
+        known = [(step, values) for step, values in theirs.together if step in noted]
         pairs = [
-            (step, values, then.plain())
+            (step, values, then.compared())
             for step, values in known
             if (then := left_at(self._path, step)) is not None
         ]
@@ -247,6 +263,11 @@ class Counters:
         for function, frame in innermost_of(script_frames()).items():
             values, own = begun_with.get(function, {}), self._own.get(function, set())
             write_values(frame, {path: x for path, x in values.items() if path not in own})
+
+
+@lru_cache(maxsize=256)
+def _mark_of(here: tuple[Spot, ...]) -> int:
+    return zlib.crc32(repr(here).encode())
 
 
 def _given(place: Place, function: str) -> Values:

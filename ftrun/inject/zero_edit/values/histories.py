@@ -14,10 +14,10 @@ import json
 import operator
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
@@ -27,12 +27,17 @@ from ftrun.inject.zero_edit.values.kinds import (
     Kind,
     Packed,
     base_of,
+    is_container,
     is_plain,
     is_single,
     packed_values,
 )
 
 SAMPLED = 8
+COMPARED = 64
+"""So many values of a long list are compared, and its length."""
+DIGEST = " (digest)"
+"""Ends the path of what stands for a value that is compared between ranks."""
 _SHORT = frozenset({int, float, bool, type(None)})
 _COPIED = frozenset({list, deque, set, tuple, *DICTS})
 
@@ -47,8 +52,8 @@ class Copy:
 
     ``copied``: its values are the first ``length`` of these, to which later copies may add; None:
     it does not heal. ``start``: so many are those of the copy before it; of bytes that do not heal
-    a checksum. ``is_history``: it has
-    plain values, unlike a list of batches.
+    a checksum. ``is_history``: it has plain values, unlike a list of batches. ``digest``: of what
+    heals; "": not asked for so far.
     """
 
     kind: type
@@ -56,11 +61,16 @@ class Copy:
     copied: list[Any] | None
     start: int = 0
     is_history: bool = True
+    digest: str = ""
 
     @property
     def heals(self) -> bool:
         """Whether a peer can be given it, if it is not too large together with the others."""
         return self.copied is not None
+
+    def packed_as(self, values: Sequence[Any]) -> list[Any]:
+        """Some of its values, as they are packed."""
+        return cast(list[Any], packed_values(self.kind, values)["values"])
 
     def packed(self, start: int = 0) -> Packed:
         """Its values from ``start`` on, in any thread."""
@@ -73,6 +83,31 @@ Cut = tuple[str, str, int, Copy]
 
 def plain_of(values: Values) -> Values:
     return {path: value for path, value in values.items() if type(value) is not Copy}
+
+
+def digests_of(values: Values) -> Values:
+    """What stands for the containers that heal, among values as they are read, or were left."""
+    found = {}
+    for path, value in values.items():
+        if type(value) is Copy:
+            if value.heals and not value.digest:
+                some = _compared((value.copied or [])[: value.length], value.kind is list)
+                value.digest = _digest(value.packed_as(some), value.length)
+            found[path + DIGEST] = value.digest
+        elif is_container(value):
+            some = _compared(value["values"], value["kind"] == list.__name__)
+            found[path + DIGEST] = _digest(some, len(value["values"]))
+    return {path: x for path, x in found.items() if x}
+
+
+def _compared(values: list[Any], is_list: bool) -> list[Any]:
+    """All of a set or a dict, which has no order, or another one in another process."""
+    return [*values[:: 1 + len(values) // COMPARED], *values[-1:]] if is_list else values
+
+
+def _digest(some: Sequence[Any], length: int) -> str:
+    marks = sorted(zlib.crc32(json.dumps(x).encode()) for x in some)
+    return f"{length} {zlib.crc32(repr(marks).encode()):08x}"
 
 
 def copies_in(of: Mapping[str, Values]) -> list[tuple[str, str, Copy]]:

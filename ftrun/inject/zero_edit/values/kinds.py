@@ -30,7 +30,13 @@ from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from ftrun.inject.zero_edit.frames import INSTALLED, Values, is_loop_package, is_script
+from ftrun.inject.zero_edit.frames import (
+    INSTALLED,
+    OF_RANK,
+    Values,
+    is_loop_package,
+    is_script,
+)
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
 from ftrun.inject.zero_edit.values.holders import is_cell, is_holder
@@ -67,7 +73,7 @@ _TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 _BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 _OTHERS = ("torch", "numpy", "ftrun")
 _OF_PROCESS = "hostname|^pid$"
-_OF_RANK = f"rank|process_zero|main_process|is_main|is_master|is_lead|device|{_OF_PROCESS}"
+_OF_RANK = f"{OF_RANK}|device|{_OF_PROCESS}"
 
 
 class Kind:

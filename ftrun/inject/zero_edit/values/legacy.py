@@ -17,7 +17,13 @@ from typing import Any
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
-from ftrun.inject.zero_edit.values.histories import Copy, copies_in, plain_of, within_limits
+from ftrun.inject.zero_edit.values.histories import (
+    Copy,
+    copies_in,
+    digests_of,
+    plain_of,
+    within_limits,
+)
 from ftrun.inject.zero_edit.values.journal import Journal, read
 from ftrun.inject.zero_edit.values.kinds import is_container
 
@@ -30,19 +36,26 @@ class Left:
 
     ``life``: of the job; another one begins if all replicas are lost. ``values``: by function and
     path, with the step of the last change. ``ranges``: the last numbers of its ``range`` loops.
-    ``noted``: steps at which it has noted all that had changed.
+    ``noted``: steps at which it has noted all that had changed. ``early_at``: the mark of the draw
+    at which it has noted what had changed at its last step so far; 0: it has noted all.
     """
 
     life: str
     values: dict[str, dict[str, tuple[Any, int]]]
     ranges: dict[Spot, int] = field(default_factory=dict)
     noted: frozenset[int] = frozenset()
+    early_at: int = 0
 
-    def plain(self) -> dict[str, Values]:
-        """The plain values."""
-        return {
-            function: {path: x for path, (x, _) in values.items() if not is_container(x)}
+    def compared(self) -> dict[str, Values]:
+        """What is compared with a peer's: the plain values, and digests of the containers."""
+        every = {
+            function: {path: x for path, (x, _) in values.items()}
             for function, values in self.values.items()
+        }
+        return {
+            function: {path: x for path, x in values.items() if not is_container(x)}
+            | digests_of(values)
+            for function, values in every.items()
         }
 
 
@@ -79,16 +92,16 @@ class Legacy:
         self._is_off = not self._journal.begin(entry)
 
     def add(
-        self, step: int, changed: Mapping[str, Values], ranges: Ranges, *, is_early: bool = False
+        self, step: int, changed: Mapping[str, Values], ranges: Ranges, *, early_at: int = 0
     ) -> bool:
         """Leave what has changed at ``step``; False: there is no room, so that a beginning is due.
 
-        It runs in every step that is noted. ``is_early``: more may change at this step, so that it
-        cannot be compared with a peer's.
+        It runs in every step that is noted. ``early_at``: more may change at this step, so that it
+        can be compared with what a peer has at the same draw alone, which this marks.
         """
         if self._is_off or not self._has_begun:
             return True
-        completes, self._was_early = self._was_early and not is_early, is_early
+        completes, self._was_early = self._was_early and not early_at, bool(early_at)
         if not (changed or completes):
             return True
         more = [
@@ -100,8 +113,8 @@ class Legacy:
         if not (plain or more or completes):
             return True
         entry: dict[str, Any] = {"step": step, "set": plain}
-        if is_early:
-            entry["early"] = True
+        if early_at:
+            entry["early"] = early_at
         if more:
             entry["grown"] = more
         if ranges != self._ranges:
@@ -134,6 +147,7 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         step = entry["step"]
         if step > until:
             break  # they are in the order of the steps
+        left.early_at = entry.get("early", 0)
         for function, values in entry["set"].items():
             of_function = known.setdefault(function, {})
             of_function.update((path, (value, step)) for path, value in values.items())

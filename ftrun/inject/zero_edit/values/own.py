@@ -63,7 +63,7 @@ class Own:
         self._is_off = False
         self._life, self._ranks = life, ranks
         self._due_at = 0.0
-        self._has_begun = False
+        self._has_begun = self._has_left = False
         self._found: tuple[str, Left] | None = None
         self._said: tuple[int, dict[str, str]] | None = None  # which nobody has answered so far
         self._shared = self._apart = frozenset[str]()
@@ -89,12 +89,14 @@ class Own:
         """This worker has all that its predecessor had: no older copy of it counts."""
         self._has_begun = True
 
-    def leave(self, step: int) -> None:
-        """Copy them, unless a copy of late was expensive. ``step``: so many are committed."""
+    def leave(self, step: int, *, compares: bool = True) -> None:
+        """Copy them, unless a copy of late was expensive. ``step``: the number of committed steps.
+        ``compares``: all ranks are at this moment of the step, so that they can be compared.
+        """
         area, now = None if self._is_off else self._area, clock.now()
         if area is None:
             return
-        if step and not step & (step - 1):
+        if compares and step and not step & (step - 1):
             self._say(step)
         if not (self._is_exact or now >= self._due_at):
             return
@@ -105,6 +107,9 @@ class Own:
             self._leave(area, tree, step)
             self._due_at = clock.now() + (clock.now() - now) / SHARE
         else:
+            if self._has_left:  # all of it has turned out to be alike on all ranks
+                area.drop()
+            self._has_left = False
             self._due_at = clock.now() + LOOK_EVERY_S
 
     def _leave(self, area: Area, tree: dict[str, Any], step: int) -> None:
@@ -122,6 +127,7 @@ class Own:
         head = json.dumps({"life": self._life(), **described(given)}).encode()
         try:
             area.write(area.newest + 1, head, given.leaves, step, {}, {})
+            self._has_left = True
         except AreaFull:
             nbytes = sum(leaf.spec.nbytes for leaf in given.leaves)
             where = "outside modules" if tree["units"] else "in modules beside the trained ones"

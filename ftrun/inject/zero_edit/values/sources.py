@@ -20,6 +20,7 @@ from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
+from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.kinds import is_batch, is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 from ftrun.inject.zero_edit.values.walk import KEPT
@@ -120,10 +121,12 @@ class Taken:
 
 def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
     """The donor's and the predecessor's value at a step; one that had not changed is like no other,
-    unless it had changed on neither."""
-    _, donors, left = pair
-    there = donors.get(function, {}).get(path, _UNCHANGED)
-    return there, left.get(function, {}).get(path, _UNCHANGED)
+    unless it had changed on neither. Of containers digests are compared, if both have changed."""
+    donors, left = (of.get(function, {}) for of in pair[1:])
+    digest = path + DIGEST
+    if digest in donors and digest in left:
+        return donors[digest], left[digest]
+    return donors.get(path, _UNCHANGED), left.get(path, _UNCHANGED)
 
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:

@@ -14,7 +14,7 @@ Not here: plain values (counters.py), trained modules and optimizers (carried.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
@@ -27,6 +27,7 @@ from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
 from ftrun.inject.zero_edit.values.changes import NEVER
+from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_of_rank, is_own, is_small, packed
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import (
@@ -46,11 +47,11 @@ from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
 from ftrun.training.sharded import parameters_of
 
 DOUBTS_MAX = 2
+PLACES_MAX = 63
+"""From so many on, places of draws are one."""
 KEY = "beside"
 """In the state that heals. Replicas may have different units there: they are not compared."""
 _OWN = object()
-DIGEST = " (digest)"
-"""Ends the path of what stands for a unit among the plain values, so that ranks are compared."""
 LATE_ONES, FAR = "late", "far"
 """What in a state is its worker's own: units by name, and paths by function."""
 UNITS, REBOUND, MODULES, ATTRIBUTES, AS = "units", "rebound", "modules", "attributes", "as"
@@ -78,6 +79,7 @@ class _Known:
     changed. ``thin``: without ``kept``, its value with weak references. ``doubts``: at so many
     draws in turn a dict had its id and none of its tensors: it is the same one with new tensors, or
     a batch has got the id of another. ``is_of_batch``: it was met when the script had drawn.
+    ``seen``: the places of the draws at which it was met, as bits.
     """
 
     identity: tuple[int, ...]
@@ -86,6 +88,7 @@ class _Known:
     thin: Thin | None = None
     doubts: int = 0
     is_of_batch: bool = False
+    seen: int = 0
 
     @property
     def value(self) -> Any:
@@ -167,6 +170,7 @@ class Tensors:
         self._grown: set[Key] = set()  # lists
         self._handed_on: set[Key] = set()
         self._late: set[Key] = set()  # always other ones, which are kept by ``keeps_all`` alone
+        self._places: dict[Hashable, int] = {}  # of draws, each with its bit
         self._has_begun = self.keeps_all = False
         self.gives_all = True
         self.unlike = self.again = frozenset[str]()
@@ -186,16 +190,21 @@ class Tensors:
         reached: Sequence[Reached],
         drawn: Sequence[Set[str]] = (),
         *,
+        place: Hashable = None,
         begins: bool = False,
         has_batch: bool = False,
     ) -> None:
         """The objects that the script's frames reach, innermost first. It runs at every draw.
 
-        ``begins``: at the first one of a loop, which may read all that was made before it.
-        ``drawn``: for each frame the variables that its loops draw into, as batches. ``has_batch``:
-        the script has its batch already, and may have made some of them of it.
+        ``place``: where the script draws. A step may draw from several loaders, so that a batch of
+        one is there at the draw from the next one, and when the next step draws: what is kept is
+        there at the same draw again. ``begins``: at the first one of a loop, which may read all
+        that was made before it. ``drawn``: for each frame the variables that its loops draw into,
+        as batches. ``has_batch``: the script has its batch already, and may have made some of them
+        of it.
         """
         now: dict[Key, _Known] = {}
+        bit = self._places.setdefault(place, 1 << min(len(self._places), PLACES_MAX))
         met: dict[tuple[int, ...], Key] = {}
         self._also = {}
         before = {known.identity: known for known in self._known.values()}
@@ -212,7 +221,8 @@ class Tensors:
                 was = self._known[key].identity if key in self._known else identity
                 if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
                     self._grown.add(key)  # a list that the script keeps
-                now[key] = known = self._met(key, value, last, identity, begins, is_batch)
+                now[key] = known = self._met(key, value, last, identity, bit, begins, is_batch)
+                known.seen = bit if last is None else last.seen | bit
                 known.is_of_batch = has_batch and (last is None or last.is_of_batch)
                 if last is not None and last.is_there and not (has_batch or last.is_of_batch):
                     self._late.discard(key)
@@ -274,10 +284,15 @@ class Tensors:
         value: Any,
         last: _Known | None,
         identity: tuple[int, ...],
+        bit: int,
         begins: bool,
         is_batch: bool,
     ) -> _Known:
         is_dict = type(value) in DICTS
+        is_elsewhere = last is not None and last.kept is None and not last.seen & bit
+        if last is not None and is_elsewhere and last.is_there and not is_dict:
+            mark = last.mark if self._has_begun else mark_of(value)
+            return _Known(identity, None, mark, Thin(value))
         if last is not None and is_dict and not last.is_there and last.doubts < DOUBTS_MAX:
             mark = None if self._has_begun else mark_of(value)
             return _Known(identity, None, mark, Thin(value), last.doubts + 1)

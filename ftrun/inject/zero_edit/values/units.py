@@ -37,6 +37,7 @@ from ftrun.inject.zero_edit.values.kinds import DICTS, KINDS, PLAIN, Kind, is_si
 
 _PLAIN = frozenset({*PLAIN, bytes})
 _LISTS = (list, tuple)
+_LEAVES = (Kind.TENSOR, Kind.ARRAY, Kind.LINK)
 _OBJECTS = (torch.Tensor, torch.nn.Module)
 _NAME, _ID = "the object ", "the id of "
 """The prefixes of a text in place of a key."""
@@ -88,7 +89,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of a unit with ``change`` applied to each tensor and array; dicts keep their type."""
+    """A copy of a unit with ``change`` applied to each tensor and array; dicts keep their type.
+
+    The script may have put something else into it since the draw, as a number of numpy's.
+    """
     if type(value) in DICTS:
         made = copy.copy(value)
         for key, item in [*made.items()]:
@@ -96,7 +100,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
         return made
     if type(value) in _LISTS:
         return type(value)([mapped(item, change) for item in value])
-    return value if type(value) in _PLAIN else change(value)
+    return change(value) if KINDS[type(value)] in _LEAVES else value
 
 
 def leaves(value: Any) -> list[Any]:

@@ -269,7 +269,7 @@ def set_to(before: Any, value: Any, device: str, own: set[int]) -> Any:
         return before if is_same else type(value)(news)
     if isinstance(value, torch.Tensor):
         return _set_tensor(before, value, device, own)
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if hasattr(value, "dtype") and hasattr(value, "__setitem__"):  # no number of numpy's
         is_alike = type(before) is type(value) and before.shape == value.shape
         if is_alike and before.dtype == value.dtype and before.base is None:
             before[...] = value

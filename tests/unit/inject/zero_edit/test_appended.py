@@ -124,7 +124,7 @@ def test_a_worker_goes_on_at_its_own_place(tmp_path: Path) -> None:
     assert replacement.place(str(own)) is None, "it appends"
 
 
-@pytest.mark.parametrize("mode", ["w+", "a"])
+@pytest.mark.parametrize("mode", ["w", "a"])
 def test_what_was_written_again_in_front_is_told(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], mode: str
 ) -> None:
@@ -169,6 +169,21 @@ def test_what_it_had_before_is_put_back(tmp_path: Path, capfd: pytest.CaptureFix
         assert path.read_text() == text
         path.write_text("c") if step == 0 else rewrite(replacement, "a,b\n1,\n2,\n")
     assert "written again" not in capfd.readouterr().err
+
+
+def test_what_an_open_file_had_before_is_put_back(tmp_path: Path) -> None:
+    """Seen in guided-diffusion: a logger goes back to the begin of its table for one more column.
+    The table was truncated in the middle of a row then."""
+    path = tmp_path / "table.csv"
+    worker = Appended(tmp_path / "appended-1.0")
+    with path.open("w+") as file:
+        worker.opened(path, file)
+        file.write("a\n1\n")
+        made = generation(worker)
+        file.seek(0)
+        file.write("a,b\n1,\n2,3\n")
+    Appended(tmp_path / "appended-1.0").goes_on(*made)
+    assert path.read_text() == "a\n1\n"
 
 
 def test_few_files_are_followed(tmp_path: Path) -> None:

@@ -172,31 +172,12 @@ def test_a_loader_whose_iterator_the_peers_began_at_another_line_is_found(noting
     assert matched([first, made_later], outer)[0] == [(first, outer), (made_later, inner)]
 
 
-def test_a_loader_that_begins_anew_in_a_step_gives_the_values_after_it(noting: Noting) -> None:
-    outer = iterator_of(4)
-    noting.begin(noting.note())
-    _ = next(outer)
-    noting.training()
-    noting.commit()
-    value = 1
-    _ = next(outer)
-    inner = iterator_of(4)
-    value += 1
-    _batch = next(inner)
-    draws = noting.training()
-    noted = draws[0].noted
-    assert draws == [outer, inner] and noted is not None
-    place = noting.place(draws, noted)
-    assert place is not None
-    assert [values["value"] for values in place.begun_with.values() if "value" in values] == [value]
-    del outer, inner
-
-
 def test_a_loader_that_begins_behind_the_first_draw_is_begun_by_a_newcomer_too(
     noting: Noting,
 ) -> None:
-    """Seen: no step used the last batch of an epoch, and the batches of the next one were named as
-    not carried."""
+    """A place has what was open there: also an iterator that has ended since, behind which a
+    newcomer begins the next one as its peers have. Seen: no step used the last batch of an epoch,
+    and the batches of the next one were named as not carried."""
     batches, beside = iterator_of(4), iterator_of(3)
     noting.begin(noting.note())
     for _ in range(2):
@@ -207,8 +188,7 @@ def test_a_loader_that_begins_behind_the_first_draw_is_begun_by_a_newcomer_too(
     _drawn = next(beside), next(following)
     place = step(noting)
     assert place is not None
-    found = {x.number: x.is_later for x in place.loaders}
-    assert found == {batches.number: False, beside.number: False, following.number: True}
+    assert {x.number for x in (*place.loaders, *place.others)} == {batches.number, beside.number}
 
 
 def test_a_batch_of_the_next_epoch_that_was_drawn_in_the_last_step_is_for_the_next(

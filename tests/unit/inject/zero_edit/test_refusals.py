@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from ftrun.inject.zero_edit import refusals
+from ftrun.inject.zero_edit.patches import Patches
 
 
 def raised(path: str, words: str) -> RuntimeError:
@@ -29,6 +31,32 @@ def test_a_lost_mate_is_no_error_of_ftruns_own(monkeypatch: pytest.MonkeyPatch) 
     assert texts == []
     refusals.refuse_own(raised(path, "shapes"))
     assert "ftrun itself failed" in texts[0] and "training/ddp.py:1" in texts[0]
+
+
+def test_an_error_of_what_the_script_has_called_is_the_script_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: a script read a checkpoint that its rank 0 had not written, and another one had an
+    argument that a scheduler of torch's does not have any more. ftrun was to blame for both."""
+    texts: list[str] = []
+    monkeypatch.setattr(refusals, "refuse", texts.append)
+
+    class Scheduler:
+        pass
+
+    patches = Patches()
+    patches.after(Scheduler, "__init__", lambda made: None)
+    patches.around(os, "listdir", lambda plain, *args: plain(*args))
+    try:
+        with pytest.raises(TypeError) as found:
+            Scheduler(1)  # type: ignore[call-arg]
+        with pytest.raises(FileNotFoundError) as missing:
+            os.listdir("/none")
+    finally:
+        patches.undo()
+    refusals.refuse_own(found.value)
+    refusals.refuse_own(missing.value)
+    assert texts == []
 
 
 def test_what_a_handler_of_a_signal_raises_is_the_script_s(monkeypatch: pytest.MonkeyPatch) -> None:

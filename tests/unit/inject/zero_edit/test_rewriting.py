@@ -75,6 +75,26 @@ def test_a_successor_goes_on_where_it_has_joined(
     )
 
 
+def test_a_table_that_is_written_again_has_its_rows_once(
+    tmp_path: Path, place: Any, ours: Rewriting
+) -> None:
+    """A logger (of guided-diffusion) goes back to the begin for one more column. Seen: a newcomer
+    appended the whole table to that of its predecessor."""
+    path = tmp_path / "progress.csv"
+    left(path, b"step\n1\n")
+    table = open(path, "w+")
+    ours.joined()
+    place.has_begun = True
+    table.write("2\n")
+    table.seek(0)
+    rows = table.read().splitlines()
+    table.seek(0)
+    table.write("".join(f"{row},{end}\n" for row, end in zip(rows, ("loss", "", ""))))  # noqa: B905
+    table.write("3,0.5\n")
+    table.close()
+    assert path.read_bytes() == b"step,loss\n1,\n2,\n3,0.5\n"
+
+
 @pytest.mark.usefixtures("ours")
 def test_open_is_a_function_of_pythons_own() -> None:
     """Seen: a script (VAR) puts its own ``print`` only if that has the type of ``open``."""

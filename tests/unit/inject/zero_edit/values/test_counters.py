@@ -16,9 +16,9 @@ from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values import counters
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
+from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.legacy import left_at
 from ftrun.inject.zero_edit.values.sources import Sources, Taken
-from ftrun.inject.zero_edit.values.tensors import DIGEST
 from tests.unit.inject.zero_edit.values.counted import counters_of
 
 Script = Callable[[], FrameType]

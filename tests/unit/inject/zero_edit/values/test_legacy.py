@@ -54,7 +54,9 @@ def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
     worker.add(7, {F: {"steps": 7, "new": 5, **copied("log", 2, 3, values)[F]}}, ())
     left = left_at(path, 6)
     assert left is not None
-    assert left.plain() == {F: {"old": 1, "steps": 5}} and left.values[F]["steps"] == (5, 5)
+    compared = left.compared()[F]
+    assert compared.pop("log (digest)").startswith("2 ")
+    assert compared == {"old": 1, "steps": 5} and left.values[F]["steps"] == (5, 5)
     assert lists_in(left) == {"log": [1, 2]}
     assert left.ranges == dict(LOOP)
 
@@ -63,12 +65,13 @@ def test_what_is_left_between_steps_is_no_note_of_the_step_that_begins(tmp_path:
     """An evaluation may change more before: only then a peer's values are of the same moment."""
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
     worker.begin("life", {F: {"best": (0.0, 0)}}, LOOP)
-    worker.add(3, {F: {"seen": 1}}, LOOP, is_early=True)
+    worker.add(3, {F: {"seen": 1}}, LOOP, early_at=7)
     left = left_at(path, 3)
     assert left is not None and left.values[F]["seen"] == (1, 3) and not left.noted
+    assert left.early_at == 7  # only what a peer has at the same draw is of the same moment
     worker.add(3, {}, LOOP)
     left = left_at(path, 3)
-    assert left is not None and left.noted == {3}
+    assert left is not None and (left.noted, left.early_at) == ({3}, 0)
 
 
 def test_lists_that_grow(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ftrun.base import clock
 from ftrun.inject.zero_edit.values.own import LOOK_EVERY_S, Own
 from ftrun.inject.zero_edit.values.tensors import APART, CHANGED, MODULES, UNITS, Tensors
 from ftrun.snapshots import own_memory
-from ftrun.snapshots.area import Area
+from ftrun.snapshots.area import NONE, Area
 from ftrun.snapshots.own_memory import OwnMemory, area_here
 
 ROOM = 4 << 20
@@ -194,12 +194,20 @@ def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
         vars(one.own)["_store"] = store
     for one in ranks:
         one.goes_on(1.0)
+        one.own.leave(1, compares=False)  # as where one of them writes a file
+    assert not store
+    for one in ranks:
         one.own.leave(1)
+    assert area.newest != NONE
     for one in ranks:
         one.own._hear()
         assert one.own._shared == frozenset(one.tensors.digests()) and not one.own._apart
     tree = ranks[0].tensors.own_state(ranks[0].own._shared)
     assert tree == {MODULES: {}, UNITS: {}}
+    for one in ranks:
+        one.own._due_at = 0.0
+        one.own.leave(1)
+    assert area.newest == NONE  # else a successor had what its peers have changed since
     ranks[0].goes_on(2.0)  # the other one does not
     ranks[1].step += 1
     for one in ranks:

@@ -22,10 +22,10 @@ from torch.optim.swa_utils import AveragedModel
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.patches import Patches
+from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.tensors import (
     AS,
     ATTRIBUTES,
-    DIGEST,
     LATE,
     MODULES,
     REBOUND,
@@ -186,6 +186,25 @@ def test_a_dict_whose_tensors_are_all_new_each_time() -> None:
         assert of(tensors)["average"]["w"].tolist() == [number, number]
     average["w"] = average["w"] + 1  # at the end of a loop, without a draw
     assert of(tensors)["average"]["w"].tolist() == [9, 9]
+
+
+def test_a_dict_gets_numbers_of_numpy_after_the_draw() -> None:
+    """Seen in DINO: a group of the optimizer gets its learning rate so, and the job became one
+    world, undisturbed."""
+    tensors = Tensors(list)
+    group: dict[str, Any] = {"params": [torch.zeros(2)], "lr": 0.1}
+    for _ in range(2):
+        draw(tensors)
+    tensors.begin()
+    draw(tensors)
+    group["lr"] = numpy.float64(0.05)
+    group["params"][0] += 1
+    assert of(tensors)["group"]["lr"] == 0.05
+    tensors.load(tensors.state())  # as a newcomer does, whose group has such a number already
+    assert group["lr"] == 0.05
+    assert [*tensors.digests()] == [
+        "test_tensors.py:test_a_dict_gets_numbers_of_numpy_after_the_draw group"
+    ]
 
 
 def test_an_array_that_is_changed_in_place() -> None:

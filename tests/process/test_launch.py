@@ -219,10 +219,10 @@ def test_a_program_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 def test_threads_and_event_loops_may_launch(tmp_path: Path) -> None:
     source = """
     # main
-    threads = [
-        threading.Thread(target=lambda name=name: print("thread", name, go(os.getpid, job_id=name)))
-        for name in ("a", "b")
-    ]
+    def launch(name):
+        found = go(os.getpid, job_id=name)
+        print(f"thread {name} {found}")  # one write, which a line of the other's cannot part
+    threads = [threading.Thread(target=launch, args=(name,)) for name in ("a", "b")]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -310,10 +310,10 @@ class Forming:
         text = f"Nobody who is left holds more: training goes on from step {step}."
         if is_lost:
             text = (
-                "All replicas were lost, or had left, and nobody holds the job's state any more: "
-                f"training begins again at step {step}"
+                "All replicas were lost, or had left, and no replica holds the job's state any "
+                f"more: training begins again at step {step}"
                 + (
-                    ", the step of the snapshot or checkpoint that was loaded."
+                    ", the step of the state that was loaded from memory or a disk."
                     if step
                     else ", or where a checkpoint of the script's own has left off."
                 )

@@ -148,7 +148,7 @@ class Noting:
             is_between = is_noted and not self._has_passed
             if is_between and (is_first or not (self._is_left or draws_ahead)):
                 self._is_left = True
-                self._counters.leave(noted.read, noted.ranges, here)
+                self._counters.leave(noted.read, noted.ranges, here, iterator.cursor.drawn)
         if is_noted:
             self._sparing.took_s += time.thread_time() - began
 
@@ -188,7 +188,7 @@ class Noting:
         if self._sparing.notes(must=must):
             self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
             now = replace(self.note(begins=not turn[1]), turn=turn)
-            self._counters.leave(now.read, now.ranges, now.stack)
+            self._counters.leave(now.read, now.ranges, now.stack, turn[1])
         else:
             now = replace(_PASSED, turn=turn, ranges=RANGES.current(self._functions))
         self._turns = [*self._under_way(), now]

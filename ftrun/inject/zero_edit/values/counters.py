@@ -122,13 +122,18 @@ class Counters:
         )
 
     def leave(
-        self, read: Read, ranges: tuple[tuple[Spot, int], ...], here: tuple[Spot, ...]
+        self,
+        read: Read,
+        ranges: tuple[tuple[Spot, int], ...],
+        here: tuple[Spot, ...],
+        number: int,
     ) -> None:
         """Leave what has changed to a successor between two steps: before a batch is loaded, which
         may take long, and before an evaluation. More may change until the next step begins.
-        ``here``: where the script draws."""
+
+        ``here``: where the script draws. ``number``: of the batch that it draws, or of the turn."""
         if life := self._script.life():
-            self._leave(read, ranges, life, _mark_of(here))
+            self._leave(read, ranges, life, _mark_of(here, ranges, number))
 
     def _leave(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, early_at: int = 0
@@ -233,7 +238,9 @@ class Counters:
         """The values of the donor and of the predecessor at steps at which all trained, and that
         both have noted, or have come to the same draw of. This replica may be a donor before all
         are together again."""
-        noted = left.noted | ({place.step} if left.early_at == _mark_of(place.stack) else set())
+        number = place.loaders[0].drawn if place.loaders else place.turn[1] if place.turn else 0
+        is_there = left.early_at == _mark_of(place.stack, place.ranges, number)
+        noted = left.noted | ({place.step} if is_there else set())
         known = [(step, values) for step, values in theirs.together if step in noted]
         pairs = [
             (step, values, then.compared())
@@ -266,8 +273,10 @@ class Counters:
 
 
 @lru_cache(maxsize=256)
-def _mark_of(here: tuple[Spot, ...]) -> int:
-    return zlib.crc32(repr(here).encode())
+def _mark_of(here: tuple[Spot, ...], ranges: tuple[tuple[Spot, int], ...], number: int) -> int:
+    """Of one draw: the draw that finds the end of a loader is at the lines of the next first one,
+    and what is in between (an evaluation) changes values."""
+    return zlib.crc32(repr((here, ranges, number)).encode())
 
 
 def _given(place: Place, function: str) -> Values:

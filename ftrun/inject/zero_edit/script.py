@@ -141,12 +141,15 @@ class Script:
         self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
-        self.counters.walk.writers = self.directories.writers
+        self.counters.walk.writers = self._writers
         self.rewriting = Rewriting(self)
         if self.predecessor is not None:
             self.rewriting.appended = self.predecessor.appended
         path = self.file(repeated.FILE)
         self.repeated = Repeated(path, self.mates.rank, self._is_on_its_way)
+
+    def _writers(self) -> list[Any]:
+        return [*self.directories.writers(), *self.frameworks.callbacks]
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:

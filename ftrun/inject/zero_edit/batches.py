@@ -16,7 +16,6 @@ Not here: how an iterator is set to a place (loaders.py).
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import multiprocessing
 import struct
@@ -30,7 +29,7 @@ from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
-from ftrun.inject.zero_edit.values.units import add_to
+from ftrun.inject.zero_edit.values.units import hashed
 
 DEEP = 4
 INPUTS = "inputs"
@@ -179,12 +178,12 @@ class Batches:
     def compare(self) -> None:
         """Check that a replacement's first pass gets the same inputs as its predecessor's."""
         expected, self._expected = self._expected.get(INPUTS), {}
-        if expected and expected != _digest(self._inputs):
+        if expected and expected != hashed(self._inputs, DEEP):
             self._lacks([f"the same input of its model as before, at {call_site()}"])
 
     def digests(self) -> dict[str, str]:
         """The digests of the step that begins with this pass, for a replacement."""
-        return {**self.seen, INPUTS: _digest(self._inputs)}
+        return {**self.seen, INPUTS: hashed(self._inputs, DEEP)}
 
     # ------------------------------------------------------------ of a replacement
 
@@ -213,12 +212,12 @@ class Batches:
         name = f"{iterator.name} {iterator.cursor.drawn}"
         if name in self._expected:
             expected = self._expected.pop(name)
-            if _digest(batch) != expected:
+            if hashed(batch, DEEP) != expected:
                 batch = self._read_again(iterator)
-            if _digest(batch) != expected:
+            if hashed(batch, DEEP) != expected:
                 self._lacks([f"the batches of the loader at {iterator.spot}: they are others"])
         if wants:
-            self.seen[name] = _digest(batch)
+            self.seen[name] = hashed(batch, DEEP)
         return batch
 
     def _read_again(self, iterator: LoaderIterator) -> Any:
@@ -229,10 +228,3 @@ class Batches:
         if self._random:
             States.decode(self._random).set(own)
         return iterator.take()
-
-
-def _digest(batch: Any) -> str:
-    """A digest of the shapes and the first bytes of all tensors in a batch."""
-    hashed = hashlib.blake2b(digest_size=8)
-    add_to(hashed, batch, DEEP)
-    return hashed.hexdigest()

@@ -133,13 +133,9 @@ class Loop:
 
     def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:
         """The script, or ftrun, gives a module other values."""
-        self._before_load(module)
-        return plain(module, *args, **kwargs)
-
-    @ours
-    def _before_load(self, module: Module) -> None:
         if self._course.now is BETWEEN:
             self.script.marking.before_load(module)
+        return plain(module, *args, **kwargs)
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""

@@ -29,6 +29,7 @@ from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.refusals import ours
 from ftrun.inject.zero_edit.standing import Standing
 from ftrun.training.manager import Manager
 
@@ -106,6 +107,7 @@ class Marking:
         if self.ended is None and self._world is not None:
             self.ended = digest_of(self._parameters())
 
+    @ours
     def before_load(self, module: torch.nn.Module) -> None:
         """A module is about to load other values: take the digest first, if it is trained."""
         if self.ended is None and self._world is not None:

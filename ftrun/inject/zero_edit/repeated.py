@@ -78,7 +78,9 @@ class Repeated(Streams):
                 self._compare(number, line, key)
 
     def _compare(self, number: int, line: bytes, key: int) -> None:
-        if self._is_theirs(number, key):
+        assert self._theirs is not None, "it is asked of a successor"
+        if self._theirs[number][key]:
+            self._theirs[number][key] -= 1
             self._dropped_bytes += len(line)
             if self._dropped_bytes <= DROPPED_BYTES_MAX:
                 self._dropped.append((number, line))
@@ -88,14 +90,6 @@ class Repeated(Streams):
             "not printed: such lines are shown"
         )
         self.plain[number](line)
-
-    def _is_theirs(self, number: int, key: int) -> bool:
-        assert self._theirs is not None, "it is asked of a successor"
-        theirs = self._theirs[number]
-        if not theirs[key]:
-            return False
-        theirs[key] -= 1
-        return True
 
 
 def _checksum(line: bytes) -> int:

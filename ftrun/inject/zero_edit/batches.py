@@ -20,7 +20,7 @@ import mmap
 import multiprocessing
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import get_worker_info
 
@@ -30,6 +30,9 @@ from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.values.units import hashed
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.predecessor import Predecessor
 
 DEEP = 4
 INPUTS = "inputs"
@@ -111,16 +114,12 @@ class WorkersRandom:
 class Batches:
     """The batches of this worker.
 
-    Args:
-        wants: returns whether a generation is made in the step that begins.
-        lacks: called with a reason if this worker gets other batches than its predecessor.
-
     Attributes:
         seen: a digest of each batch of the step that begins, by iterator and number.
     """
 
-    def __init__(self, wants: Callable[[], bool], lacks: Callable[[Sequence[str]], None]) -> None:
-        self._wants, self._lacks = wants, lacks
+    def __init__(self, predecessor: Predecessor) -> None:
+        self._predecessor = predecessor
         self._has_drawn = mmap.mmap(-1, 1)
         self._forked: WorkersRandom | None = None
         self.seen: dict[str, str] = {}
@@ -179,7 +178,7 @@ class Batches:
         """Check that a replacement's first pass gets the same inputs as its predecessor's."""
         expected, self._expected = self._expected.get(INPUTS), {}
         if expected and expected != hashed(self._inputs, DEEP):
-            self._lacks([f"the same input of its model as before, at {call_site()}"])
+            self._predecessor.differs([f"the same input of its model as before, at {call_site()}"])
 
     def digests(self) -> dict[str, str]:
         """The digests of the step that begins with this pass, for a replacement."""
@@ -206,7 +205,7 @@ class Batches:
 
     def _drawn(self, iterator: LoaderIterator, batch: Any) -> Any:
         """An iterator yields this batch; returns the batch that the script gets."""
-        wants = self._wants()
+        wants = self._predecessor.is_due()
         if not (wants or self._expected):
             return batch
         name = f"{iterator.name} {iterator.cursor.drawn}"
@@ -215,7 +214,8 @@ class Batches:
             if hashed(batch, DEEP) != expected:
                 batch = self._read_again(iterator)
             if hashed(batch, DEEP) != expected:
-                self._lacks([f"the batches of the loader at {iterator.spot}: they are others"])
+                what = f"the batches of the loader at {iterator.spot}: they are others"
+                self._predecessor.differs([what])
         if wants:
             self.seen[name] = hashed(batch, DEEP)
         return batch

@@ -33,7 +33,7 @@ from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.memory import Memory
-from ftrun.inject.zero_edit.moving import Moving, come_near
+from ftrun.inject.zero_edit.moving import Moving
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
@@ -294,7 +294,7 @@ class Loop:
             False if they have gone on to another loop: they wait until this replica comes there.
         """
         script, manager = self.script, self.script.manager()
-        has_passed, who = script.passing.is_on, f"replica {script.here.replica_id}"
+        has_passed = script.passing.is_on
         self._course.goes(event, State.JOINING)
         if (loaded := script.peers.elsewhere) is not None:
             self._course.goes(Event.BEGUN, STEPPING)
@@ -305,7 +305,7 @@ class Loop:
             if not has_passed:
                 script.charge.take(manager)
             if script.peers.are_looked_for:
-                come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
+                self._moving.come_near(iterator)
             loaded = script.start(manager, allow_heal=True)
         if loaded is None and has_passed:
             peers_are_gone()

@@ -61,7 +61,7 @@ class Predecessor:
         self.place = Place.decode(keeper.place) if own.is_newcomer else None
         self.has_come = own.is_proven = not own.is_newcomer
         self.is_at_place = self.is_passing = False
-        self.batches = Batches(self.is_due, self.differs)
+        self.batches = Batches(self)
         self._misses = Misses()
         self.gradients = Gradients(lambda: script.stepping.optimizers.all(), self.lacks)
         self.printed = Printed(keeper.board, own.rank)
@@ -72,7 +72,6 @@ class Predecessor:
 
     def install(self, patches: Patches) -> None:
         self.batches.install(patches)
-        self.script.models.on_inputs = self._passes
         self.gradients.install(patches)
 
     def keep(self) -> None:
@@ -94,7 +93,7 @@ class Predecessor:
         self.lacks(what)
         stay()
 
-    def _passes(self, inputs: Any) -> None:
+    def passes(self, inputs: Any) -> None:
         """A pass in training begins; None: the loop has been told of it."""
         self.is_passing = inputs is not None
         if self.is_passing:

@@ -160,7 +160,7 @@ class Rewriting(ModuleType):
         if path is None or is_by_script(3):
             return path
         is_kept = not self._has_begun() and self._drafts.is_here(path)
-        return path if is_kept and self._drafts.joins() else None
+        return path if is_kept and self._script.has_peers() else None
 
     def _is_ours(self, file: Any, opener: Any, mode: Any) -> bool:
         """Whether a file that is written is the script's, or a package's that may append to it for
@@ -218,7 +218,7 @@ class Rewriting(ModuleType):
             self._forget_closed()
         has_any = path.exists() and path.stat().st_size > 0  # else a buffer had it, and is lost
         is_theirs = has_any and not self._drafts.is_own(path)
-        return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
+        return is_theirs and len(self._held) < HELD_MAX and self._script.has_peers()
 
 
 # ---------------------------------------------------------------- before a newcomer has joined

@@ -270,14 +270,9 @@ class Loop:
 
     def _pass_over(self, draws: list[LoaderIterator]) -> None:
         """Pass over a loop in which the peers are not."""
-        passing, peers = self.script.passing, self.script.peers
         if not draws:
             self.script.noting.tells_turns()
-        if not passing.knows(draws) and not peers.now().entry:
-            peers_are_gone()
-        here = (draws[0].entry if draws else ()) or stack()
-        unlike = self.script.counters.unlike_loops(peers.place)
-        passing.pass_over(peers.place, here, draws, unlike)
+        self.script.passing.pass_over(draws)
         self._course.goes(Event.PASS, State.GHOST)
 
     def passes(self) -> None:

@@ -207,29 +207,19 @@ class Counters:
         sources = Sources(place, left, pairs, self._changes.step_of)
         frames = self.walk.frames()
         for function, frame in innermost_of(frames).items():
-            self._take(frame, function, _given(place, function), sources, taken)
+            values = settable(frame, _given(place, function))
+            donors, own, found = sources.of(function, values)
+            taken.changed += write_values(frame, donors)
+            taken.of_its_own += write_values(frame, own)
+            taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
+            stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
+            differ = [path for path in stands_in if not path.endswith(DIGEST)]
+            differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
+            taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
+            taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
+            self._own[function] = set(own)
         self._adopt(frames, theirs, left)
         return taken
-
-    def _take(
-        self,
-        frame: FrameType,
-        function: str,
-        values: Values,
-        sources: Sources,
-        taken: Taken,
-    ) -> None:
-        values = settable(frame, values)
-        donors, own, found = sources.of(function, values)
-        taken.changed += write_values(frame, donors)
-        taken.of_its_own += write_values(frame, own)
-        taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
-        stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
-        differ = [path for path in stands_in if not path.endswith(DIGEST)]
-        differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
-        taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
-        taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
-        self._own[function] = set(own)
 
     def _pairs(self, place: Place, theirs: Details, left: Left) -> list[Pair]:
         """The values of the donor and of the predecessor at steps at which all trained, and that

@@ -186,11 +186,10 @@ def test_the_words_for_a_run() -> None:
     assert verdict(other, plain, True, 0.5).startswith("differs (a: w is ")
     assert verdict(other, plain, False, 0.5) == "same"
     assert verdict(killed, plain, True, 0.5) == "same"
-    named = "set: i 0→4; not carried: x (set), the Net (a.py:3) of this rank, which was its own\n"
+    odd = "the Net (a.py:3) of this rank, which was its own"
+    named = f"restored from its peers: i 0→4; not restored: x (set), {odd}\n"
     lacks = replace(killed, output=named)
-    assert verdict(lacks, plain, True, 0.5) == (
-        "differs (not carried: the Net (a.py:3) of this rank, which was its own)"
-    )
+    assert verdict(lacks, plain, True, 0.5) == f"differs (not carried: {odd})"
     killed.joined = ["0"]
     assert verdict(killed, plain, True, 0.5) == "fails (replica 1 was not back)"
     killed.killed = ["0.1"]

@@ -214,7 +214,7 @@ def test_a_newcomer_has_what_its_predecessor_was_given(tmp_path: Path) -> None:
         ends = re.findall(r"END \d (\w+) (\d+)", job.output)
         assert len(ends) == 2 and len(set(ends)) == 1, job.output
         assert len(ends[0][0]) == 4, job.output
-        assert "rank 0 would give other objects than its predecessor gave" in job.output
+        assert "rank 0 has other objects to broadcast than its predecessor had" in job.output
 
 
 LEAVES = """

@@ -327,7 +327,7 @@ def test_to_import_torchft_is_no_use_of_it(workers: str, tmp_path: Path) -> None
     """Seen: torchtitan imports it if it is there, and trains without it."""
     with Job(tmp_path, LOOKS, "--replicas", "2", "-w", workers) as job:
         assert job.end() == 0
-        assert "took charge of DistributedDataParallel" in job.output
+        assert "a replica that restarts will restore: DistributedDataParallel" in job.output
         assert len(re.findall(r"end \d of \d", job.output)) == 2 * int(workers)
         assert "begins again" not in job.output
 

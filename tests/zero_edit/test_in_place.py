@@ -401,7 +401,7 @@ def test_all_replicas_fall_and_the_job_goes_on_from_what_one_has_left(
 ) -> None:
     kind, given, why = ALL_FALL[case]
     found, output = runs(tmp_path, kind, given, falls=why)
-    from_memory = re.findall(r"replica (\d) goes on from step (\d+), which its launcher", output)
+    from_memory = re.findall(r"replica (\d) resumes from step (\d+)\. Its agent", output)
     again = re.findall(r"training begins again at step (\d+)", output)
     ends = {line.split()[2] for line in found}
     assert len(ends) == 1, output  # all have the same parameters

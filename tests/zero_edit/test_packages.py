@@ -188,7 +188,7 @@ def test_replicas(tmp_path: Path) -> None:
         joins = re.findall(r"replica \d joined at .*", job.output)
         assert len(joins) == 2, job.output
         for line in joins:
-            lacking = line.partition("; not carried: ")[2]
+            lacking = line.partition("; not restored: ")[2]
             differ = "its own GRPOTrainer._buffered_inputs (ranks differ: it has its peer's)"
             assert lacking == differ, job.output
 

@@ -216,7 +216,7 @@ class Batches:
             if _digest(batch) != expected:
                 batch = self._read_again(iterator)
             if _digest(batch) != expected:
-                self._lacks([f"the batches of the loader at {iterator.spot}: they are others"])
+                self._lacks([f"the batches of the data loader at {iterator.spot}: they differ"])
         if wants:
             self.seen[name] = _digest(batch)
         return batch

@@ -76,7 +76,7 @@ class Checkpoints:
         for name in _OF_ASYNC:
             kwargs.pop(name, None)
         if self._mates.rank == 0:
-            told.once(f"{call_site()}: async_save writes before it returns")
+            told.once(f"{call_site()}: async_save is synchronous here: it returns after writing")
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         done.set_result(save(state, *args, **kwargs))
         return done

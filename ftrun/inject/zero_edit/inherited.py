@@ -91,7 +91,7 @@ class Inherited(Resuming):
             kept.inherits(self._head, self._parts)
         if self._context.group_rank == 0:
             told.say(
-                f"replica {self._context.replica_id} goes on from step {found.manifest.step}, "
-                "which its launcher had in memory: no replica has a newer state"
+                f"replica {self._context.replica_id} resumes from step {found.manifest.step}. Its "
+                "agent kept that state in memory, and no replica has a newer one"
             )
         return tree

@@ -128,13 +128,16 @@ def test_the_same_batch_by_other_lines_is_no_difference() -> None:
     job = Job(2)
     for name, file in (("0", "progress.py:7"), ("1", "train.py:60")):
         job.marks(
-            name, replace(mark(5), position=f"epoch 1, batch 4 of the loader at {file}, step 0")
+            name,
+            replace(mark(5), position=f"epoch 1, batch 4 of the data loader at {file}, step 0"),
         )
         assert not job.told
-    job.marks("0", replace(mark(6), position="epoch 1, batch 5 of the loader at progress.py:7"))
-    job.marks("1", replace(mark(6), position="epoch 1, batch 4 of the loader at train.py:60"))
+    job.marks(
+        "0", replace(mark(6), position="epoch 1, batch 5 of the data loader at progress.py:7")
+    )
+    job.marks("1", replace(mark(6), position="epoch 1, batch 4 of the data loader at train.py:60"))
     (text,) = job.told
-    assert text.endswith("of the loader at progress.py:7: its batches differ.")
+    assert text.endswith("of the data loader at progress.py:7: its batches differ.")
 
 
 def test_unlike_lineages_are_not_compared() -> None:

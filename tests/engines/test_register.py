@@ -44,7 +44,7 @@ def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_p
         slurm.power_off(0)
         job.expect(r"The lighthouse is at \S+ now, since epoch \d+; it was at 10\.", 3)
         other_s = time.monotonic() - off
-        job.expect(r"Replicas \d, \d and \d in quorum")
+        job.expect(r"Replicas \d, \d and \d train in quorum")
         print(f"another lighthouse {other_s:.1f} s, a quorum {time.monotonic() - off:.1f} s after")
 
         os.kill(job.process(1, WORKER), signal.SIGKILL)

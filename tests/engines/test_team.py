@@ -117,7 +117,7 @@ def test_a_group_goes_on_from_memory_when_a_node_has_no_power(
         machines.power_off(1)
         lead.expect("n2 .*takes its place")
         lead.expect(r"The lost node's states of step \d+ come from n0")
-        lead.expect(r"All went on from step \d+")
+        lead.expect(r"all resumed from step \d+")
         for job in (lead, spare):
             (job.directory / "over").touch()
         assert lead.end() == spare.end() == 0

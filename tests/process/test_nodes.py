@@ -118,7 +118,7 @@ def test_the_node_that_is_not_here_is_named(tmp_path: Path) -> None:
         Job(tmp_path, TRAINS, *lighthouse.found_by, "--replicas", "2", "--nodes", "2") as job,
     ):
         job.expect(
-            "1 of 2 nodes is here, and the job waits for the rest, since 3 s, for .* at most"
+            "1 of 2 nodes is here, and the job waits for the rest, for 3 s so far and .* more at"
         )
         job.signal(signal.SIGTERM)
         assert job.end() == 75
@@ -172,7 +172,7 @@ def test_who_waits_for_a_peer_outside_a_step_is_told_and_when_that_is_over(tmp_p
         job.expect(r"Replica 0 waits for replica 1 \(it is outside a step \(an evaluation, a check")
         assert "evaluates" in job.output
         (tmp_path / "evaluate").unlink()
-        job.expect(r"Nobody waits for replica 1 any more, after \d+ s")
+        job.expect(r"The wait for replica 1 is over, after \d+ s")
         job.signal(signal.SIGTERM)
         assert job.end() == 75
         assert job.output.count("Replica 0 waits for replica 1") == 1

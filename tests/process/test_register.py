@@ -56,10 +56,10 @@ def trained(
 
 def kill_a_worker(job: Job, replica: int, joins: int) -> tuple[float, float]:
     """Kill it; returns the times until the others have a quorum, and until it has joined."""
-    before = len(re.findall(r"Replicas . and . in quorum", job.output))
+    before = len(re.findall(r"Replicas . and . train in quorum", job.output))
     began = clock.now()
     os.kill(job.worker(replica), signal.SIGKILL)
-    job.expect(r"Replicas . and . in quorum", before + 1)
+    job.expect(r"Replicas . and . train in quorum", before + 1)
     formed = clock.now()
     job.expect(rf"Replica {replica} healed", joins)
     return formed - began, clock.now() - began

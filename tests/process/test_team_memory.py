@@ -84,13 +84,13 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
         lead.expect("Memory snapshots: on each node")
         survivors = lead.worker(0, 0), hand.worker(0, 2)
         os.kill(hand.worker(0, 3), signal.SIGKILL)
-        lead.expect(r"worker 0\.3 .* all go on after \S+ s, no step lost")
+        lead.expect(r"worker 0\.3 .* All continued after \S+ s, and no step was lost")
         os.kill(lead.worker(0, 1), signal.SIGKILL)
-        lead.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost")
+        lead.expect(r"worker 0\.1 .* All continued after \S+ s, and no step was lost")
         os.kill(lead.worker(0, 1), signal.SIGKILL)
         os.kill(hand.worker(0, 3), signal.SIGKILL)
         for rank in (1, 3):
-            lead.expect(rf"worker 0\.{rank} .* all go on after \S+ s, no step lost", 2)
+            lead.expect(rf"worker 0\.{rank} .* All continued after \S+ s, and no step was lost", 2)
         assert survivors == (lead.worker(0, 0), hand.worker(0, 2))
         for node, rank in ((lead, 0), (hand, 2)):
             steps = re.findall(rf"^\[0\.{rank}\] step (\d+): ", node.output, re.MULTILINE)
@@ -108,7 +108,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             lead.expect("what it writes to its --snapshot directory is not seen by")
         with Half(killed, 1, lead.port, *seldom) as again:
             lead.expect(r"The lost node's states of step \d+ come from")
-            lead.expect(r"worker 0\.2 is lost with its node .* All went on from step \d+", 1)
+            lead.expect(r"worker 0\.2 is lost with its node .* all resumed from step \d+", 1)
             lead.expect(r"begin again: its node is lost")
             lead.signal(signal.SIGTERM)
             last = lead.expect(r"The last snapshot is of step (\d+)\. The same command goes on")[0]
@@ -139,7 +139,7 @@ def test_a_node_that_is_lost_as_it_takes_a_lost_ones_place_costs_no_more(tmp_pat
             kill_everything(spare)
             lead.expect("are in memory of the nodes that are left")
         with Node(tmp_path, 3, lead.port, SCRIPT, *OPTIONS, *memory) as last:
-            lead.expect(r"All went on from step [1-9]\d*")
+            lead.expect(r"all resumed from step [1-9]\d*")
             for node in (lead, last):
                 (node.directory / "over").touch()
             assert lead.end() == last.end() == 0

@@ -117,12 +117,12 @@ def test_replicas_and_one_group_are_started_and_come_back_in_their_own_words() -
     assert form(row) == ["--replicas", "2"]
     assert form(replace(row, workers=3)) == ["--replicas", "2", "--workers-per-replica", "3"]
     assert form(replace(row, workers=3, replicas=1)) == ["--workers-per-replica", "3"]
-    assert says_back("ftrun: Replica 1 joined at step 5; in the quorum: all\n", "1")
-    mended = "ftrun: worker 0.1 (pid 7) died: SIGKILL. Its work since step 4 was repeated from memory; all go on after 0.5 s, no step lost. Restart 1 of 10.\n"  # noqa: E501
+    assert says_back("ftrun: Replica 1 joined at step 5. The quorum is now all\n", "1")
+    mended = "ftrun: worker 0.1 (pid 7) died: SIGKILL. Its replacement repeated the work since step 4 from memory. All continued after 0.5 s, and no step was lost. Restart 1 of 10.\n"  # noqa: E501
     assert says_back(mended, "0.1")
     assert not says_back(mended, "0.0")
     assert says_back(mended, "0") and not says_back(mended, "1")
-    fell = "ftrun: worker 0.1 (pid 7) died: SIGKILL. All went on from step 4, 2 steps again.\n"
+    fell = "ftrun: worker 0.1 (pid 7) died: SIGKILL. After 1 s all resumed from step 4.\n"
     assert not says_back(fell, "0.1")
 
 

@@ -60,7 +60,9 @@ def test_all_is_killed_while_one_is_written_and_the_end_is_the_same(
         os.kill(writer, signal.SIGKILL)
         job.expect_process("ftrun snapshots", but=writer)
         kill(job, 1)
-        job.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost\. Restart 1 of 10\.")
+        job.expect(
+            r"worker 0\.1 .* All continued after \S+ s, and no step was lost\. Restart 1 of 10\."
+        )
         (tmp_path / "again/over").touch()
         assert job.end() == 0
         assert ends(job) == undisturbed

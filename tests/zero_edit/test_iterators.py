@@ -28,7 +28,9 @@ def test_the_end_is_as_undisturbed(tmp_path: Path, kind: str) -> None:
         with Job(tmp_path / name, SCRIPTS / "iterators.py", *ON, name, args=args) as job:
             assert job.end() == 0, job.output
             found.append(sorted(re.findall(r"^\[0\.\d\] end \w+$", job.output, re.MULTILINE)))
-            mended = re.findall(r"died: SIGKILL\. Its work since step \d+ was", job.output)
+            mended = re.findall(
+                r"died: SIGKILL\. Its replacement repeated the work since", job.output
+            )
             assert len(mended) == len(deaths), job.output
     assert len(found[0]) == 2
     assert found[0] == found[1]

@@ -161,7 +161,7 @@ print(f"end {digest.hexdigest()[:16]}", flush=True)
 """
 DEATHS = ("1 in 6", "0 in 11")
 ONE_GROUP = ("--workers-per-replica", "2", "--device", "cpu", "--memory-snapshots")
-MENDED = r"worker 0\.\d \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
+MENDED = r"worker 0\.\d \(pid \d+\) died: SIGKILL\. Its replacement repeated the work since"
 
 
 def write(directory: Path) -> None:

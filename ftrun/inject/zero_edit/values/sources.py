@@ -110,7 +110,7 @@ class Taken:
         told = {
             "restored from its peers": self.changed,
             "restored from its predecessor": self.of_its_own,
-            "from its predecessor, plus what its donor has added since": self.continued,
+            "plus what its donor has added since": self.continued,
             "not restored": self.lacking,
         }
         text = "".join(f"; {what}: {first_of(names)}" for what, names in told.items() if names)

@@ -257,9 +257,7 @@ def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
     inner = replace(place, ranges=((spot, 0), (Spot("test_counters.py:main", 2), 9)))
     taken = successor.joins(inner, 9, monkeypatch)
     assert successor.names["log"] == 3.5  # 1.0 when all trained, and what the donor added to 2.0
-    assert "from its predecessor, plus what its donor has added since: log" in taken.words(
-        is_new=False
-    )
+    assert "plus what its donor has added since: log" in taken.words(is_new=False)
     later = Replica(tmp_path, "1", log=0.0)
     taken = later.joins(replace(inner, ranges=((spot, 0), *inner.ranges)), 9, monkeypatch)
     assert later.names["log"] == 3.5

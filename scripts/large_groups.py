@@ -129,7 +129,7 @@ def _lose(
 ) -> tuple[float, float, int]:
     *others, _ = [team.start(index) for index in range(len(machines.addresses) - 1)]
     lead, index = others[0], len(others)
-    lead.expect("Memory snapshots: on each node")
+    lead.expect("Memory snapshots are kept on each node")
     spare = team.start(index + 1)
     lead.expect("stands by")
     spare.expect_process("ftrun spawner")

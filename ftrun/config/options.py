@@ -241,7 +241,7 @@ _OWN: tuple[Option, ...] = (
         "--state-dir", Path, "Directory for the embedded lighthouse's journal.", "DIR",
         default_words="temporary",
     ),
-    _option("--snapshot", Path, "Directory for snapshots of the job's state; the job goes on from "
+    _option("--snapshot", Path, "Directory for snapshots of the job's state; the job resumes from "
             "the newest one there.", "DIR", default_words="none are taken"),
     _option("--snapshot-every", str, "Time from one snapshot to the next: 30s, 5m, 1h.", "TIME",
             default="5m"),

@@ -36,7 +36,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         job.expect("begins on", 4)
         job.expect("joined at step")
         # Its successor has the replica again, or stands by because another node has it.
-        job.expect(rf"begins on n{killed}\b|ftrun n{killed}: All replicas have a node", 2)
+        job.expect(rf"begins on n{killed}\b|ftrun n{killed}: All replicas run on other nodes", 2)
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
         job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
@@ -52,7 +52,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         assert [line for line in of_job if of_job.count(line) > 1] == [], "each line once"
         assert "The job has finished" in of_job[-2] and "The account" in of_job[-1]
         assert re.search(r"^ftrun n\d: replica \d \(pid", job.output, re.MULTILINE) is None
-        assert re.search(r"^ftrun n\d: All replicas have a node", job.output, re.MULTILINE)
+        assert re.search(r"^ftrun n\d: All replicas run on other nodes", job.output, re.MULTILINE)
         assert not re.search(r"srun: error: n\d", job.output), "of a task"
         assert job.left() == ""
         assert not meeting.exists()

@@ -110,7 +110,7 @@ def test_a_group_goes_on_from_memory_when_a_node_has_no_power(
     machines = networks[1]
     with Team(machines, tmp_path, KEPT, *options) as team:
         lead, lost = team.start(0), team.start(1)
-        lead.expect("Memory snapshots: on each node")
+        lead.expect("Memory snapshots are kept on each node")
         spare = team.start(2)
         lead.expect("n2 .* stands by")
         os.kill(lost.worker(0, 3), signal.SIGKILL)

@@ -81,7 +81,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
         lead.expect(rf"goes on from step {whole}, the newest snapshot in .* of 4 workers, ")
         assert torn > whole
         assert hand.expect(r"\[0\.2\] step (\d+): ")[0] == str(whole + 1)
-        lead.expect("Memory snapshots: on each node")
+        lead.expect("Memory snapshots are kept on each node")
         survivors = lead.worker(0, 0), hand.worker(0, 2)
         os.kill(hand.worker(0, 3), signal.SIGKILL)
         lead.expect(r"worker 0\.3 .* All continued after \S+ s, and no step was lost")
@@ -111,7 +111,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             lead.expect(r"worker 0\.2 is lost with its node .* all resumed from step \d+", 1)
             lead.expect(r"begin again: its node is lost")
             lead.signal(signal.SIGTERM)
-            last = lead.expect(r"The last snapshot is of step (\d+)\. The same command goes on")[0]
+            last = lead.expect(r"The last snapshot is of step (\d+)\. The same command resumes")[0]
             lead.expect(rf"the snapshot of step {torn} was not written to its end")
             assert again.end() == lead.end() != 0
             gone(lead, again)
@@ -119,7 +119,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
         lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
         lead.expect(r"\[0\.0\] step ")
         assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
-        lead.expect(rf"All workers go on from step {last}, the newest snapshot in ")
+        lead.expect(rf"All workers resume from step {last}, the newest snapshot in ")
         over(killed)
         assert hand.end() == lead.end() == 0
         assert ends(lead) + ends(hand) == undisturbed
@@ -131,7 +131,7 @@ def test_a_node_that_is_lost_as_it_takes_a_lost_ones_place_costs_no_more(tmp_pat
     """What it had so far is nothing, and the copies of the first one's states are still there."""
     memory = ("--memory-snapshots", "auto")
     with halves(tmp_path, *memory) as (lead, hand):
-        lead.expect("Memory snapshots: on each node")
+        lead.expect("Memory snapshots are kept on each node")
         with Node(tmp_path, 2, lead.port, SCRIPT, *OPTIONS, *memory) as spare:
             lead.expect("stands by")
             kill_everything(hand)

@@ -154,7 +154,9 @@ def test_a_replica_that_has_never_trained_fails_the_job(
     with Job(tmp_path, NEVER, *words, args=("20",)) as job:
         assert job.end() in codes, job.output
         if codes != {0}:
-            assert "It has never trained a step. To go on without it: --min-replicas" in job.output
+            assert (
+                "It has never trained a step. To continue without it: --min-replicas" in job.output
+            )
         else:
             allowed = "1 of 2 replicas has finished, which --min-replicas 1 allows: replica 1 was"
             assert allowed in job.output

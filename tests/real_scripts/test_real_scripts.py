@@ -204,7 +204,9 @@ def test_the_words_for_a_run() -> None:
     dead = Run(72, output="[0.0] ValueError: bad\n[0.0] more\n")
     assert verdict(dead, plain, True, 0.5) == "fails (exit code 72: ValueError: bad)"
     again = Run(
-        0, output="ftrun: LBFGS (x.py:3). ftrun begins again as torchrun would: …", end=plain.end
+        0,
+        output="ftrun: LBFGS (x.py:3). ftrun restarts the job as torchrun would: …",
+        end=plain.end,
     )
     assert verdict(again, plain, True, 0.5) == "one world (LBFGS (x.py:3))"
     unequal = Run(0, end=plain.end, unequal=["replica 1 has diverged"])

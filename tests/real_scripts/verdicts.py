@@ -13,7 +13,7 @@ from typing import Any
 
 SAME, DIFFERS, ONE_WORLD, FAILS, HANGS = "same", "differs", "one world", "fails", "hangs"
 NOT_RUN = "–"
-BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun begins again as torchrun would")
+BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun restarts the job as torchrun would")
 """What ftrun says when it cannot carry a script."""
 LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
 """Before a line of a worker: of ftrun's, and of torchrun's with --tee."""

@@ -186,7 +186,7 @@ class World:
         held = [self.holds[name] for name, _ in alive]
         is_known = 2 * held.count(self.truth) > len(held)
         if odd and alive and self.action == STOP:
-            self._require(not any(x != self.truth for x in held), "the job goes on")
+            self._require(not any(x != self.truth for x in held), "the job continues")
         if alive and self.action == HEAL and is_known:
             self._require(not any(x != self.truth for x in held), "one that is odd may be a donor")
         if self.action == HEAL and alive and not is_known and odd:

@@ -48,13 +48,15 @@ def test_all_is_killed_while_one_is_written_and_the_end_is_the_same(
         job.expect(r"wrote the snapshot of step \d+ to .*; no worker waited")
         shutil.rmtree(where)
         where.touch()
-        job.expect(r"a snapshot was not written: .*\. Training goes on; the next one is due in 1 s")
+        job.expect(
+            r"a snapshot was not written: .*\. Training continues; the next one is due in 1 s"
+        )
         where.unlink()
         job.until(lambda: bool(snapshots(where)), "another snapshot")
         job.until(lambda: any(where.glob(".draft-*")), "a draft")
         kill_everything(job)
     with start(tmp_path, "again", kind, *on) as job:
-        job.expect(r"The job goes on from step \d+, the newest snapshot in .* of 3 workers, ")
+        job.expect(r"The job resumes from step \d+, the newest snapshot in .* of 3 workers, ")
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         writer = job.titled("ftrun snapshots")
         os.kill(writer, signal.SIGKILL)
@@ -79,7 +81,7 @@ def test_a_job_that_is_stopped_leaves_what_its_workers_had_in_memory(tmp_path: P
     with start(tmp_path, "stopped", "fsdp", *on) as job:
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         job.process.send_signal(signal.SIGTERM)
-        job.expect(r"The last snapshot is of step \d+\. The same command goes on from there\.")
+        job.expect(r"The last snapshot is of step \d+\. The same command resumes from there\.")
         job.end()
     found = look(where).newest
     assert found is not None, job.output

@@ -23,7 +23,7 @@ ENDS = ["SIGKILL"] * 4 + ["SIGSTOP"]
 def check(job: Job, size: int) -> None:
     """All ranks have come to the end with the same parameters; survivors were given the same."""
     assert job.end() == 0, job.output
-    assert "begins again" not in job.output, job.output
+    assert "restarts the job" not in job.output, job.output
     assert "Traceback" not in job.output, job.output
     pattern = r"END (\d) life (\d) (\w+) parameters (\w+) seen (\w+)"
     ends = re.findall(pattern, job.output)
@@ -123,9 +123,7 @@ print("END", rank, total.item(), flush=True)
 def test_a_death_before_the_first_step_begins_all_again(tmp_path: Path) -> None:
     with Job(tmp_path, IN_SET_UP, *options(3)) as job:
         assert job.end() == 0, job.output
-        again = (
-            r"replica \d begins again with replica 1, which ended before the first step\. Restart"
-        )
+        again = r"replica \d restarts with replica 1, which ended before the first step\. Restart"
         assert len(re.findall(again, job.output)) == 2, job.output
         assert sorted(re.findall(r"END (\d) 3\.0", job.output)) == ["0", "1", "2"], job.output
 

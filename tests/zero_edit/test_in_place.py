@@ -363,7 +363,7 @@ def test_a_lost_step_is_told_and_nobody_stands_still(
     found, output = run(tmp_path / "killed", "hsdp", given, takes_none=True)
     if was_late(output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
-    assert "stands still" not in output and "begins again" not in output, output
+    assert "stands still" not in output and "restarts the job" not in output, output
     assert len({line.split()[2] for line in found}) == 1, output  # all have the same parameters
     assert "1 step was not committed" in output
 

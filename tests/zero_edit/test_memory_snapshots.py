@@ -86,7 +86,7 @@ def test_killed_workers_cost_no_step_and_no_bit(
         assert job.end() == 0
         undisturbed = ends(job)
     with Job(tmp_path / "killed", SCRIPT, *OPTIONS, args=(kind,)) as job:
-        job.expect(r"Memory snapshots: on this node \(.+ a worker so far")
+        job.expect(r"Memory snapshots are kept on this node \(.+ a worker so far")
         survivor = job.worker(0, 0)
         kill(job, 1)
         job.expect(

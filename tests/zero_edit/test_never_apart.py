@@ -179,7 +179,7 @@ ROWS = {
 def test_deaths_change_nothing(tmp_path: Path, row: str) -> None:
     script, deaths, reason = ROWS[row]
     calm, output = ends(tmp_path / "calm", script, ())
-    assert "begins again" not in output and len(set(calm)) == 1
+    assert "restarts the job" not in output and len(set(calm)) == 1
     found, output = ends(tmp_path / "deaths", script, deaths)
     assert found == calm, output
     assert bool(reason) == ("one world" in output), output

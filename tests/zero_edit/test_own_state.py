@@ -237,7 +237,7 @@ def test_gradients_that_are_kept_from_step_to_step(tmp_path: Path, script: str) 
             (tmp_path / name / f"died {step}").touch()
         with Job(tmp_path / name, script, *ON, name) as job:
             if name == "auto":
-                job.expect("Memory snapshots: on this node")
+                job.expect("Memory snapshots are kept on this node")
                 (tmp_path / name / "go").touch()
             assert job.end() == 0, job.output
             found.append(sorted(re.findall(r"^\[0\.\d\] end .*$", job.output, re.MULTILINE)))

@@ -88,7 +88,7 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
 def test_who_began_again_and_gets_another_input_does_not_go_on(tmp_path: Path) -> None:
     """All begin again from memory, because a log was full. Then what they get is not the same."""
     _, text = run(tmp_path / "other", "fsdp", [(1, 1, "before", 70)], "2", "other")
-    assert "it would go on without the same input of its model as before, at replayed.py" in text
+    assert "it would continue without the same input of its model as before, at replayed.py" in text
     assert "all resumed from step" not in text
     starts = [(tmp_path / f"other/started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [3, 3, 3], "first from memory, and then from the beginning"

@@ -235,7 +235,7 @@ class Divergence:
             state.replace(odd, f"{cause}; it heals from them")
             return True
         else:
-            after = "The job ends so" if self._at_end else f"Training goes on{_ADVICE}"
+            after = "The job ends so" if self._at_end else f"Training continues{_ADVICE}"
             for name in odd if is_known else odd[:1]:
                 text = f"replica {name} {cause}" if is_known else cause
                 self._report(name, sentence(f"{text}. {after}."), agreed.step)

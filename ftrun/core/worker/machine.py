@@ -522,7 +522,7 @@ class StepMachine(Showing):
             step.repair(quorum.kept_by(self.key.group_rank))
             self.heal.keep_loaded_if(quorum.state)
         else:
-            fate = f"is left out: it goes on from {quorum.state}"
+            fate = f"is left out: it continues from {quorum.state}"
             if quorum.state == self.state:
                 fate = "is computed again"
             elif not self.healing and quorum.state == self.state.committed(step.commits_as):

@@ -1,5 +1,5 @@
-"""What a replica's earlier processes have left in their launcher's memory: where the job goes on if
-no replica holds its state any more.
+"""What a replica's earlier processes have left in their launcher's memory: where the job
+continues if no replica holds its state any more.
 
 A worker whose replica was restarted claims the state of the generation that its predecessor has
 left, as a job that is started again claims a snapshot on a disk (training/resuming.py). Mostly it

@@ -99,7 +99,7 @@ def run_operation(
         print(error, file=out)
         return NOT_DONE
     if operation["state"] == "under way" and is_awaited:
-        print(f"That is not done after {timeout_s:g} s, and goes on.", file=out)
+        print(f"That is not done after {timeout_s:g} s. It continues.", file=out)
         return NOT_DONE
     for stack in operation["stacks"]:
         _show_stack(stack["replica_id"], stack["group_rank"], stack["text"], out)

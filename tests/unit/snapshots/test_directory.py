@@ -158,7 +158,9 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is a snapshot of .* with --inject explicit"):
         prepare(replace(settings, inject="ddp"))
     (newest(where).path / "__0_0.distcp").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step-000000000005 is damaged.*No whole snapshot is left"):
+    with pytest.raises(
+        UserError, match=r"step-000000000005 is damaged.*No complete snapshot is left"
+    ):
         prepare(settings)
     assert directory.snapshots(where) == []
 

@@ -216,7 +216,7 @@ def test_without_a_majority_nobody_is_replaced_and_both_sides_are_named(digests:
         told |= job.told
     (text,) = told
     assert "hold unlike parameters since a step after 100 and up to 200" in text
-    assert "nobody can tell which are right" in text and "Training goes on" in text
+    assert "nobody can tell which are right" in text and "Training continues" in text
 
 
 def test_corruption_is_reported_once_for_each_agreement() -> None:

@@ -190,7 +190,7 @@ class Keeper:
         assert self._lighthouse is not None
         then = self._lighthouse.starts.then(delay_s)
         if delay_s is None and self._meeting.settled():
-            then = "It is not started again here"
+            then = "It does not restart here"
         elif delay_s is None:
             self._lighthouse_failed = how
         say(f"The lighthouse on {self._place.own_name} {how}. {then}.")

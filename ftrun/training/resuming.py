@@ -224,7 +224,7 @@ class Resuming:
         except OSError as error:
             raise UserError(
                 f"the snapshot {found.path} cannot be read now ({error.strerror}): this replica "
-                "is started again, and tries again"
+                "restarts, and tries again"
             ) from error
         except Damaged as error:
             why = str(error)

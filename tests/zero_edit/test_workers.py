@@ -196,7 +196,7 @@ mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         ),
         (
             f"{TWO_WAYS}fully_shard(model[0])\n",
-            "AdamW steps parameters that no fully_shard has, which nothing would average",
+            "AdamW steps parameters that no fully_shard has, so nothing would average",
         ),
     ],
     ids=["mesh", "ddp", "part"],

@@ -47,7 +47,7 @@ class LighthouseStarts:
             return "It does not restart, so the job ends here"
         if self.has_served:
             return "It restarts; training continues"
-        return f"It is started again: start {self.short_lives + 1} of {STARTS_MAX}"
+        return f"It restarts: start {self.short_lives + 1} of {STARTS_MAX}"
 
 
 class AgentStarts:

@@ -92,9 +92,9 @@ class ExactlyOnce:
         """
         if self.is_on:
             raise UserError(
-                f"{call_site()}: a training step whose batch comes from no loader that shuffles, "
-                f"or of another loader than the first one: {self.option} cannot count its "
-                f"samples. {REMEDY}"
+                f"{call_site()}: {self.option} cannot count the samples of this training step, "
+                "because its batch does not come from the first data loader that shuffles. "
+                f"{REMEDY}"
             )
 
     def _replace(self, loader: Any) -> None:

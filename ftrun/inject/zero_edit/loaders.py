@@ -668,8 +668,8 @@ def refuse_thread(iterator: LoaderIterator) -> NoReturn:
     """
     refuse(
         f"{iterator.spot}: a thread of the script's draws the batches of this loader, and ftrun "
-        "follows a loop by its own draws. Draw them in the loop; the loader's num_workers has them "
-        "ready in time"
+        "follows a loop by the batches that the loop itself draws. Draw them in the loop; the "
+        "loader's num_workers prepares them in time"
     )
 
 

@@ -46,7 +46,7 @@ def test_a_healthy_life_begins_the_count_again() -> None:
 def test_words_are_true_before_and_after_it_has_served() -> None:
     starts = LighthouseStarts()
     starts.ended(0.1, was_ready=False, is_hopeless=False)
-    assert starts.then(0.05) == f"It is started again: start 2 of {STARTS_MAX}"
+    assert starts.then(0.05) == f"It restarts: start 2 of {STARTS_MAX}"
     starts.ended(0.1, was_ready=True, is_hopeless=False)
     assert "training continues" in starts.then(0.1)
 

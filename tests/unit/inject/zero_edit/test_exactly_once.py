@@ -122,7 +122,7 @@ def test_what_is_not_kept_is_said_or_refused(capfd: pytest.CaptureFixture[str]) 
     script = Script()
     script.exact.claim(shuffled(drop_last=True))
     assert "drop_last has no effect here" in capfd.readouterr().err
-    with pytest.raises(UserError, match="comes from no loader that shuffles"):
+    with pytest.raises(UserError, match="does not come from the first data loader that shuffles"):
         script.exact.expect()
 
     class Own(BatchSampler):

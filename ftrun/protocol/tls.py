@@ -173,7 +173,8 @@ def _check_ca(path: Path) -> None:
     if not any(map(_may_sign, certificates)):
         raise UserError(
             f"--tls-ca {path} holds the certificate of {_name(certificates[0])}, which is no "
-            f"authority's (CA is false in it). {_NOTHING} Give the file of whoever signed it."
+            f"authority's (CA is false in it). {_NOTHING} Give the file of the authority that "
+            "signed it."
         )
 
 

@@ -165,7 +165,7 @@ def test_a_result_of_one_rank_alone_is_given_to_no_other(tmp_path: Path) -> None
     """The root of an asynchronous scatter dies when one of two has its part."""
     with Job(tmp_path, BY_RANK, *options(3)) as job:
         assert job.end() == 0, job.output
-        assert "died in the middle of scatter, which nobody can make again" in job.output
+        assert "died in the middle of scatter, which no other rank can make again" in job.output
         assert "replicas 1 and 2 have it in memory" in job.output, job.output
         found = dict(re.findall(r"END (\d) \[(.*)\]", job.output))
         ends = [", ".join(str(10 * x + rank) for x in range(5)) for rank in range(3)]

@@ -1,4 +1,4 @@
-"""A newcomer that does not train as its peers do is found, and heals anew; on real processes."""
+"""A newcomer that does not train as its peers do is found, and heals again; on real processes."""
 
 from __future__ import annotations
 
@@ -171,5 +171,5 @@ def test_what_rank_0_alone_loads_after_its_loop_is_no_corruption(
 def test_a_difference_after_a_loop_whose_end_shows_not_is_named(tmp_path: Path) -> None:
     with Job(tmp_path, ENDING, "--replicas", "3", args=("while", "set")) as job:
         assert job.end() == 0, job.output
-        named = "Replica 0 has ended with other parameters than replicas 1 and 2. Nobody can tell"
+        named = "Replica 0 has ended with other parameters than replicas 1 and 2. It is unknown"
         assert named in job.output and "is corrupted" not in job.output, job.output

@@ -23,7 +23,7 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.quorum import Quorum
 
-AGAIN = "its peers have tried this step in vain"
+AGAIN = "its peers have tried this step without success"
 
 
 class Forming:

@@ -30,7 +30,7 @@ ASKED = {
     Phase.BUILD: "to build the process group",
     Phase.PREPARE: "to build the next process group",
     Phase.PROPOSE: "for a step at which replicas may join or leave",
-    Phase.SWITCH: "to come to the step of the switch",
+    Phase.SWITCH: "to reach the step of the switch",
     Phase.REJOIN: "to report its state",
 }
 OUTSIDE = "(an evaluation, a checkpoint?)"

@@ -232,7 +232,7 @@ def _steps(number: int) -> str:
 
 def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:
     return [
-        f"its loop at {spot} does not come to {number}" + (f" of {theirs}" if theirs else "")
+        f"its loop at {spot} does not reach index {number}" + (f" of {theirs}" if theirs else "")
         for spot, number, theirs in ranges
     ]
 

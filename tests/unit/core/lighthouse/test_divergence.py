@@ -215,8 +215,8 @@ def test_without_a_majority_nobody_is_replaced_and_both_sides_are_named(digests:
         assert job.replaced == {}
         told |= job.told
     (text,) = told
-    assert "hold unlike parameters since a step after 100 and up to 200" in text
-    assert "nobody can tell which are right" in text and "Training continues" in text
+    assert "hold different parameters since a step after 100 and up to 200" in text
+    assert "it is unknown which are right" in text and "Training continues" in text
 
 
 def test_corruption_is_reported_once_for_each_agreement() -> None:
@@ -284,11 +284,11 @@ def test_a_job_that_ends_with_unlike_replicas_does_not_end_with_0(action: Any, e
     job.compare(200, *["aa"] * len(ends))
     job.end(*map(last, ends))
     (text,) = job.told
-    assert job.compared == "end" and text.endswith("The job ends so.")
+    assert job.compared == "end" and text.endswith("The job ends like this.")
     assert "since a step after 200 and up to 240" in text
     outcome = job.finish()
     assert outcome is not None and outcome.exit_code == 78
-    assert outcome.reason.startswith("all have come to the end, but replica 1 ")
+    assert outcome.reason.startswith("all have reached the end, but replica 1 ")
 
 
 def test_parameters_that_the_script_may_have_set_after_its_loop_are_named_alone() -> None:

@@ -181,7 +181,7 @@ def test_a_group_goes_on_from_what_is_there_or_is_not_started(tmp_path: Path) ->
         disk.may.set()
         assert await disk.fill() == NONE and not disk.orders
         whole(where, 7)
-        with pytest.raises(PeerError, match="there is too little memory to go on from"):
+        with pytest.raises(PeerError, match="there is too little memory to resume from"):
             await disk.disk.fill(None, "0", "a")
         assert await disk.fill() == 7
         kind, order = disk.orders[0]

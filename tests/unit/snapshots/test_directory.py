@@ -146,10 +146,10 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     origin = {**own, "workers_per_replica": 1, "replicas": 3, "job_id": "j"}
     write_tree(where, tree_of(5, a={"x": torch.ones(2)}), origin=origin)
     [line] = prepare(settings)
-    assert f"goes on from step 5, the newest snapshot in {where}" in line and "3 replicas" in line
+    assert f"resumes from step 5, the newest snapshot in {where}" in line and "3 replicas" in line
     other = tmp_path / "other"
     [line] = prepare(replace(settings, snapshot=other, resume=str(where)))
-    assert f"goes on from step 5, the newest snapshot in {where}" in line and str(other) in line
+    assert f"resumes from step 5, the newest snapshot in {where}" in line and str(other) in line
     with pytest.raises(UserError, match="the job on the other nodes"):
         prepare(replace(settings, resume="none", lighthouse="h:1"))
     meeting = Rendezvous(2, 2, None, "h", 1, is_static=False, stated_by="--rdzv-endpoint")

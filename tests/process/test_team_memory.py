@@ -78,7 +78,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
     assert drafts(where) == [torn]
     seldom = ("--snapshot", str(where), "--snapshot-every", "1h")
     with halves(killed, *seldom) as (lead, hand):
-        lead.expect(rf"goes on from step {whole}, the newest snapshot in .* of 4 workers, ")
+        lead.expect(rf"resumes from step {whole}, the newest snapshot in .* of 4 workers, ")
         assert torn > whole
         assert hand.expect(r"\[0\.2\] step (\d+): ")[0] == str(whole + 1)
         lead.expect("Memory snapshots are kept on each node")
@@ -116,7 +116,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             assert again.end() == lead.end() != 0
             gone(lead, again)
     with halves(killed, *seldom) as (lead, hand):
-        lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
+        lead.expect(rf"resumes from step {last}, the newest snapshot in .* of 4 workers, ")
         lead.expect(r"\[0\.0\] step ")
         assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
         lead.expect(rf"All workers resume from step {last}, the newest snapshot in ")

@@ -69,7 +69,7 @@ def test_all_is_killed_while_one_is_written_and_the_end_is_the_same(
         assert job.end() == 0
         assert ends(job) == undisturbed
         assert not job.left()
-        began = int(re.findall(r"goes on from step (\d+),", job.output)[0])
+        began = int(re.findall(r"resumes from step (\d+),", job.output)[0])
         steps = [int(x) for x in re.findall(r"^\[0\.2\] step (\d+): ", job.output, re.MULTILINE)]
         assert steps == list(range(began + 1, STEPS + 1)) and began > 0
 
@@ -88,7 +88,7 @@ def test_a_job_that_is_stopped_leaves_what_its_workers_had_in_memory(tmp_path: P
     assert found.manifest.step > HELD_AT // 2
     spent = (*on, "--max-restarts", "0")
     with start(tmp_path, "failed", "fsdp", *spent) as job:
-        job.expect(rf"goes on from step {found.manifest.step}, ")
+        job.expect(rf"resumes from step {found.manifest.step}, ")
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         assert command(tmp_path / "failed", "restart", "0")[0] == 0  # without its memory
         job.expect(rf"\[0\.1\] step {found.manifest.step + 1}: ")

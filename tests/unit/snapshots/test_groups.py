@@ -260,4 +260,4 @@ def test_a_run_of_another_form_is_refused_before_it_starts(
             with pytest.raises(UserError, match=why):
                 prepare(one)
         else:
-            assert "goes on from step 3" in prepare(one)[0]
+            assert "resumes from step 3" in prepare(one)[0]

@@ -80,7 +80,7 @@ def test_a_newcomer_with_other_settings_is_replaced() -> None:
     assert cause.startswith(
         "has diverged at step 76: its optimizer has SGD lr 0.5, that of replicas 0 and 2 SGD lr 0.1"
     )
-    assert "heals anew" in cause
+    assert "heals again" in cause
     assert list(job.replaced) == ["1"]
 
 
@@ -95,7 +95,7 @@ def test_other_parameters_are_found_too() -> None:
     job = Job(healed="2")
     for name, digest in (("0", "aa"), ("1", "aa"), ("2", "bb")):
         job.marks(name, mark(100, parameters=digest))
-    assert "its parameters are not those of replicas 0 and 1" in job.replaced["2"]
+    assert "its parameters differ from those of replicas 0 and 1" in job.replaced["2"]
 
 
 def test_one_that_was_so_from_the_beginning_is_told_once() -> None:

@@ -50,7 +50,7 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         assert job.end() == ("COMPLETED", "0:0")
         of_job = re.findall("^ftrun: (.*)", job.output, re.MULTILINE)
         assert [line for line in of_job if of_job.count(line) > 1] == [], "each line once"
-        assert "The job has finished" in of_job[-2] and "The account" in of_job[-1]
+        assert "The job has finished" in of_job[-2] and "Summary: " in of_job[-1]
         assert re.search(r"^ftrun n\d: replica \d \(pid", job.output, re.MULTILINE) is None
         assert re.search(r"^ftrun n\d: All replicas run on other nodes", job.output, re.MULTILINE)
         assert not re.search(r"srun: error: n\d", job.output), "of a task"

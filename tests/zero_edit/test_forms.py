@@ -155,7 +155,7 @@ def test_a_script_that_cannot_be_carried_is_one_world(
     with Job(tmp_path, script, "--replicas", "2") as job:
         assert job.end() == 0
         assert re.search(reason, job.output), job.output
-        assert job.output.count("ftrun restarts the job as torchrun would: one world of 2") == 1
+        assert job.output.count("ftrun restarts the job as torchrun would: as one world of 2") == 1
         ends = sorted(re.findall(r"\[0\.\d\] end (\d of \d)", job.output))
         assert ends == ["0 of 2", "1 of 2"]
 
@@ -203,7 +203,7 @@ def test_what_ftrun_itself_cannot_do_trains_as_one_world(
     with Job(tmp_path, script, "--replicas", "2", "--preload", "beside.preloaded") as job:
         assert job.end() == 0, job.output
         assert re.search(reason, job.output), job.output
-        assert job.output.count("ftrun restarts the job as torchrun would: one world of 2") == 1
+        assert job.output.count("ftrun restarts the job as torchrun would: as one world of 2") == 1
         assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
 
 
@@ -267,7 +267,7 @@ def test_an_object_that_raises_when_ftrun_asks_it_ends_in_one_world(
     with Job(tmp_path, script, "--replicas", "2", "--min-replicas", "2") as job:
         assert job.end() == 0, job.output
         assert re.search(r"script\.py:9: broken\(\) raised KeyError: 'mine', when", job.output)
-        assert job.output.count("ftrun restarts the job as torchrun would: one world of 2") == 1
+        assert job.output.count("ftrun restarts the job as torchrun would: as one world of 2") == 1
         assert len(re.findall(r"\[0\.\d\] end \d of 2 after 15", job.output)) == 2
 
 

@@ -159,7 +159,7 @@ ROWS = {
     "one that cannot be given": (
         BASES.replace("HELD", "threading.Lock()"),
         ("1 in 5",),
-        r"cannot be given basis of Projected \(a Basis\), and would step unlike its peers",
+        r"cannot restore basis of Projected \(a Basis\), and would step unlike its peers",
     ),
     "steps that nothing averages": (
         LOCAL,

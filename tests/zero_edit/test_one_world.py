@@ -88,7 +88,7 @@ def test_a_death_in_it_costs_no_step(tmp_path: Path, kind: str, why: str) -> Non
     assert len(calm) == 2 and why in output, output
     found, output = ends(tmp_path / "dies", kind, "20", "40")
     assert found == calm, output
-    again = "one world of 2 workers that restarts as a whole where no memory snapshot replaces a"
+    again = "A failure restarts all of them, unless a memory snapshot replaces the failed one"
     assert again in output, output
     assert len(re.findall(r"died: SIGKILL\..* no step was lost", output)) == 2, output
 

@@ -205,7 +205,7 @@ def test_what_is_not_carried_runs_as_one_world(tmp_path: Path, model: str, words
     with Job(tmp_path, f"SEED = 0\n{BEGIN}{model}{TRAIN}", *SIZE) as job:
         assert job.end() == 0, job.output
         assert words in job.output, job.output
-        assert "one world of 4 workers that restarts as a whole where no" in job.output, job.output
+        assert "unless a memory snapshot replaces the failed one" in job.output, job.output
         assert len(re.findall(r"end \d of 4 trained 40", job.output)) == 4, job.output
 
 

@@ -153,12 +153,12 @@ def begins_again(
     ``workers``: of all replicas. ``why``: from which step. ``is_kept``: one world has memory
     snapshots.
     """
-    how = "that restarts as a whole"
+    how = "A failure restarts all of them"
     if is_kept:
-        how += " where no memory snapshot replaces a worker"
+        how += ", unless a memory snapshot replaces the failed one"
     then = {
-        Form.ONE_WORLD: f"ftrun restarts the job as torchrun would: one world of {workers} workers "
-        f"{how}{why}",
+        Form.ONE_WORLD: f"ftrun restarts the job as torchrun would: as one world of {workers} "
+        f"workers{why}. {how}",
         Form.EXPLICIT: "ftrun restarts the job with each replica as its own world, as --inject "
         "explicit does",
         Form.DDP: "ftrun restarts the job with all replicas as one world, as --inject ddp does",

@@ -101,7 +101,7 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             assert len(steps) - len(set(steps)) <= 1, "but for a death in a line"
         hand.signal(signal.SIGKILL)
         gone(hand)
-        lead.expect(r"The states of step \d+ are in memory of the nodes that are left")
+        lead.expect(r"The nodes that are left have the states of step \d+ in memory")
         other = ("--snapshot", str(tmp_path / "other"), "--snapshot-every", "1h")
         with Half(tmp_path, 1, lead.port, *other) as stranger:
             assert stranger.end() == ExitCode.REFUSED
@@ -109,10 +109,10 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
         with Half(killed, 1, lead.port, *seldom) as again:
             lead.expect(r"The lost node's states of step \d+ come from")
             lead.expect(r"worker 0\.2 is lost with its node .* all resumed from step \d+", 1)
-            lead.expect(r"begin again: its node is lost")
+            lead.expect(r"all workers restart: its node is lost")
             lead.signal(signal.SIGTERM)
             last = lead.expect(r"The last snapshot is of step (\d+)\. The same command resumes")[0]
-            lead.expect(rf"the snapshot of step {torn} was not written to its end")
+            lead.expect(rf"the snapshot of step {torn} is incomplete")
             assert again.end() == lead.end() != 0
             gone(lead, again)
     with halves(killed, *seldom) as (lead, hand):
@@ -137,7 +137,7 @@ def test_a_node_that_is_lost_as_it_takes_a_lost_ones_place_costs_no_more(tmp_pat
             kill_everything(hand)
             lead.expect("takes its place")
             kill_everything(spare)
-            lead.expect("are in memory of the nodes that are left")
+            lead.expect("The nodes that are left have the states of step")
         with Node(tmp_path, 3, lead.port, SCRIPT, *OPTIONS, *memory) as last:
             lead.expect(r"all resumed from step [1-9]\d*")
             for node in (lead, last):

@@ -166,7 +166,7 @@ def test_a_result_of_one_rank_alone_is_given_to_no_other(tmp_path: Path) -> None
     with Job(tmp_path, BY_RANK, *options(3)) as job:
         assert job.end() == 0, job.output
         assert "died in the middle of scatter, which no other rank can make again" in job.output
-        assert "replicas 1 and 2 have it in memory" in job.output, job.output
+        assert "replicas 1 and 2 have the state in memory" in job.output, job.output
         found = dict(re.findall(r"END (\d) \[(.*)\]", job.output))
         ends = [", ".join(str(10 * x + rank) for x in range(5)) for rank in range(3)]
         assert [found["1"], found["2"]] == ends[1:]  # one of them waited in a backward pass
@@ -327,7 +327,7 @@ def test_a_newcomer_trains_on_while_the_others_are_in_a_collective(tmp_path: Pat
     with Job(tmp_path, script, *options(3, "--hang-timeout", "3")) as job:
         job.expect("replica 1 was given up: waits in the reductions of step")
         assert job.end() == 77, job.output
-    told = r"while replicas 0 and 2 came to allreduce at \S+py:\d+: they have waited for each other"
+    told = r"while replicas 0 and 2 reached allreduce at \S+py:\d+: they have waited for each other"
     assert re.search(told, job.output), job.output
     ends = re.findall(r"END (\d) (\d+) 3\.0", job.output)
     assert sorted(ends) == [("0", "10"), ("2", "10")], job.output

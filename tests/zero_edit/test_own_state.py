@@ -304,5 +304,5 @@ def test_a_start_from_a_disk_that_cannot_be_followed_ends(tmp_path: Path) -> Non
         assert job.end() == 75
     with Job(tmp_path, slow, *options, args=("next",)) as job:
         assert job.end() == 72, job.output  # before its first step
-        assert "cannot go on from the snapshot on the disk" in job.output, job.output
+        assert "cannot resume from the snapshot on the disk" in job.output, job.output
         assert "--resume none" in job.output

@@ -165,7 +165,7 @@ def test_those_that_train_leave_their_state_where_nothing_else_holds_one(tmp_pat
     found, output = ends(tmp_path / "dies", "within", "dies", "--replicas", "4")
     told = re.search(
         r"alltoall_base while a rank is away.*All replicas restart together from step 25: "
-        r"replicas 0, 1 and 2 have it in memory, and the others take that of replica 0\.",
+        r"replicas 0, 1 and 2 have the state in memory, and the others take that of replica 0\.",
         output,
     )
     assert told and "one world" not in output, output

@@ -32,14 +32,14 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 
         killed = next(int(host) for host in hosts if host != "0")
         os.kill(job.process(killed, AGENT), signal.SIGKILL)
-        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It is started again")
+        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It restarts")
         job.expect("begins on", 4)
         job.expect("joined at step")
         # Its successor has the replica again, or stands by because another node has it.
         job.expect(rf"begins on n{killed}\b|ftrun n{killed}: All replicas run on other nodes", 2)
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
-        job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
+        job.expect("The lighthouse on n0 died: SIGKILL. It restarts")
         job.expect("A lighthouse leads again and knows of")
 
         drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
@@ -175,7 +175,7 @@ def test_groups_of_two_nodes_each_outlive_an_agent(slurm: Slurm, tmp_path: Path)
         os.kill(job.process(1, AGENT), signal.SIGKILL)
         # Its lead tells it, or the lighthouse, which may hear first and frees the lead.
         job.expect("replica 0, worker 1 is lost with its node n1|now: node n1 .* is gone")
-        job.expect("The agent on n1 .* died: SIGKILL. It is started again")
+        job.expect("The agent on n1 .* died: SIGKILL. It restarts")
         job.expect("Replica 0 joined at step")
         slurm.ask("scancel", job.id)
         assert job.end()[0] == "CANCELLED"

@@ -77,7 +77,7 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     restarts = re.search(r"finished, 30 steps, (\d+) restarts", text)
     assert restarts is not None and int(restarts[1]) <= died.total(), "some deaths may be one"
     assert "cannot be replaced alone" not in text
-    assert "Worker 1 cannot be replaced alone, so all begin again" in text_of_full
+    assert "Worker 1 cannot be replaced alone, so all workers restart" in text_of_full
     assert re.search(
         r"all resumed from step [1-9]\d*, the last that each had in memory", text_of_full
     )

@@ -96,9 +96,7 @@ def test_before_the_first_step_what_fsdp_shards_gets_equal_values() -> None:
 
 def test_what_was_made_in_the_middle_of_the_training_is_refused() -> None:
     there, here = Made([sgd(1)], models=2), Made([sgd(1)])
-    with pytest.raises(
-        Refused, match="2 models in the replicas that train, and 1 in this restarted one"
-    ):
+    with pytest.raises(Refused, match="2 models in the replicas that train, and 1 in"):
         here.carried.load(there.carried.state())
 
 

@@ -247,8 +247,8 @@ _OWN: tuple[Option, ...] = (
             default="5m"),
     _option("--snapshot-keep", int, "Snapshots that are kept.", "N",
             default=defaults.SNAPSHOTS_KEPT),
-    _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
-            default_words="the newest in --snapshot, if there is one"),
+    _option("--resume", str, "Resume from the newest snapshot in DIR; none: start over.",
+            "DIR|none", default_words="the newest in --snapshot, if there is one"),
     _option("--memory-snapshots", str, "Keep the last step of each worker of a group in memory, so "
             "that a lost worker is replaced alone, and no step is lost.", "auto|off",
             default=defaults.MEMORY_SNAPSHOTS),

@@ -199,7 +199,7 @@ def _check_pair(cert: Path, key: Path) -> None:
         private = load_pem_private_key(data, None)
     except TypeError:
         raise UserError(
-            f"--tls-key {key} is encrypted, and nobody is there to type its password. {_NOTHING} "
+            f"--tls-key {key} is encrypted, and ftrun cannot ask for its password. {_NOTHING} "
             f"Write it without: openssl pkey -in {key} -out PLAIN.key"
         ) from None
     except (ValueError, UnsupportedAlgorithm):

@@ -63,6 +63,6 @@ def _tell(failed: asyncio.Future[None]) -> None:
     if error is not None:
         log.error(
             "the lighthouse of this process has found a bug in itself and stops. Training "
-            "goes on until a replica comes or goes. Please report this.",
+            "continues until a replica comes or goes. Please report this.",
             exc_info=error,
         )

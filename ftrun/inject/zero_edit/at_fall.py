@@ -139,10 +139,10 @@ class AtFall:
         try:
             why = self._leave(since)
         except Exception as error:  # noqa: BLE001  # of the script's functions, too: it asks
-            why = f"{type(error).__name__}: {error}"
+            why = f"copying it failed: {type(error).__name__}: {error}"
         if why:
             here = self._script.here
-            told.say(f"replica {here.replica_id} does not leave its state in memory: {why}")
+            told.say(f"replica {here.replica_id} leaves no state in memory, because {why}")
 
     # ------------------------------------------------------------ a state
 

@@ -214,7 +214,7 @@ class Batches:
             if hashed(batch, DEEP) != expected:
                 batch = self._read_again(iterator)
             if hashed(batch, DEEP) != expected:
-                what = f"the batches of the loader at {iterator.spot}: they are others"
+                what = f"the batches of the data loader at {iterator.spot}: they differ"
                 self._predecessor.differs([what])
         if wants:
             self.seen[name] = hashed(batch, DEEP)

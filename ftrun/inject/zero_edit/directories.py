@@ -246,8 +246,8 @@ class Directories:
         """A newcomer is told that something is not there."""
         if not self._is_same:
             told.once(
-                f"{spot}: {os.path.basename(path)} was not there for the predecessor of rank "
-                f"{self._drafts.rank}, so this one is told the same: with the truth the script has "
+                f"{spot}: ftrun hides {os.path.basename(path)} from rank {self._drafts.rank}, "
+                "because it was not there for its predecessor. When it was visible, the script "
                 "ended before its first step"
             )
 
@@ -363,8 +363,8 @@ class Directories:
             self._leave(ends=self._ends)
         self._keep(kind, found[0])
         told.say(
-            f"rank {self._drafts.rank} goes on in the directory {os.path.relpath(found[0])}, which "
-            f"its predecessor has made, under the name {os.path.basename(whole)} too"
+            f"rank {self._drafts.rank} continues in its predecessor's directory "
+            f"{os.path.relpath(found[0])}, for which {os.path.basename(whole)} is now a second name"
         )
         return True
 

@@ -143,7 +143,8 @@ class Drafts:
             if real not in self._gone or os.path.lexists(real):
                 raise
             self._gone.discard(real)
-            told.once(f"rank {self.rank}: {os.path.basename(real)} was removed by its predecessor")
+            name = os.path.basename(real)
+            told.once(f"rank {self.rank}'s predecessor had already removed {name}")
 
     def is_dropped(self, path: Any) -> bool:
         """Whether a file is not there because it was not written."""
@@ -155,7 +156,7 @@ class Drafts:
         """A file is not written."""
         if len(self._dropped) < OWN_MAX:
             self._dropped.add(str(_real(path)))
-        told.once(f"rank {self.rank} does not write {path.name} on its way to its peers' place")
+        told.once(f"rank {self.rank} does not write {path.name} while it catches up with its peers")
 
     def take(self, path: Path) -> Path:
         """An unused name.

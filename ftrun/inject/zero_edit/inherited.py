@@ -1,5 +1,5 @@
-"""What a replica's earlier processes have left in their launcher's memory: where the job goes on if
-no replica holds its state any more.
+"""What a replica's earlier processes have left in their launcher's memory: where the job
+continues if no replica holds its state any more.
 
 A worker whose replica was restarted claims the state of the generation that its predecessor has
 left, as a job that is started again claims a snapshot on a disk (training/resuming.py). Mostly it
@@ -88,8 +88,8 @@ class Inherited(Resuming):
             self._goes_on(script)
         if self._context.group_rank == 0:
             told.say(
-                f"replica {self._context.replica_id} goes on from step {found.manifest.step}, "
-                "which its launcher had in memory: no replica has a newer state"
+                f"replica {self._context.replica_id} resumes from step {found.manifest.step}. Its "
+                "agent kept that state in memory, and no replica has a newer one"
             )
         return tree
 

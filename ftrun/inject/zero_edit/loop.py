@@ -361,7 +361,7 @@ class Loop:
             script.repeated.ends()
             if script.mates.is_lead:
                 who = f"replica {script.here.replica_id}"
-                told.say(f"{who} joined at the end of the script, to which its own files led it")
+                told.say(f"{who} joined at the script's end, which it reached by its own files")
         elif script.memory is None and state.is_within and not script.ending.has_followed:
             # Between a pass and its step, which peers wait for.
             self._outcome = manager.should_commit()

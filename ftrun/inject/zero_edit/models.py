@@ -143,8 +143,8 @@ class Models:
             if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
                 refuse(
                     f"{self.sites[0]}: {type(optimizer).__name__} steps parameters that no "
-                    "fully_shard has, which nothing would average. Call fully_shard on the whole "
-                    "model, after its parts"
+                    "fully_shard has, so nothing would average their gradients. Call fully_shard "
+                    "on the whole model, after its parts"
                 )
         for module in self.wrapped:
             if id(module) in self._sharded:

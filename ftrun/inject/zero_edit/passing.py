@@ -61,8 +61,8 @@ class Passing:
         RANGES.tells_all = True
         if self._mates.is_lead:
             told.say(
-                f"{self._who} has come to {here[0]} to join its peers, but they have gone on "
-                f"meanwhile ({place.words()}): it goes there, and they wait for it"
+                f"{self._who} has reached {here[0]} to join its peers, but they are at "
+                f"{place.words()} by now. It goes there, and they wait for it"
             )
         self.begin(place)
 
@@ -84,16 +84,15 @@ class Passing:
         if at not in self._told and self._mates.is_lead:
             self._told.add(at)
             told.say(
-                f"{self._who} passes over the loop at {at}, because its peers are not in it "
-                f"({place.words()}): it takes one batch there, and nothing of it counts"
+                f"{self._who} skips the loop at {at}, because its peers are elsewhere: at "
+                f"{place.words()}. It takes one batch there, and nothing of it counts"
             )
         self._ghosts += 1
         if self._ghosts > GHOSTS_MAX:
             raise UserError(
-                f"this replica was started again, and passes over loops of the script to come to "
-                f"its peers ({place.words()}), but the one around {at} does not end after "
-                f"{GHOSTS_MAX} steps: it cannot follow them. Use ftrun.Manager there "
-                "(docs/MANAGER.md)"
+                f"this replica was restarted and cannot reach its peers, which are at "
+                f"{place.words()}: it skips the loop around {at}, which does not end after "
+                f"{GHOSTS_MAX} steps. Use ftrun.Manager there (docs/MANAGER.md)"
             )
         self._over.update(iterator for iterator in draws if iterator.is_fresh)
         RANGES.end(_left(here, place, unlike))
@@ -151,8 +150,8 @@ def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
         UserError: always.
     """
     raise UserError(
-        f"this replica was started again, and has come to {here[0] if here else 'its end'} without "
-        f"a loop in which its peers are ({place.words()}): it cannot follow them. Does the script "
+        f"this replica was restarted and cannot reach its peers: it has come to "
+        f"{here[0] if here else 'its end'}, and they are at {place.words()}. Does the script "
         "resume from a file of its own? Use ftrun.Manager there (docs/MANAGER.md)"
     )
 
@@ -164,6 +163,6 @@ def peers_are_gone() -> NoReturn:
         UserError: always.
     """
     raise UserError(
-        "this replica was started again, and has passed over a part of the script to come to its "
-        "peers, of which none trains any more. It begins again"
+        "this replica was restarted and skipped a part of the script to reach its peers, but none "
+        "of them trains any more. It starts from the beginning"
     )

@@ -179,12 +179,12 @@ class Place:
         """For people."""
         if self.has_finished:
             return "the end of the script"
-        parts = [f"{number} of the loop at {spot}" for spot, number in self.ranges]
+        parts = [f"index {number} of the loop at {spot}" for spot, number in self.ranges]
         if self.turn is not None and self.turn[0] not in dict(self.ranges):
             parts.append(f"item {self.turn[1]} of the loop at {self.turn[0]}")
         for loader in self.loaders:
             epoch = "" if loader.epoch is None else f"epoch {loader.epoch}, "
-            parts.append(f"{epoch}batch {loader.drawn} of the loader at {loader.spot}")
+            parts.append(f"{epoch}batch {loader.drawn} of the data loader at {loader.spot}")
         return ", ".join(parts) or "its training loop"
 
 

@@ -83,13 +83,13 @@ class Predecessor:
     def lacks(self, what: Sequence[str]) -> None:
         """A replacement would be, or is, without something that the script trains with."""
         if what:
-            self.keeper.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
+            self.keeper.world.falls(Fall.SCRIPT, f"it would continue without {', '.join(what)}")
         if what and self.keeper.is_repeating:
             stay()
 
     def differs(self, what: Sequence[str]) -> None:
         """This replacement has not what its predecessor had in this step, and must not go on."""
-        self.keeper.world.must_follow(f"it would go on without {', '.join(what)}")
+        self.keeper.world.must_follow(f"it would continue without {', '.join(what)}")
         self.lacks(what)
         stay()
 

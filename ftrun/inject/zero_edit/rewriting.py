@@ -88,13 +88,13 @@ class Rewriting(ModuleType):
         self._held.clear()
         if names:
             files = first_of(list(dict.fromkeys(names)))
-            told.say(f"rank {self._drafts.rank} goes on in its predecessor's files: {files}")
+            told.say(f"rank {self._drafts.rank} continues its predecessor's files: {files}")
         if self._emptied:
             emptied = first_of(list(dict.fromkeys(self._emptied)))
             told.say(
-                f"what was in {emptied} is lost: the script has opened it for writing "
-                "before its process group, so that ftrun could not know yet that this replica was "
-                "to go on there. Open it after init_process_group, or with mode 'a'"
+                f"the previous content of {emptied} is lost: the restarted script opened it for "
+                "writing before its process group, when ftrun did not know yet that this replica "
+                "would continue. Open it after init_process_group, or with mode 'a'"
             )
         self._emptied.clear()
 

@@ -286,9 +286,9 @@ class Script:
             self._catch_up()
         elif has_lost:
             told.say(
-                f"replica {self.here.replica_id} has lost the last step before its loader ended, "
-                "and goes on with the state before it: its peers keep no copy of one so large. "
-                "It heals at the next step"
+                f"replica {self.here.replica_id} has lost the last step before the end of its data "
+                "loader, and continues with the state before that step, because its peers keep no "
+                "copy of a state so large. It heals at the next step"
             )
         if self.memory is None and self.ending.loader_ended():
             self.manager().session.keep_state()
@@ -301,8 +301,8 @@ class Script:
                 pass  # interrupted: each try waits for a quorum, which has a deadline
         except TimeoutError as error:
             told.say(
-                f"replica {self.here.replica_id} has lost its last step, and goes on with the "
-                f"state before it: {error}"
+                f"replica {self.here.replica_id} has lost its last step, and continues with the "
+                f"state before that step: {error}"
             )
 
     # ------------------------------------------------------------ places

@@ -123,9 +123,9 @@ class Own:
             nbytes = sum(leaf.spec.nbytes for leaf in given.leaves)
             where = "outside modules" if tree["units"] else "in modules beside the trained ones"
             told.once(
-                f"this worker keeps {amount(nbytes)} in tensors that its peers lack or have "
-                f"otherwise. That is too much for all of it to be left to a worker that follows "
-                f"it: those {where} are not"
+                f"this worker has {amount(nbytes)} in tensors that its peers lack, or have with "
+                f"other values. That is too much to keep all for a worker that replaces it: those "
+                f"{where} are not kept"
             )
             return False
         return True

@@ -105,14 +105,14 @@ class Taken:
 
     def words(self, *, is_new: bool) -> str:
         told = {
-            "set": self.changed,
-            "of its own": self.of_its_own,
-            "with what its donor added since": self.continued,
-            "not carried": self.lacking,
+            "restored from its peers": self.changed,
+            "restored from its predecessor": self.of_its_own,
+            "plus what its donor has added since": self.continued,
+            "not restored": self.lacking,
         }
         text = "".join(f"; {what}: {first_of(names)}" for what, names in told.items() if names)
         if is_new:
-            text += "; what it alone had counted is not carried: nothing of it is on this node"
+            text += "; not restored: what it alone had counted, because this node has none of it"
         return text
 
 

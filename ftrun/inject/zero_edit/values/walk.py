@@ -299,8 +299,8 @@ class Walk:
             except Exception as error:  # noqa: BLE001 - the script's objects run its own code
                 self._is_off = True
                 told.say(
-                    "values in objects and collections are not carried, because looking for them "
-                    f"failed: {type(error).__name__}: {error}"
+                    "a restarted replica will not restore values in objects and collections, "
+                    f"because finding them failed: {type(error).__name__}: {error}"
                 )
         if is_package:
             to.containers = {}

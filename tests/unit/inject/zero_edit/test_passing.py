@@ -128,7 +128,7 @@ def test_a_loop_without_an_end_is_the_scripts_error(monkeypatch: pytest.MonkeyPa
     drawn: Any = Iterator(3)
     for _ in range(2):
         ours.pass_over([drawn])
-    with pytest.raises(UserError, match=r"the one around a.py:3 does not end"):
+    with pytest.raises(UserError, match=r"the loop around a.py:3, which does not end"):
         ours.pass_over([drawn])
     assert begun == [1]
 
@@ -159,7 +159,7 @@ def test_a_loader_has_one_batch_on_the_way(monkeypatch: pytest.MonkeyPatch) -> N
     ours.joined()
     assert not ours.is_on
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert said.getvalue().count("replica 2 passes over the loop at a.py:77") == 1
+    assert said.getvalue().count("replica 2 skips the loop at a.py:77") == 1
     reference = weakref.ref(iterator)
     del iterator, drawn
     assert reference() is None

@@ -118,7 +118,7 @@ def test_too_much_is_named_once(area: Area, capfd: pytest.CaptureFixture[str]) -
         rank.goes_on(1.0)
         rank.own.leave(rank.step)
     text = capfd.readouterr().err
-    assert text.count("this worker keeps 2.1 MB in tensors that its peers lack") == 2
+    assert text.count("this worker has 2.1 MB in tensors that its peers lack") == 2
     assert text.count("those outside modules are not") == 1
     assert text.count("those in modules beside the trained ones are not") == 1
     assert Rank(area).own.find() is None

@@ -216,7 +216,7 @@ class Directories:
         given = truth
         if truth is not None and theirs != MANY:
             given = None if theirs is None else truth & {*theirs}
-        if not (self._repeats if is_by_it else self._drafts.joins()):
+        if not (self._repeats if is_by_it else self._script.has_peers()):
             if is_by_it and given != truth:
                 self._leave(ends=True)
             return truth
@@ -294,7 +294,7 @@ class Directories:
 
     def _follows(self) -> bool:
         """Whether its predecessor's directories are this worker's, before its first step."""
-        return self.begins_again or self._drafts.joins()
+        return self.begins_again or self._script.has_peers()
 
     def _keep(self, kind: str, whole: str) -> None:
         """Note what was made; who follows a life that ends before its first step goes on in it."""

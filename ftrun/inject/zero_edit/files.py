@@ -97,11 +97,6 @@ class Drafts:
         """Whether the first step of this worker has begun."""
         return self._script.course.now.has_stepped
 
-    def joins(self) -> bool:
-        """Whether it has still to join peers: then files that were there before it stay. It is
-        asked before the first step only."""
-        return self._script.has_peers()
-
     def drops(self) -> bool:
         """Whether what is written now does not count (passing.py)."""
         return self._script.passing.is_on and not self.is_forked
@@ -111,7 +106,7 @@ class Drafts:
         what is in a directory that it has made, does: no other worker's file is there."""
         if self.is_forked:
             return False
-        if not (self.drops() or (os.path.lexists(path) and self.joins())):
+        if not (self.drops() or (os.path.lexists(path) and self._script.has_peers())):
             return False
         return not self.is_own(path)
 

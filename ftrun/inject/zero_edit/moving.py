@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate
 from types import GeneratorType
@@ -56,6 +56,28 @@ class Moving:
         self._place, self._held = Place(), list[Suspended]()
         self._own: Mapping[tuple[str, str], Any] = {}
         self._generators: WeakSet[Any] = WeakSet()  # that have given no item there
+
+    def come_near(self, iterator: LoaderIterator | None) -> None:
+        """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
+
+        ``iterator``: it is about to give its first batch; None: there is nothing to read.
+        """
+        if iterator is None or not iterator.must_read:
+            return
+        script = self._script
+        for index in range(ROUNDS_MAX):
+            found, _ = matched(script.peers.now().loaders, iterator)
+            places = [x for x, like in found if like is iterator]
+            left = places[0].drawn - iterator.cursor.drawn if places else 0
+            if left <= NEAR:
+                return
+            if script.mates.is_lead and not index:
+                told.say(
+                    f"replica {script.here.replica_id} reads and skips {left} batches of the data "
+                    f"loader at {iterator.spot} to reach its peers' place, because an "
+                    "IterableDataset has no indices. Its peers train on meanwhile"
+                )
+            follow([(iterator, iterator.go_to(None, places[0].drawn))])
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to ``place``, in a step that has begun, and tell it.
@@ -290,31 +312,3 @@ def _move(
             iterator.spot, iterator.number = loader.spot, loader.number
         moved.append((iterator, by))
     return moved
-
-
-def come_near(
-    iterator: LoaderIterator | None, find: Callable[[], Place], *, who: str, tells: bool
-) -> None:
-    """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
-
-    Args:
-        iterator: the one that is about to give its first batch; None: there is nothing to read.
-        find: gives the present place of the peers.
-        who: the name of this replica, for people.
-        tells: print a notice; one worker of a replica does.
-    """
-    if iterator is None or not iterator.must_read:
-        return
-    for index in range(ROUNDS_MAX):
-        found, _ = matched(find().loaders, iterator)
-        places = [x for x, like in found if like is iterator]
-        left = places[0].drawn - iterator.cursor.drawn if places else 0
-        if left <= NEAR:
-            return
-        if tells and not index:
-            told.say(
-                f"{who} reads and skips {left} batches of the data loader at {iterator.spot} to "
-                "reach its peers' place, because an IterableDataset has no indices. Its peers "
-                "train on meanwhile"
-            )
-        follow([(iterator, iterator.go_to(None, places[0].drawn))])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.place import Place
 
@@ -48,10 +48,6 @@ class Passing:
         self._ghosts = 0
         self._told: set[Spot] = set()
 
-    def knows(self, draws: Sequence[LoaderIterator]) -> bool:
-        """Whether the loop that draws from these iterators is being skipped already."""
-        return any(iterator in self._over for iterator in draws)
-
     def begin(self, place: Place) -> None:
         """Start to skip: nothing has an effect until the newcomer reaches the peers' ``place``."""
         if not self.is_on:
@@ -70,24 +66,19 @@ class Passing:
             )
         self.begin(place)
 
-    def pass_over(
-        self,
-        place: Place,
-        here: Sequence[Spot],
-        draws: Sequence[LoaderIterator],
-        unlike: Sequence[around.Loop],
-    ) -> None:
+    def pass_over(self, draws: Sequence[LoaderIterator]) -> None:
         """A forward pass in training, in a loop that the peers have left or have not reached.
 
-        Args:
-            place: the peers' place.
-            here: the stack at the first draw of this loop; without a loader, the stack of the pass.
-            draws: the iterators of its batches.
-            unlike: the loops around it that cannot be set and whose position differs.
+        ``draws``: the iterators of its batches.
 
         Raises:
-            UserError: this was called more than ``GHOSTS_MAX`` times.
+            UserError: none trains any more, or this was called more than ``GHOSTS_MAX`` times.
         """
+        peers = self._script.peers
+        if not any(iterator in self._over for iterator in draws) and not peers.now().entry:
+            peers_are_gone()
+        place, here = peers.place, (draws[0].entry if draws else ()) or stack()
+        unlike = self._script.counters.unlike_loops(place)
         self.begin(place)
         at = next((spot for spot in here if spot.line), here[0])  # the first outside a framework
         if at not in self._told and self._mates.is_lead:

@@ -77,8 +77,8 @@ class Place:
     """Where the script stands at the boundary of a step.
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
-    ``counters``: by function, there or held, by module of the script's and for a framework, the
-    plain values that have ever changed since the first step.
+    ``counters``: by function, there or held, and by module of the script's, the plain values that
+    have ever changed since the first step.
     ``details``: the part that only a newcomer needs.
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first

@@ -32,13 +32,12 @@ from torch.optim import Optimizer
 
 from ftrun.base.files import write_whole
 from ftrun.checkpoint.format import leaves_of
-from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.allowed import wait_to_begin
 from ftrun.inject.zero_edit.frames import module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
 from ftrun.inject.zero_edit.values.generators import state_of
 from ftrun.inject.zero_edit.values.survey import survey
-from ftrun.inject.zero_edit.values.units import add_to
+from ftrun.inject.zero_edit.values.units import hashed
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.values.walk import Walk
@@ -187,9 +186,7 @@ class Trial:
         # Not a teacher's inputs: only a pass with gradients may begin a step.
         is_trained = module.training and torch.is_grad_enabled()
         if is_trained and len(self._inputs) < STEPS_MAX:
-            hashed = hashlib.blake2b(digest_size=8)
-            add_to(hashed, (args, kwargs), DEEP)
-            self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
+            self._inputs.setdefault(self._step, []).append(hashed((args, kwargs), DEEP))
 
     def committed(
         self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]], walk: Walk
@@ -348,15 +345,9 @@ def digests_of(
     }
     every = ("buffers", buffers), (BESIDE, modules), ("optimizers", moments), (OUTSIDE, outside)
     return {
-        kind: {name: _digest(x) for name, x in [*tensors.items()][:TENSORS_MAX]}
+        kind: {name: hashed(x, 0, whole=True) for name, x in [*tensors.items()][:TENSORS_MAX]}
         for kind, tensors in every
     }
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    hashed = hashlib.blake2b(digest_size=8)
-    add_to(hashed, local_of(tensor.detach()), 0, whole=True)
-    return hashed.hexdigest()
 
 
 class _Hook:

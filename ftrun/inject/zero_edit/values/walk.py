@@ -159,7 +159,7 @@ class Walk:
             reason only are ``far``: peers do not get them.
         trainer: returns the Trainer of the package that runs the loop, or None.
         optimizers: returns all optimizers.
-        writers: returns the packages' objects that write a table of the run.
+        writers: returns the packages' objects that write a table of the run, and callbacks.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:

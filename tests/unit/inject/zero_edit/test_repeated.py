@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,12 @@ class Life:
         for name in ("stderr", "__stderr__"):
             monkeypatch.setattr(sys, name, self.streams[1])
         monkeypatch.setattr(told, "_SAID", set())
-        self.repeated = Repeated(directory / "repeated", 1, lambda: self.is_newcomer)
+        script: Any = SimpleNamespace(
+            file=lambda _: directory / "repeated",
+            mates=SimpleNamespace(rank=1),
+            is_on_its_way=lambda: self.is_newcomer,
+        )
+        self.repeated = Repeated(script)
 
     @property
     def out(self) -> str:

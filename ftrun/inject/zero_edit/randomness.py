@@ -130,7 +130,7 @@ class Randomness:
 
     def __init__(self, script: Script) -> None:
         self._script, self._path = script, script.file(FILE)
-        self._journal = Journal(self._path, "the random numbers of this worker are lost with it")
+        self._journal = Journal(self._path, "if this worker dies, its random numbers are lost")
         self._has_left = self._is_off = self.is_noted = False
         self._seeds: Left = ()
         self._noted: States | None = None

@@ -173,7 +173,7 @@ def test_a_full_disk_costs_the_numbers_and_no_step(
     worker.made.note(States.now(), ())
     worker.made.step_ended()
     assert worker.made.now() is None
-    assert "the random numbers of this worker are lost with it" in capfd.readouterr().err
+    assert "if this worker dies, its random numbers are lost" in capfd.readouterr().err
 
 
 def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:

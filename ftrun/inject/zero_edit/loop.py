@@ -75,8 +75,6 @@ class Loop:
         script = self.script
         if not script.models.wrapped:
             return
-        if script.trial is not None and not iterator.entry:
-            script.trial.loader_begins()
         if self._course.now is not BETWEEN:  # mostly it is
             script.ending.goes_on(draws=True)
             if not self._course.now.has_stepped and script.joins_at():

@@ -89,6 +89,8 @@ class Loop:
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
+        if script.trial is not None:
+            script.trial.look_at_draws()
         if not script.drafts.is_loops:
             return
         if self._course.now.has_stepped:

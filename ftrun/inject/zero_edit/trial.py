@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,9 @@ from ftrun.base.files import write_whole
 from ftrun.inject.zero_edit.allowed import wait_to_begin
 from ftrun.inject.zero_edit.digests import marks_of, with_norm
 from ftrun.inject.zero_edit.frames import NOWHERE, module_frames, script_frames
-from ftrun.inject.zero_edit.randomness import seed_with
-from ftrun.inject.zero_edit.values.survey import survey
+from ftrun.inject.zero_edit.randomness import States, seed_with
+from ftrun.inject.zero_edit.values.generators import global_ones
+from ftrun.inject.zero_edit.values.survey import carried_by, survey
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.loaders import LoaderIterator, OpenIterators
@@ -69,6 +71,8 @@ class Trial:
         asks: it asks before each step whether the step may begin (allowed.py).
         is_other: this undisturbed run is to show what cannot be compared. Clocks are uneven, and
             the random numbers that a newcomer does not get back are others.
+        skips: the steps after which a worker was killed while it wrote, so that its successor did
+            not draw what the script draws from there to its next batch, as in an evaluation.
     """
 
     directory: Path
@@ -82,6 +86,7 @@ class Trial:
     is_of_group: bool = False
     asks: bool = False
     is_other: bool = False
+    skips: set[int] = field(default_factory=set)
     _here: str = field(default_factory=os.getcwd)
     _step: int = 0
     _has_begun: bool = False
@@ -96,6 +101,8 @@ class Trial:
     _evaluations: list[int] = field(default_factory=list)
     _opened: OpenIterators | None = None
     _buffers: dict[str, str] = field(default_factory=dict)  # of the models, at the first step
+    _written: bytes = b""  # the random states as a file was written after the step
+    _drawn: set[int] = field(default_factory=set)  # steps after which numbers were drawn from there
     _has_others: bool = False
     _first: dict[str, Any] = field(default_factory=dict)  # the script's values at the first step
     _trained: set[int] = field(default_factory=set)  # ids of parameters
@@ -145,7 +152,17 @@ class Trial:
 
     def watch_batches(self, opened: OpenIterators) -> None:
         """Record each batch from now on, after what looks at batches already."""
-        looks, self._opened = opened.on_batch, opened
+        looks, begins, draws = opened.on_batch, opened.on_begin, opened.before_draw
+        self._opened = opened
+
+        def on_begin(iterator: LoaderIterator) -> Any:
+            self.look_at_draws()  # a newcomer draws again what this iterator draws
+            return begins(iterator)
+
+        def before_draw(iterator: LoaderIterator) -> None:
+            if iterator.cursor.drawn:
+                self.look_at_draws()
+            draws(iterator)
 
         def note(iterator: LoaderIterator, batch: Any) -> Any:
             batch = batch if looks is None else looks(iterator, batch)
@@ -154,16 +171,20 @@ class Trial:
                 of.setdefault(iterator.cursor.drawn, []).append(marks_of(batch))
             return batch
 
-        opened.on_batch = note
+        opened.on_batch, opened.on_begin, opened.before_draw = note, on_begin, before_draw
+
+    def look_at_draws(self) -> None:
+        """Record whether the script has drawn random numbers since it wrote a file."""
+        if self._written and _random_numbers() != self._written:
+            self._drawn.add(self._step)
 
     def begins(self, step: int) -> None:
         """A step has begun, after ``step`` committed ones."""
         if self.is_other and not self._has_others:
             self._has_others = True
             carried = {} if self._opened is None else self._opened.own()
-            for generator in _generators_but(carried.values()):
-                generator.random()
-        self._step = step
+            _draw_from(_generators_but(carried.values()))
+        self._step, self._written = step, b""
         if not self._has_begun:  # drop what a newcomer got in skipped loops
             self._first = {} if self.is_of_group else self._survey()
             self._inputs.clear()
@@ -190,6 +211,11 @@ class Trial:
     def _happens(self, phase: str, seen: list[int]) -> None:
         if self._step not in seen[-1:] and len(seen) < STEPS_MAX:
             seen.append(self._step)
+        if phase == WRITING and self._step in self.skips:
+            self.skips.remove(self._step)
+            _draw_from(global_ones().values())
+        if phase == WRITING and not self._written:
+            self._written = _random_numbers()
         self._dies_in(phase)
 
     def _dies_in(self, phase: str) -> None:
@@ -223,7 +249,10 @@ class Trial:
         if self.together and manager.num_participants() < self.together:
             self._complete_for = 0
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
-            self.write(facts(), self._survey(walk if self.is_of_group else None))
+            now = self._survey(walk if self.is_of_group else None)
+            counted = [x for x, y in now.items() if self._first.get(x, self) != y]
+            of_walk = carried_by(walk, script_frames()) if counted else ()
+            self.write(facts(), now, [x for x in counted if x in of_walk or _list_of(x) in of_walk])
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()
@@ -243,8 +272,16 @@ class Trial:
 
     # ------------------------------------------------------------ the report
 
-    def write(self, facts: dict[str, Any], now: dict[str, Any] | None = None) -> None:
-        """Write the report. ``now``: all values that the script reaches; None: it has ended."""
+    def write(
+        self,
+        facts: dict[str, Any],
+        now: dict[str, Any] | None = None,
+        counted: Sequence[str] = (),
+    ) -> None:
+        """Write the report. ``now``: all values that the script reaches; None: it has ended.
+
+        ``counted``: those that the script has changed since its first step, and that are carried.
+        """
         if not self.reports:
             return
         _write(
@@ -259,8 +296,9 @@ class Trial:
                 "sizes": self._sizes,
                 "saves": self._saves,
                 "evaluations": self._evaluations,
+                "drawn": sorted(self._drawn),
                 "now": now or {},
-                "counted": [x for x, y in (now or {}).items() if self._first.get(x, self) != y],
+                "counted": counted,
                 "still": [x for x, y in self._buffers.items() if y == facts["kept"]["buffers"][x]],
                 **facts,
             },
@@ -298,6 +336,7 @@ def trial_of(here: WorkerContext) -> Trial | None:
         is_of_group,
         bool(plan.get("asks")) and number == 0,
         is_other and not is_of_group,  # a worker that is replaced has all of its predecessor's
+        {step for victim, step in plan["skips"] if victim == name},
     )
 
 
@@ -372,11 +411,30 @@ def _generators_but(carried: Collection[Any]) -> list[Any]:
     return [x for x in gc.get_objects() if type(x) in kinds and not any(x is y for y in known)]
 
 
+def _draw_from(generators: Iterable[Any]) -> None:
+    """Draw a number from each of torch's, Python's and numpy's generators."""
+    for generator in generators:
+        if isinstance(generator, torch.Generator):
+            torch.rand(1, generator=generator, device=generator.device)
+        else:
+            getattr(generator, "random_sample", generator.random)()
+
+
+def _random_numbers() -> bytes:
+    """A digest of the states of the global generators."""
+    return hashlib.blake2b(b"".join(States.now().encode()), digest_size=8).digest()
+
+
 def _named(iterator: LoaderIterator) -> str:
     """A loader, by the line that made it: a newcomer may begin to iterate at another one."""
     at, number = iterator.made
     made = f"the loader made at {at}" if at != NOWHERE else f"the loader at {iterator.spot}"
     return made + f" ({number + 1})" * bool(number)
+
+
+def _list_of(path: str) -> str:
+    """The list or dict of an item."""
+    return path.rpartition("[")[0]
 
 
 def _is_in(path: str | os.PathLike[str], here: str) -> bool:

@@ -121,11 +121,12 @@ def check_script(
     with tempfile.TemporaryDirectory(prefix="ftrun-check-") as name:
         directory = Path(name)
         place = Place(directory, Path.cwd())
+        skips: list[tuple[str, int]] = []
 
         def run(kind: str, kills: Sequence[Kill], loses: range = range(0)) -> Run:
             together = seen if kills and workers > 1 and not is_group else 0
             plan: dict[str, Any] = {"steps": steps, "together": together, "is_group": is_group}
-            plan |= {"kind": kind, "asks": bool(loses)}
+            plan |= {"kind": kind, "asks": bool(loses), "skips": skips}
             return _run(job, directory / kind, place, kills, plan, timeout_s, loses)
 
         _say(f"runs undisturbed{f', on {nodes} nodes' * (nodes > 1)}")
@@ -152,6 +153,7 @@ def check_script(
             runs = [x for x in (trial.exact, trial.lost) if x and x.is_whole(seen)]
             if any(may_vary(trial, x) for x in runs):
                 _say("runs undisturbed again, to see what is other in each run")
+                skips += [] if is_group else _skips(undisturbed, runs[0].kills)
                 again = run(OTHER, ())
                 beside = compare(undisturbed.files, again.files, {}, again.early)
                 trial.again = replace(again, beside=beside)
@@ -173,6 +175,13 @@ def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
         for kill in writing
         for name, span in due_after(undisturbed.reports[kill.victim]["sizes"], kill.step).items()
     }
+
+
+def _skips(undisturbed: Run, kills: Sequence[Kill]) -> list[tuple[str, int]]:
+    """The replicas that were killed as they wrote a file, and drew random numbers afterwards."""
+    writing = [kill for kill in kills if kill.phase == WRITING]
+    drawn = {x: report["drawn"] for x, report in undisturbed.reports.items()}
+    return [(str(x.victim), x.step) for x in writing if x.step in drawn[x.victim]]
 
 
 def _starts(undisturbed: Run) -> dict[str, int]:

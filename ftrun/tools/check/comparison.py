@@ -26,7 +26,8 @@ READS, LOSSES, PARAMETERS = "what each {kind} reads", "losses", "parameters"
 WHOSE = {"inputs": "what the models are given", "losses": "the losses"}
 WHY = (
     "two undisturbed runs differ there, too: the second one has drawn other random numbers where a "
-    "newcomer does not get its predecessor's, as in the workers of a loader"
+    "newcomer does not get its predecessor's, as in the workers of a loader, or where an evaluation "
+    "was not made"
 )
 
 

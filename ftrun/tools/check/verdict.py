@@ -41,6 +41,8 @@ def _after(trial: Trial) -> tuple[list[str], list[str]]:
         if run is not None:
             lines += _deaths_in_group(trial, run) if trial.is_group else _deaths(trial, run)
             problems += _ends(trial, run, "with deaths", due)
+    if trial.again is not None:
+        problems += _ends(trial, trial.again, "undisturbed again")
     if trial.lost is not None:
         lines += _loss(trial, trial.lost)
         problems += _ends_after_loss(trial, trial.lost)

@@ -17,6 +17,7 @@ import torch
 from ftrun.inject.zero_edit import trial
 from ftrun.inject.zero_edit.digests import marks_of
 from ftrun.inject.zero_edit.frames import Spot
+from ftrun.inject.zero_edit.values.generators import state_of
 
 
 def test_workers_of_a_loader_draw_others_in_the_run_that_shows_what_may_differ() -> None:
@@ -54,7 +55,7 @@ def test_what_is_differentiated_is_noted_by_step() -> None:
 
 def test_batches_are_noted_after_what_looks_at_them() -> None:
     """A loader is named by the line that made it: a newcomer may begin to iterate elsewhere."""
-    opened: Any = SimpleNamespace(on_batch=None)
+    opened: Any = SimpleNamespace(on_batch=None, on_begin=None, before_draw=None)
     noted: Any = SimpleNamespace(_batches={}, _opened=None)
     made = Spot("a.py:main", 3)
 
@@ -94,6 +95,35 @@ def test_what_a_teacher_gets_is_no_batch_of_a_step() -> None:
     with torch.no_grad():
         trial.Trial._note_inputs(noted, model, batch, {})
     assert len(noted._inputs[3]) == 1
+
+
+def test_what_is_drawn_between_a_file_and_the_next_batch_is_seen() -> None:
+    """The successor of one that died while it wrote the file does not draw it, as in an
+    evaluation. What an iterator draws as it begins it draws, too."""
+    nothing: Any = lambda _: None  # noqa: E731
+    noted: Any = SimpleNamespace(_written=b"", _drawn=set(), _step=3, _opened=None, _batches={})
+    noted.look_at_draws = lambda: trial.Trial.look_at_draws(noted)
+    opened: Any = SimpleNamespace(on_batch=None, on_begin=nothing, before_draw=nothing)
+    trial.Trial.watch_batches(noted, opened)
+    first, later = (SimpleNamespace(cursor=SimpleNamespace(drawn=n)) for n in (0, 1))
+    torch.rand(1)
+    opened.on_begin(first)
+    assert not noted._drawn, "nothing was written"
+    noted._written = trial._random_numbers()
+    opened.on_begin(first)
+    torch.rand(1)  # the seed of its workers
+    opened.before_draw(first)
+    assert not noted._drawn
+    opened.before_draw(later)
+    assert noted._drawn == {3}
+
+
+def test_each_generator_draws() -> None:
+    every = [torch.Generator(), random.Random(1), numpy.random.default_rng(1)]
+    every.append(numpy.random.RandomState(1))
+    before = [state_of(x) for x in every]
+    trial._draw_from(every)
+    assert all(x != state_of(y) for x, y in zip(before, every, strict=True))
 
 
 def test_generators_that_a_newcomer_does_not_get_back_are_found() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from ftrun.inject.zero_edit.values.units import add_to
 BESIDE, OUTSIDE = "modules beside the model", "tensors outside modules"
 OWN = "parameters of no model"
 TENSORS_MAX = 1_000
-DEEP, LEAVES_MAX = 4, 256
+DEEP, LEAVES_MAX, PIECE = 4, 256, 1 << 22
 
 
 def digests_of(
@@ -31,12 +32,17 @@ def digests_of(
     optimizers: Sequence[Optimizer],
     units: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, dict[str, str]]:
-    """A digest of each tensor except the models' parameters, by kind and name.
+    """A digest and a sketch of each tensor, by kind and name.
 
     For a sharded tensor it is a digest of this worker's part. At most ``TENSORS_MAX`` a kind.
     ``known``: the ids of the models' parameters.
     """
-    buffers = {name: x for module in trained for name, x in module.named_buffers()}
+    buffers = buffers_of(trained)
+    parameters = {
+        f"{name}{inner}": x
+        for name, module in _numbered(trained)
+        for inner, x in module.named_parameters()
+    }
     modules = {
         f"{name}.{inner}": x
         for name, module in beside.items()
@@ -45,15 +51,15 @@ def digests_of(
     for name, module in beside.items():
         buffers.update((f"{name}.{inner}", x) for inner, x in module.named_buffers())
     moments = {
-        f"{type(optimizer).__name__} {number}{leaf.spec.path}": leaf.value
-        for optimizer in optimizers
+        f"{name} {number}{leaf.spec.path}": leaf.value
+        for name, optimizer in _named(optimizers)
         for number, of in enumerate(optimizer.state.values())
         for leaf in leaves_of(of)
         if isinstance(leaf.value, torch.Tensor)
     }
     own = {
-        f"{type(optimizer).__name__} {number}": x
-        for optimizer in optimizers
+        f"{name} {number}": x
+        for name, optimizer in _named(optimizers)
         for number, x in enumerate(x for group in optimizer.param_groups for x in group["params"])
         if id(x) not in known
     }
@@ -64,33 +70,60 @@ def digests_of(
         if isinstance(leaf.value, torch.Tensor)
     }
     every = (
-        *(("buffers", buffers), (BESIDE, modules), (OWN, own)),
+        *(("parameters", parameters), ("buffers", buffers), (BESIDE, modules), (OWN, own)),
         *(("optimizers", moments), (OUTSIDE, outside)),
     )
     return {
-        kind: {
-            name: (with_norm if kind == "buffers" else _digest)(x)
-            for name, x in [*tensors.items()][:TENSORS_MAX]
-        }
+        kind: {name: marked(x) for name, x in [*tensors.items()][:TENSORS_MAX]}
         for kind, tensors in every
     }
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    hashed = hashlib.blake2b(digest_size=8)
-    add_to(hashed, local_of(tensor.detach()), 0, whole=True)
-    return hashed.hexdigest()
+def buffers_of(modules: Sequence[nn.Module]) -> dict[str, torch.Tensor]:
+    """The buffers of the models, by name."""
+    return {
+        f"{name}{inner}": x
+        for name, module in _numbered(modules)
+        for inner, x in module.named_buffers()
+    }
 
 
-def with_norm(buffer: torch.Tensor) -> str:
-    """The digest of a buffer, and a norm that shows whether another one is near."""
-    return f"{_digest(buffer)} {local_of(buffer.detach()).double().norm().item():.6g}"
+def _numbered(modules: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
+    """Each with what begins the names of its tensors: the number, from the second one on."""
+    return [(f"{number}: " * bool(number), x) for number, x in enumerate(modules)]
+
+
+def _named(optimizers: Sequence[Optimizer]) -> list[tuple[str, Optimizer]]:
+    """Each with its class, and its number among those of that class, from the second one on."""
+    kinds, found = Counter[str](), list[tuple[str, Optimizer]]()
+    for one in optimizers:
+        kind = type(one).__name__
+        kinds[kind] += 1
+        found.append((f"{kind} ({kinds[kind]})" if kinds[kind] > 1 else kind, one))
+    return found
+
+
+def marked(tensor: torch.Tensor) -> str:
+    """A digest, and two numbers that show how near another tensor is: the norm, and the sum in
+    which each value has a weight of its own."""
+    local = local_of(tensor.detach())
+    norm = found = 0.0
+    if local.layout is torch.strided and not local.is_meta and local.numel():
+        for number, piece in enumerate(local.reshape(-1).split(PIECE)):
+            real = torch.view_as_real(piece).view(-1) if piece.is_complex() else piece
+            values = real.double()
+            weights = torch.arange(len(values), device=values.device).double().add_(number).sin_()
+            norm, found = norm + float(values @ values), found + float(values @ weights)
+    return f"{_marked([local])} {norm**0.5:.9g} {found:.9g}"
 
 
 def marks_of(value: Any) -> list[str]:
     """A digest of each tensor, array and plain value in a batch or in what a model is given."""
     leaves = _leaves(value, DEEP)
-    found = [_marked([x]) for x in itertools.islice(leaves, LEAVES_MAX)]
+    found = [
+        marked(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else _marked([x])
+        for x in itertools.islice(leaves, LEAVES_MAX)
+    ]
     return found if len(found) < LEAVES_MAX else [*found, _marked(leaves)]
 
 

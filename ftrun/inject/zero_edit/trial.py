@@ -29,7 +29,7 @@ from torch import nn
 
 from ftrun.base.files import write_whole
 from ftrun.inject.zero_edit.allowed import wait_to_begin
-from ftrun.inject.zero_edit.digests import marks_of, with_norm
+from ftrun.inject.zero_edit.digests import buffers_of, marked, marks_of
 from ftrun.inject.zero_edit.frames import NOWHERE, module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
 from ftrun.inject.zero_edit.values.generators import global_ones
@@ -132,8 +132,8 @@ class Trial:
         """Record the models' inputs, the losses and the files' sizes from now on."""
         for module in modules:
             module.register_forward_pre_hook(_Hook(self._note_inputs), with_kwargs=True)
-            self._buffers.update((name, with_norm(x)) for name, x in module.named_buffers())
             self._trained.update(map(id, module.parameters()))
+        self._buffers = {name: marked(x) for name, x in buffers_of(modules).items()}
         self._note_sizes()
         self._dies_in(STARTING)
 
@@ -299,7 +299,9 @@ class Trial:
                 "drawn": sorted(self._drawn),
                 "now": now or {},
                 "counted": counted,
-                "still": [x for x, y in self._buffers.items() if y == facts["kept"]["buffers"][x]],
+                "still": [
+                    x for x, y in self._buffers.items() if y == facts["kept"]["buffers"].get(x)
+                ],
                 **facts,
             },
         )

@@ -7,46 +7,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 from ftrun.base.words import counted as count_of
 from ftrun.base.words import first_of
 from ftrun.tools.check.place import Difference, How, form_of
+from ftrun.tools.check.results import BUFFERS, LOSSES, PARAMETERS, READS, Seen, results
 from ftrun.tools.check.runs import Reports, Run, Trial
 
 TEXT_CHARS_MAX = 24
 _COUNTS = frozenset({bool, int, str})
 """Values that do not follow from a running average, as a loss of an evaluation does."""
-NEAR = 0.25
-"""So much of its norm may be other in a running average that lacks an update."""
-BUFFERS, OWN, OUTSIDE = "buffers", "parameters of no model", "tensors outside modules"
-"""As in inject/zero_edit/digests.py, which imports torch."""
-READS, LOSSES, PARAMETERS = "what each {kind} reads", "losses", "parameters"
-WHOSE = {"inputs": "what the models are given", "losses": "the losses"}
 WHY = (
     "two undisturbed runs differ there, too: the second one has drawn other random numbers where a "
-    "newcomer does not get its predecessor's, as in the workers of a loader, or where an evaluation "
-    "was not made"
+    "newcomer does not get its predecessor's, as in the workers of a loader or in an evaluation "
+    "that it has not made"
 )
-
-
-class Seen(NamedTuple):
-    """One result of a worker or replica in two runs.
-
-    Attributes:
-        of: its number.
-        place: what varies together, as one tensor of all batches. If it begins like the place of a
-            result that two undisturbed runs have otherwise, it cannot be compared.
-        where: its place, in words.
-        is_near: it is a running average that may lack an update.
-    """
-
-    of: int
-    place: tuple[str, ...]
-    where: str
-    is_equal: bool
-    is_near: bool = False
 
 
 Lines = tuple[list[str], list[str], list[str]]
@@ -74,20 +51,23 @@ def _results(trial: Trial, run: Run) -> Lines:
     if trial.again is not None:
         known = results(before, trial.again.reports)
         vary = {(what, x.of, x.place) for what, seen in known for x in seen if not x.is_equal}
+    rounded = dict[str, list[Seen]]()
     for what, seen in results(before, run.reports):
         named, excused, wrong = what.format(kind=trial.kind), list[Seen](), list[Seen]()
         for x in (x for x in seen if not x.is_equal):
             may = any((what, x.of, x.place[:part]) in vary for part in range(len(x.place) + 1))
             (excused if may else wrong).append(x)
-        averages = [x for x in wrong if what == BUFFERS and x.is_near]
-        if averages and not trial.is_group:
+        averages = [x for x in wrong if what == BUFFERS and _is_average(trial, x)]
+        if averages:
             told.append(
                 f"not equal to the undisturbed run: buffers {first_of(_where(averages))}: those "
                 "of replica 0 count, and its death loses an update of a running average, or "
                 "repeats one"
             )
-            wrong = [x for x in wrong if not x.is_near]
-        if wrong:
+            wrong = [x for x in wrong if x not in averages]
+        if wrong and not trial.is_group and all(x.is_rounding for x in wrong):
+            rounded[what] = wrong
+        elif wrong:
             problems.append(_wrong(trial, what, wrong))
         share = _share(seen, excused)
         if excused:
@@ -95,7 +75,19 @@ def _results(trial: Trial, run: Run) -> Lines:
         if seen and not (wrong or averages) and (share or not excused):
             equal.append(f"the rest of {named}" if excused else named)
     told += [f"not compared: {first_of(left)}, because {WHY}"] if left else []
+    if problems:  # and what follows from these
+        problems += [_wrong(trial, what, wrong) for what, wrong in rounded.items()]
+    elif rounded:
+        names = [what.format(kind=trial.kind) for what in rounded]
+        told.append(f"equal to the undisturbed run but for rounding: {first_of(names)}")
     return equal, told, problems
+
+
+def _is_average(trial: Trial, buffer: Seen) -> bool:
+    """Whether a buffer may lack an update of a running average. One that no pass has changed in
+    the undisturbed run must be equal."""
+    still = trial.undisturbed.reports[buffer.of]["still"]
+    return not trial.is_group and buffer.where not in still and buffer.is_near
 
 
 def _values(trial: Trial, run: Run) -> Lines:
@@ -184,73 +176,6 @@ def after_evaluations(trial: Trial, run: Run) -> Iterator[str]:
     values = [*other_values(trial, run)]
     if values:
         yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
-
-
-def results(before: Reports, after: Reports) -> Iterator[tuple[str, list[Seen]]]:
-    """The results of two runs, by kind."""
-    known = [(index, report, after[index]) for index, report in before.items() if index in after]
-    batches = (x for index, ours, theirs in known for x in _batches(index, ours, theirs))
-    yield READS, [*_by_step(before, after, "inputs"), *batches]
-    yield LOSSES, [*_by_step(before, after, "losses")]
-    yield (
-        PARAMETERS,
-        [Seen(index, (), "", ours["parameters"] == x["parameters"]) for index, ours, x in known],
-    )
-    for kind in next(iter(before.values()))["kept"]:
-        every = ((x, ours["kept"][kind], theirs["kept"][kind]) for x, ours, theirs in known)
-        yield (
-            kind,
-            [
-                Seen(
-                    index,
-                    (name,),
-                    name,
-                    ours.get(name) == theirs.get(name),
-                    name not in before[index]["still"]
-                    and is_near(ours.get(name, ""), theirs.get(name, "")),
-                )
-                for index, ours, theirs in every
-                # A newcomer may have variables that only its peer had.
-                for name in (ours.keys() & theirs.keys() if kind == OUTSIDE else ours | theirs)
-            ],
-        )
-
-
-def is_near(ours: str, theirs: str) -> bool:
-    """Whether two buffers, each with its norm, differ by an update or two."""
-    norms = [float(x.rpartition(" ")[2]) for x in (ours, theirs) if " " in x]
-    return len(norms) == 2 and min(norms) >= (1 - NEAR) * max(norms)
-
-
-def _by_step(before: Reports, after: Reports, what: str) -> Iterator[Seen]:
-    """What a report has by step. A newcomer has no earlier ones."""
-    for index, report in before.items():
-        theirs = after[index][what] if index in after else {}
-        for step, marks in sorted(theirs.items(), key=lambda x: int(x[0])):
-            ours = report[what].get(step)
-            yield from _marks(index, WHOSE[what], f"step {step}", ours, marks)
-
-
-def _batches(index: int, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Seen]:
-    """The batches of each loader, by number and epoch. A newcomer has those of the last epochs."""
-    for loader, theirs in after["batches"].items():
-        for number, each in theirs.items():
-            ours = before["batches"].get(loader, {}).get(number, [])
-            where = f"batch {number} of {loader}"
-            for back, marks in enumerate(reversed(each), 1):
-                own = ours[-back] if back <= len(ours) else None
-                yield from _marks(index, loader, where, own, marks)
-
-
-def _marks(
-    of: int, whose: str, where: str, ours: Sequence[str] | None, theirs: Sequence[str]
-) -> Iterator[Seen]:
-    """The digests of each tensor of a batch."""
-    if ours is None or len(ours) != len(theirs):
-        yield Seen(of, (whose,), where, is_equal=False)
-        return
-    for number, (own, other) in enumerate(zip(ours, theirs, strict=True), 1):
-        yield Seen(of, (whose, f"tensor {number} of"), where, own == other)
 
 
 def _where(seen: Sequence[Seen]) -> list[str]:

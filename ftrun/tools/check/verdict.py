@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ftrun.base.words import counted, first_of
-from ftrun.tools.check.comparison import OWN, after_evaluations, compared
+from ftrun.tools.check.comparison import after_evaluations, compared
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
+from ftrun.tools.check.results import OWN
 from ftrun.tools.check.runs import Reports, Run, Trial
 
 

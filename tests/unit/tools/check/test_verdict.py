@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.check.comparison import OUTSIDE, OWN, may_vary
+from ftrun.tools.check.comparison import may_vary
 from ftrun.tools.check.outcome import (
     differences_of,
     lost_at,
@@ -20,6 +20,7 @@ from ftrun.tools.check.outcome import (
 )
 from ftrun.tools.check.place import Difference, Files, How
 from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
+from ftrun.tools.check.results import OUTSIDE, OWN
 from ftrun.tools.check.runs import Loss, Run, Trial
 from ftrun.tools.check.verdict import lines_of
 
@@ -37,6 +38,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "step": 20,
         "parameters": "aa",
         "kept": {
+            "parameters": {},
             "buffers": {"bn": "1 1.0"},
             "modules beside the model": {},
             "optimizers": {"SGD": "2"},
@@ -290,7 +292,7 @@ def test_steps_that_are_taken_again_are_counted_from_one_death_to_the_next() -> 
             "other losses: replica 1 from step 5 on",
         ),
         (
-            {"kept": {"buffers": {}, "modules beside the model": {}, "optimizers": {"SGD": "3"}}},
+            {"kept": {**report()["kept"], "optimizers": {"SGD": "3"}}},
             "optimizers SGD are not those of the undisturbed run",
         ),
     ],
@@ -375,6 +377,25 @@ def test_batches_of_another_form_in_each_run_are_not_compared() -> None:
     one = trial(run(second, report(inputs={"6": ["x"]})), before)
     lines, is_well = lines_of(replace(one, again=again))
     assert is_well, lines
+
+
+def test_what_only_rounding_changes_is_well() -> None:
+    """Seen: the last bit of a gradient, as the memory of a newcomer is laid out otherwise."""
+    ours, rounded, other = "1 2.0 0.5", "2 2.000001 0.5", "3 2.000001 0.6"
+    first = report()
+    first["kept"] |= {"parameters": {"weight": ours}}
+    for found, loss, is_well in (
+        (rounded, "0.5", True),
+        (other, "0.5", False),
+        (rounded, "1", False),
+    ):
+        changed = report(parameters="bb", losses={"5": [loss], "6": ["0.25"]})
+        changed["kept"] |= {"parameters": {"weight": found}}
+        lines, is_found = lines_of(trial(run(changed, changed), run(first, first, (), ())))
+        assert is_found is is_well, lines
+        text = "equal to the undisturbed run but for rounding: parameters"
+        assert (text in lines) is is_well
+        assert ("FAILED: the parameters are not those of the undisturbed run" in lines) != is_well
 
 
 def test_nothing_else_excuses_what_was_lost() -> None:

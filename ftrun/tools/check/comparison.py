@@ -5,6 +5,7 @@ Not here: each run's own problems (verdict.py), the comparison of files (place.p
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,7 +14,15 @@ from typing import Any
 from ftrun.base.words import counted as count_of
 from ftrun.base.words import first_of
 from ftrun.tools.check.place import Difference, How, form_of
-from ftrun.tools.check.results import BUFFERS, LOSSES, PARAMETERS, READS, Seen, results
+from ftrun.tools.check.results import (
+    BUFFERS,
+    LOSSES,
+    PARAMETERS,
+    READS,
+    ROUNDING,
+    Seen,
+    results,
+)
 from ftrun.tools.check.runs import Reports, Run, Trial
 
 TEXT_CHARS_MAX = 24
@@ -253,7 +262,8 @@ def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
 
     for path, values, words in _others(trial, run):
         is_count = not have_averages or all(type(x) in _COUNTS for x in values)
-        if path in counted and is_count and not is_named(path.partition(" ")[2]):
+        is_known = is_named(path.partition(" ")[2]) or _is_rounded(*values)
+        if path in counted and is_count and not is_known:
             yield words
     again = {} if trial.again is None else trial.again.reports
     known_items = dict(_items(before, again)) if again else {}
@@ -261,6 +271,12 @@ def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
         name = path.partition(" ")[2]
         if path not in known_items and f"{path}[{number - 1}]" in counted and not is_named(name):
             yield f"{name} ({count_of(now, 'item')}, undisturbed {number})"
+
+
+def _is_rounded(value: Any, now: Any) -> bool:
+    """Whether two numbers may be computed from another order of sums."""
+    are_floats = type(value) is float and type(now) is float
+    return are_floats and math.isclose(value, now, rel_tol=ROUNDING)
 
 
 def _items(before: Reports, after: Reports) -> Iterator[tuple[str, tuple[int, int]]]:

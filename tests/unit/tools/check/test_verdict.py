@@ -398,6 +398,14 @@ def test_what_only_rounding_changes_is_well() -> None:
         assert ("FAILED: the parameters are not those of the undisturbed run" in lines) != is_well
 
 
+def test_a_second_undisturbed_run_that_failed_excuses_nothing() -> None:
+    """Seen: each file was "not compared, as in another undisturbed run", which had none."""
+    again = replace(run(kills=(), joins=()), exit_code=75, reports={})
+    lines, is_well = lines_of(replace(trial(), again=again))
+    assert not is_well
+    assert "FAILED: the job undisturbed again ended with exit code 75" in lines
+
+
 def test_nothing_else_excuses_what_was_lost() -> None:
     """An average that replica 0 alone keeps, in a script that draws noise."""
     average = {"modules beside the model": {"ema": "3"}}

@@ -147,8 +147,8 @@ class Charge:
 def line(models: Models, stepping: Stepping, loop: str) -> str:
     """Describe in one line what ftrun has taken charge of. ``loop``: where batches come from."""
     carried, loose = parts(models, stepping)
-    text = f"took charge of {'; '.join(carried)}; batches of {loop}"
-    return text + (f". Not carried: {'; '.join(loose)}" if loose else "")
+    text = f"a replica that restarts will restore: {'; '.join(carried)}; its place in {loop}"
+    return text + (f". It will not restore: {'; '.join(loose)}" if loose else "")
 
 
 def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:

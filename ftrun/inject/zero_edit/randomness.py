@@ -22,14 +22,16 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ftrun.inject.zero_edit.values.generators import global_ones, set_to, state_of
 from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 FILE = "random-{replica_id}.{group_rank}"
 
@@ -124,24 +126,11 @@ class Randomness:
         own: the script's generators by name, as last found.
         given: the states in a predecessor's generation, as ``encoded`` returns them; None: there is
             no generation, so the file is read.
-
-    Args:
-        path: the slot's file.
-        rank: of this worker in the script's world.
-        step: returns the number of committed steps.
-        life: returns the id of the job's life; "" before the first step.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        rank: int,
-        step: Callable[[], int],
-        life: Callable[[], str],
-    ) -> None:
-        self._path = path
-        self._rank, self._step, self._life = rank, step, life
-        self._journal = Journal(path, "the random numbers of this worker are lost with it")
+    def __init__(self, script: Script) -> None:
+        self._script, self._path = script, script.file(FILE)
+        self._journal = Journal(self._path, "the random numbers of this worker are lost with it")
         self._has_left = self._is_off = self.is_noted = False
         self._seeds: Left = ()
         self._noted: States | None = None
@@ -172,15 +161,16 @@ class Randomness:
     def step_ended(self) -> None:
         """Write the current states, after a noted step or before the script writes a file."""
         self.is_noted = False
-        if not self._is_off and self._life():
+        if not self._is_off and self._script.life():
             self._leave(States.now(self.own), is_between=True)
 
     def _leave(self, states: States, *, is_between: bool) -> None:
-        life = self._life()
+        life = self._script.life()
         if self._is_off or not life:
             return
         self._has_left, (names, parts) = True, self._encoded(states)
-        self._is_off = not self._journal.put([life, self._step(), is_between, names], parts)
+        head = [life, self._script.committed(), is_between, names]
+        self._is_off = not self._journal.put(head, parts)
 
     # ------------------------------------------------------------ of a newcomer
 
@@ -196,7 +186,7 @@ class Randomness:
                 the next one, so an iterator that has yielded no batch draws its order again.
         """
         left = self._left = None if self._has_left else self._found(until)
-        renew_random(self._rank, self._step())
+        renew_random(self._script.mates.rank, self._script.committed())
         yield
         if left is not None:
             left.states.set(self.own)
@@ -218,7 +208,7 @@ class Randomness:
             return left_of(*self.given, is_between=False) if self.given[1] else None
         try:
             for (life, step, is_between, names), parts in reversed(read(self._path)):
-                if life == self._life() and step <= until:
+                if life == self._script.life() and step <= until:
                     return left_of(names, parts, is_between=is_between)
         except (ValueError, LookupError, TypeError):
             pass  # not a record of this format

@@ -186,7 +186,7 @@ class Stepping:
             if is_managed and not is_fit:
                 self.on_unfit(
                     f"{call_site()}: LBFGS runs the model several times in one step, which ftrun "
-                    "cannot carry. Use another optimizer"
+                    "cannot heal. Use another optimizer"
                 )
                 is_managed = False
             if not is_managed:

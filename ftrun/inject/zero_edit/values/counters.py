@@ -36,7 +36,7 @@ from ftrun.inject.zero_edit.values.histories import (
     see,
 )
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
-from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
+from ftrun.inject.zero_edit.values.sources import Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
 
@@ -49,8 +49,8 @@ TOGETHER = 4
 
 
 Read = list[tuple[str, Values]]
-"""The functions and values of some frames, innermost first; then a framework's. Of containers the
-copies. Nobody changes it."""
+"""The functions and values of some frames, innermost first. Of containers the copies. Nobody
+changes it."""
 
 
 def plain(read: Read) -> Read:
@@ -67,11 +67,11 @@ class Counters:
     """
 
     def __init__(self, script: Script) -> None:
-        self._script, self._frameworks = script, script.frameworks
+        self._script = script
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = NEVER
         self.walk, self._changes = Walk(self._step), Changes()
-        self.walk.trainer = lambda: self._frameworks.trainer
+        self.walk.trainer = lambda: script.frameworks.trainer
         self._path = script.file(FILE)
         self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
@@ -90,7 +90,7 @@ class Counters:
             before = self._changes.before(one.function)
             for path, container in one.containers.items():
                 one.values[path] = see(container, before.get(path))
-        return [*((x.function, x.values) for x in reached), (FRAMEWORK, self._frameworks.values())]
+        return [(x.function, x.values) for x in reached]
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
@@ -207,32 +207,19 @@ class Counters:
         sources = Sources(place, left, pairs, self._changes.step_of)
         frames = self.walk.frames()
         for function, frame in innermost_of(frames).items():
-            self._take(frame, function, _given(place, function), sources, taken)
-        donors, own, _ = sources.of(FRAMEWORK, place.counters.get(FRAMEWORK, {}))
-        taken.changed += self._frameworks.write(donors)
-        taken.of_its_own += self._frameworks.write(own)
+            values = settable(frame, _given(place, function))
+            donors, own, found = sources.of(function, values)
+            taken.changed += write_values(frame, donors)
+            taken.of_its_own += write_values(frame, own)
+            taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
+            stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
+            differ = [path for path in stands_in if not path.endswith(DIGEST)]
+            differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
+            taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
+            taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
+            self._own[function] = set(own)
         self._adopt(frames, theirs, left)
         return taken
-
-    def _take(
-        self,
-        frame: FrameType,
-        function: str,
-        values: Values,
-        sources: Sources,
-        taken: Taken,
-    ) -> None:
-        values = settable(frame, values)
-        donors, own, found = sources.of(function, values)
-        taken.changed += write_values(frame, donors)
-        taken.of_its_own += write_values(frame, own)
-        taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
-        stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
-        differ = [path for path in stands_in if not path.endswith(DIGEST)]
-        differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
-        taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
-        taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
-        self._own[function] = set(own)
 
     def _pairs(self, place: Place, theirs: Details, left: Left) -> list[Pair]:
         """The values of the donor and of the predecessor at steps at which all trained, and that

@@ -67,7 +67,7 @@ class Legacy:
     """
 
     def __init__(self, path: Path) -> None:
-        self._journal = Journal(path, "what this worker alone counts is lost with it")
+        self._journal = Journal(path, "if this worker dies, what it alone counts is lost")
         self._is_off = self._has_begun = self._was_early = False
         self._ranges: Ranges = ()
 
@@ -87,7 +87,7 @@ class Legacy:
         for function, path, step, packed in lists:
             values[function][path] = packed, step
         for words in lacking:
-            told.once(f"{words} is too large to be left to a worker that follows this one")
+            told.once(f"{words} is too large to keep: a worker that replaces this one lacks it")
         entry = {"life": life, "known": values, "ranges": _plain(ranges)}
         self._is_off = not self._journal.begin(entry)
 

@@ -10,7 +10,6 @@ Not here: when a trial surveys (trial.py), the verdict's texts (tools/check/verd
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import operator
 import zlib
@@ -26,7 +25,7 @@ from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, vari
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.holders import attributes_of, is_holder
 from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_value, packed
-from ftrun.inject.zero_edit.values.units import leaves, part
+from ftrun.inject.zero_edit.values.units import hashed, leaves
 from ftrun.inject.zero_edit.values.walk import Walk
 
 DEEP = limits.DEEP + limits.DICTS_DEEP
@@ -80,12 +79,8 @@ def _units(frames: Sequence[FrameType], like: Walk) -> Values:
     walk.reaches_all, walk.trainer, walk.optimizers = True, like.trainer, like.optimizers
     for reached in walk.walk([*frames, *walk.kept()]):
         for path, unit in reached.units.items():
-            hashed = hashlib.blake2b(digest_size=8)
-            for leaf in leaves(unit):
-                here = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf)
-                flat = part(here).detach().contiguous().reshape(-1)
-                hashed.update(flat.view(torch.uint8).cpu().numpy().tobytes())
-            found[f"{reached.function} {path}"] = f"tensors {hashed.hexdigest()}"
+            tensors = [torch.as_tensor(leaf) for leaf in leaves(unit)]
+            found[f"{reached.function} {path}"] = f"tensors {hashed(tensors, 1, whole=True)}"
     return found
 
 

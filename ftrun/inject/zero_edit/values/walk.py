@@ -159,7 +159,7 @@ class Walk:
             reason only are ``far``: peers do not get them.
         trainer: returns the Trainer of the package that runs the loop, or None.
         optimizers: returns all optimizers.
-        writers: returns the packages' objects that write a table of the run.
+        writers: returns the packages' objects that write a table of the run, and callbacks.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
@@ -299,8 +299,8 @@ class Walk:
             except Exception as error:  # noqa: BLE001 - the script's objects run its own code
                 self._is_off = True
                 told.say(
-                    "values in objects and collections are not carried, because looking for them "
-                    f"failed: {type(error).__name__}: {error}"
+                    "a restarted replica will not restore values in objects and collections, "
+                    f"because finding them failed: {type(error).__name__}: {error}"
                 )
         if is_package:
             to.containers = {}

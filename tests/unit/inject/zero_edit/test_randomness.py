@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,13 @@ class Worker:
 
     def __init__(self, path: Path, step: int = 0, life: str = "life") -> None:
         self.step = step
-        self.made = Randomness(path, 1, lambda: self.step, lambda: life)
+        script: Any = SimpleNamespace(
+            file=lambda _: path,
+            mates=SimpleNamespace(rank=1),
+            committed=lambda: self.step,
+            life=lambda: life,
+        )
+        self.made = Randomness(script)
 
     def trains(self, steps: int, *, iterator: LoaderIterator | None = None) -> list[float]:
         """What a script draws in its steps."""

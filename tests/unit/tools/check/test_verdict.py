@@ -640,11 +640,11 @@ def test_a_script_that_is_too_short() -> None:
 
 def test_batches_that_differ_are_not_well() -> None:
     found = "Replica 1 was at epoch 1 at step 9, unlike replica 0 at epoch 2: its batches differ"
-    lacks = report(lacking=["the batches of the loader at a.py:9"])
+    lacks = report(lacking=["the batches of the data loader at a.py:9"])
     exact = replace(run(second=lacks), differences=[found])
     lines, is_well = lines_of(trial(exact))
     assert not is_well and lines[-1] == f"FAILED: {found}"
-    assert "the newcomer could not be given: the batches of the loader at a.py:9" in lines
+    assert "the newcomer could not be given: the batches of the data loader at a.py:9" in lines
 
 
 def test_differences_are_read_from_the_events_of_the_job(tmp_path: Path) -> None:

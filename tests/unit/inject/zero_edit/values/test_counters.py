@@ -163,7 +163,7 @@ def test_on_another_node_there_is_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     again = Replica(tmp_path / "b", "0")
     taken = again.joins(peer.note(9), 9, monkeypatch)
     assert not taken.has_left and again.names["best"] is None
-    assert "what it alone had counted is not carried" in taken.words(is_new=True)
+    assert "not restored: what it alone had counted" in taken.words(is_new=True)
 
 
 def test_a_replica_that_was_out_for_some_steps_keeps_its_own(
@@ -184,7 +184,7 @@ def test_a_list_that_was_too_long_is_named(tmp_path: Path, monkeypatch: pytest.M
     again = Replica(tmp_path, "0")
     taken = again.joins(place, 1, monkeypatch)
     assert taken.lacking == ["log (list of 20000)"]
-    assert "; not carried: log (list of 20000)" in taken.words(is_new=False)
+    assert "; not restored: log (list of 20000)" in taken.words(is_new=False)
 
 
 def test_what_was_counted_on_the_way_past_a_loop_is_undone(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
     inner = replace(place, ranges=((spot, 0), (Spot("test_counters.py:main", 2), 9)))
     taken = successor.joins(inner, 9, monkeypatch)
     assert successor.names["log"] == 3.5  # 1.0 when all trained, and what the donor added to 2.0
-    assert "with what its donor added since: log" in taken.words(is_new=False)
+    assert "plus what its donor has added since: log" in taken.words(is_new=False)
     later = Replica(tmp_path, "1", log=0.0)
     taken = later.joins(replace(inner, ranges=((spot, 0), *inner.ranges)), 9, monkeypatch)
     assert later.names["log"] == 3.5

@@ -243,7 +243,7 @@ def test_an_object_that_fails_ends_the_search_and_not_the_script(
     draw(tensors)
     draw(tensors)
     assert odd is not None and of(tensors) == {}
-    assert capsys.readouterr().err.count("are not carried, because looking for them failed") == 1
+    assert capsys.readouterr().err.count("because finding them failed") == 1
 
 
 def test_what_is_always_another_tensor_is_named() -> None:

@@ -747,7 +747,7 @@ def test_an_object_that_fails_ends_the_search_and_not_the_script(
     odd, held = [Odd()], Walk()
     assert found_in(sys._getframe(), held) == ({}, {})
     assert found_in(sys._getframe(), held) == ({}, {})
-    assert capfd.readouterr().err.count("looking for them failed: RuntimeError: odd") == 1
+    assert capfd.readouterr().err.count("finding them failed: RuntimeError: odd") == 1
     assert odd
 
 

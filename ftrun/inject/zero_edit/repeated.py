@@ -81,8 +81,8 @@ class Repeated(Streams):
                 self._dropped.append((number, line))
             return
         told.once(
-            f"rank {self._script.mates.rank} repeats its set-up. Lines that its predecessor had printed are "
-            "hidden; those that differ are shown"
+            f"rank {self._script.mates.rank} repeats its set-up. Lines that its predecessor had "
+            "printed are hidden; those that differ are shown"
         )
         self.plain[number](line)
 

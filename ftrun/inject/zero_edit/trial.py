@@ -36,7 +36,6 @@ from ftrun.inject.zero_edit.values.generators import global_ones
 from ftrun.inject.zero_edit.values.survey import carried_by, survey
 
 if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.loaders import LoaderIterator, OpenIterators
     from ftrun.inject.zero_edit.values.walk import Walk
     from ftrun.training.context import WorkerContext
     from ftrun.training.manager import Manager
@@ -99,7 +98,7 @@ class Trial:
     _sizes: dict[str, dict[int, int]] = field(default_factory=dict)  # name: {step: size after it}
     _saves: list[int] = field(default_factory=list)
     _evaluations: list[int] = field(default_factory=list)
-    _opened: OpenIterators | None = None
+    _opened: Any = None  # the loaders' iterators (loaders.py)
     _buffers: dict[str, str] = field(default_factory=dict)  # of the models, at the first step
     _written: bytes = b""  # the random states as a file was written after the step
     _drawn: set[int] = field(default_factory=set)  # steps after which numbers were drawn from there
@@ -150,21 +149,21 @@ class Trial:
         if self.is_other and loader.num_workers:
             loader.worker_init_fn = _Otherwise(loader.worker_init_fn)
 
-    def watch_batches(self, opened: OpenIterators) -> None:
+    def watch_batches(self, opened: Any) -> None:
         """Record each batch from now on, after what looks at batches already."""
         looks, begins, draws = opened.on_batch, opened.on_begin, opened.before_draw
         self._opened = opened
 
-        def on_begin(iterator: LoaderIterator) -> Any:
+        def on_begin(iterator: Any) -> Any:
             self.look_at_draws()  # a newcomer draws again what this iterator draws
             return begins(iterator)
 
-        def before_draw(iterator: LoaderIterator) -> None:
+        def before_draw(iterator: Any) -> None:
             if iterator.cursor.drawn:
                 self.look_at_draws()
             draws(iterator)
 
-        def note(iterator: LoaderIterator, batch: Any) -> Any:
+        def note(iterator: Any, batch: Any) -> Any:
             batch = batch if looks is None else looks(iterator, batch)
             if not iterator.is_sampler and iterator.cursor.drawn < STEPS_MAX:
                 of = self._batches.setdefault(_named(iterator), {})
@@ -427,7 +426,7 @@ def _random_numbers() -> bytes:
     return hashlib.blake2b(b"".join(States.now().encode()), digest_size=8).digest()
 
 
-def _named(iterator: LoaderIterator) -> str:
+def _named(iterator: Any) -> str:
     """A loader, by the line that made it: a newcomer may begin to iterate at another one."""
     at, number = iterator.made
     made = f"the loader made at {at}" if at != NOWHERE else f"the loader at {iterator.spot}"

@@ -75,8 +75,6 @@ class Loop:
         script = self.script
         if not script.models.wrapped:
             return
-        if script.trial is not None and not iterator.entry:
-            script.trial.loader_begins()
         if self._course.now is not BETWEEN:  # mostly it is
             script.ending.goes_on(draws=True)
             if not self._course.now.has_stepped and script.joins_at():
@@ -91,6 +89,8 @@ class Loop:
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
+        if script.trial is not None:
+            script.trial.look_at_draws()
         if not script.drafts.is_loops:
             return
         if self._course.now.has_stepped:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ class Marking:
 
     Attributes:
         optimizers: the optimizers that step the models' parameters.
+        known: returns the ids of these. What else the optimizers step is compared with nobody's: a
+            rank may have parameters of its own, as its part of a table.
         is_reduced: gradients were averaged in the step under way.
         apart: the line where an optimizer first stepped with gradients of this rank only; "": none.
         ended: this worker's digest of the parameters after the last step; None: not taken yet.
@@ -56,6 +58,7 @@ class Marking:
         # A replacement in one group gets the state of its own rank, so ranks may differ.
         self._world = script.world if script.memory is None else None
         self.optimizers: Sequence[Optimizer] = ()
+        self.known: Callable[[], Collection[int]] = set
         self.is_reduced, self.apart = False, ""
         self.ended: str | None = None
         who = os.environ.get("FTRUN_REPLICA_ID", ""), os.environ.get("FTRUN_GROUP_RANK", "")
@@ -91,8 +94,9 @@ class Marking:
         return self._of_all(digest_of(self._parameters()))
 
     def _parameters(self) -> Iterator[torch.Tensor]:
+        known = self.known()
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        return (p for group in groups for p in group["params"])
+        return (p for group in groups for p in group["params"] if id(p) in known)
 
     def _of_all(self, own: str) -> str:
         return self._mates.digest(own) if self._mates.are_several else own

@@ -98,10 +98,10 @@ class Models:
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps a parameter of a model."""
-        known = self._known()  # usually its first parameter is one
+        known = self.known()  # usually its first parameter is one
         return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
 
-    def _known(self) -> set[int]:
+    def known(self) -> set[int]:
         """The ids of the models' parameters."""
         if self._parameters is None:
             self._parameters = {id(p) for module in self.wrapped for p in parameters_of(module)}
@@ -138,7 +138,7 @@ class Models:
         if self.is_averaged or not self._sharded:
             return
         self.is_averaged = True
-        self._parameters, known = None, self._known()
+        self._parameters, known = None, self.known()
         for optimizer in optimizers:
             if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
                 refuse(

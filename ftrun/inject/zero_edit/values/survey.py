@@ -63,6 +63,17 @@ def survey(frames: Sequence[FrameType], like: Walk | None = None, here: str = ""
     return found if like is None else found | _units(frames, like)
 
 
+def carried_by(like: Walk, frames: Sequence[FrameType]) -> set[str]:
+    """The values that heal, and the lists and dicts, by function and path."""
+    walk = Walk()
+    walk.reaches_all, walk.trainer = like.reaches_all, like.trainer
+    return {
+        f"{reached.function} {path}"
+        for reached in walk.walk(frames)
+        for path in (*reached.values, *reached.containers)
+    }
+
+
 def _units(frames: Sequence[FrameType], like: Walk) -> Values:
     walk, found = Walk(), Values()
     walk.reaches_all, walk.trainer, walk.optimizers = True, like.trainer, like.optimizers

@@ -38,8 +38,8 @@ class Presence:
     incarnations whose process groups span all replicas; ``_set_up``: those that were sent as peers
     of each other, by replica_id, until they train; ``_gone_at``: when one of them was missed;
     ``_ending``: incarnations that were asked to restart, and may still ask until they end;
-    ``_on_way``: those that know which replicas train, and have not joined them. ``is_idle``: all of
-    these are empty, so there is nothing to do.
+    ``_on_way``: those that know which replicas train, and have not healed from them. ``is_idle``:
+    all of these are empty, so there is nothing to do.
     """
 
     def __init__(self, state: MembershipState) -> None:
@@ -110,7 +110,7 @@ class Presence:
         if state.phase in IN_QUORUM:
             self._set_up = {}
             self._ending.clear()
-            self._on_way = {pair for pair in self._on_way if pair[0] not in state.live}
+            self._on_way = {pair for pair in self._on_way if self._is_on_way(*pair)}
         find = state.replicas.find
         self._turn_back()
         gone = [
@@ -139,6 +139,12 @@ class Presence:
             for name, incarnation in sorted(self._on_way):
                 self._restart(name, incarnation, reason)
             self._on_way.clear()
+
+    def _is_on_way(self, name: str, incarnation: str) -> bool:
+        """Whether a replica has none of the job's state so far: a member that is to heal loses all
+        that it joined for if those that train are lost first."""
+        replica = self._state.replicas.find(name, incarnation)
+        return replica is not None and (name not in self._state.live or replica.heals)
 
     def _restart(self, name: str, incarnation: str, reason: str) -> None:
         replica = self._state.replicas.find(name, incarnation)

@@ -196,8 +196,9 @@ class DistributedDataParallel(TorchDDP):
         gradients. It cannot be asked to forget them, so it gets another reducer, as a model that
         was loaded does."""
         if self.find_unused_parameters and not self.static_graph:
-            parameters, sparse = self._build_params_for_reducer()
-            names = self._build_debug_param_to_name_mapping(parameters)
+            made: Any = self
+            parameters, sparse = made._build_params_for_reducer()
+            names = made._build_debug_param_to_name_mapping(parameters)
             self._ddp_init_helper(parameters, sparse, names, self.static_graph)
             self._buckets.learn(self.reducer._get_zeros_like_grad_buckets(), parameters)
 

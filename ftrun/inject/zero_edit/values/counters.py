@@ -69,7 +69,7 @@ class Counters:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
-        self._tried_again = NEVER
+        self._tried_again = self._compared_until = NEVER
         self.walk, self._changes = Walk(self._step), Changes()
         self.walk.trainer = lambda: script.frameworks.trainer
         self._path = script.file(FILE)
@@ -111,7 +111,9 @@ class Counters:
         if self._together and self._together[-1][0] == step:
             self._together.pop()  # it is tried again, with other values: nobody can compare them
             self._tried_again = step
-        if self._script.are_together and step != self._tried_again:
+        if self._script.are_together:
+            self._compared_until = step + 1  # which a peer may have noted before it died
+        if step <= self._compared_until and step != self._tried_again:
             with_lists = {
                 name: counters[name] | digests_of(values) for name, values in ever.items()
             }

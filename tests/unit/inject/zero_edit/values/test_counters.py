@@ -297,6 +297,22 @@ def test_tensors_of_packages_that_differed_while_all_trained_are_named() -> None
     assert Sources(Place(), None, [], lambda *_: -1).differed("kept", now, DIGEST) == []
 
 
+def test_a_value_differed_also_at_the_place_before_which_its_peer_has_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    for step in range(1, 4):
+        for one in (first, peer):
+            one.note(step, step, best=0)
+    peer.note(4, 4, best=0.4)  # a sum that the last step has begun; then it dies
+    first.counters._script.are_together = False  # type: ignore[misc]
+    place = first.note(4, 4, best=0.3)
+    successor = Replica(tmp_path, "1")
+    taken = successor.joins(place, 4, monkeypatch)
+    assert successor.names["best"] == 0.4
+    assert taken.of_its_own == ["best None→0.4"]
+
+
 def test_a_value_that_was_alike_while_all_trained_is_the_donors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

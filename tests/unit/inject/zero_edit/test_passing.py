@@ -144,13 +144,13 @@ class Iterator:
 
 def test_a_loop_in_which_the_peers_are_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen in a loop that draws from another loader in each second turn."""
-    said, drawn = io.StringIO(), cast(Any, Iterator())
+    said, drawn = io.StringIO(), cast(Any, Iterator(3))
     monkeypatch.setattr(sys, "__stderr__", said)
     monkeypatch.setattr(around, "holds_both", lambda frames, there: True)
-    ours = newcomer()
-    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [drawn], [])
+    ours = newcomer(place((MAIN, 9)))
+    ours.pass_over([drawn])
     ours.before_draw(drawn)
-    assert not ours.knows([drawn]) and not drawn.cursor.has_ended
+    assert not drawn.cursor.has_ended
     assert "goes through turns of the loop at a.py:3, until it reaches its peers" in (
         said.getvalue()
     )

@@ -190,6 +190,18 @@ class DistributedDataParallel(TorchDDP):
             "would break its collectives. Use ftrun.Join, which takes the same arguments"
         )
 
+    def forget_uses(self) -> None:
+        """Forget which parameters were used by backward passes that were not reduced, and whose
+        gradients were dropped. torch keeps these until its next reduction and then expects their
+        gradients. It cannot be asked to forget them, so it gets another reducer, as a model that
+        was loaded does."""
+        if self.find_unused_parameters and not self.static_graph:
+            made: Any = self
+            parameters, sparse = made._build_params_for_reducer()
+            names = made._build_debug_param_to_name_mapping(parameters)
+            self._ddp_init_helper(parameters, sparse, names, self.static_graph)
+            self._buckets.learn(self.reducer._get_zeros_like_grad_buckets(), parameters)
+
     def _ddp_init_helper(
         self,
         parameters: list[Tensor],

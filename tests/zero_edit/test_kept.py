@@ -1,4 +1,5 @@
-"""What rank 0 alone keeps comes from its predecessor, also by a peer with an older copy of it."""
+"""What rank 0 alone keeps comes from its predecessor, also by a peer with an older copy of it. What
+a logger of a helper module keeps heals too."""
 
 from __future__ import annotations
 
@@ -20,3 +21,4 @@ def test_a_best_score_and_a_history_of_rank_0(tmp_path: Path) -> None:
     )
     assert "best inf→4" in own and "log 0 values→2 values" in own
     assert outcome.counters["steps"] == 50 and outcome.counters["losses"] == 10_225
+    assert outcome.counters["logged"] == [50, [[10, 100 * epoch + 4.5] for epoch in range(5)]]

@@ -104,8 +104,8 @@ def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
 def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> ShowNotice:
     does, each = ("trains", "trains") if has_stepped else ("has ended", "ran")
     text = (
-        f"{target} {does} without a Manager, so each of its {replicas} replica groups {each} by "
-        f"itself. ftrun supervises them. {REMEDY_APART}"
+        f"{target} {does} without a Manager, so its {replicas} replica groups are only supervised: "
+        f"each {each} by itself. {REMEDY_APART}"
     )
     return _notice("apart", text, replica_id)
 

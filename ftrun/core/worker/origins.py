@@ -18,6 +18,8 @@ is known before any death: both have their values of the steps at which all repl
 
 Where the table says "the donor's", the replica keeps its own value if it has changed that later.
 
+Random generators have a table of their own (``random_origin``).
+
 Not here: how values are read, compared by step and set (inject/zero_edit/values/).
 """
 
@@ -134,3 +136,14 @@ def origin(known: Known) -> Origin:
     if is_left and known.left_step > known.donor_step:
         return Origin.PREDECESSOR
     return donor
+
+
+def random_origin(*, is_here: bool, was_alike: bool) -> Origin:
+    """Where the replica takes the state of a random generator from.
+
+    Args:
+        is_here: the predecessor's state is of the very place at which the replica joins.
+        was_alike: the donor's generator stood alike at the last place that both have noted. Then
+            all ranks draw the same numbers, and the donor's is where the replica's would be.
+    """
+    return Origin.DONOR if was_alike and not is_here else Origin.PREDECESSOR

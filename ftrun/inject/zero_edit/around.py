@@ -156,6 +156,17 @@ def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
     return None
 
 
+def holds_both(frames: Sequence[FrameType], there: Sequence[Spot]) -> bool:
+    """Whether peers at ``there`` are in the same loop as these frames, at another line of it: the
+    innermost loop around the frame at which the two part."""
+    for frame, theirs in zip(reversed(frames), reversed(there), strict=False):
+        here = spot_of(frame)
+        if here != theirs:
+            loops = _around(frame) if here.name == theirs.name else []
+            return bool(loops) and loops[-1].begins <= theirs.line <= loops[-1].last
+    return False
+
+
 def collecting(frames: Sequence[FrameType]) -> list[str]:
     """Describes the comprehensions around these frames, whose collected items do not heal."""
     return sorted(

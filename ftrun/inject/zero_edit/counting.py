@@ -206,6 +206,12 @@ def _span(source: Any, turns: int) -> range | None:
     return range(left.start + ((index or 0) - turns) * left.step, left.stop, left.step)
 
 
+def _only_next(source: Iterator[Any]) -> Iterator[Any]:
+    """The items of ``source``, whose ``__iter__`` is not called: a ``for`` loop calls it once, and
+    that of a script's own iterator may begin from the first item again."""
+    return map(next, itertools.repeat(source))
+
+
 class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
     """The iterator of one loop over anything: counts the items that it yields, and keeps none."""
 
@@ -230,7 +236,7 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
                 raise UserError(f"this loop went over {instead[0]}, and now it goes over {own}")
             return instead[0][turns - 1]
 
-        found = Items(give, numbers, source)
+        found = Items(give, numbers, _only_next(source))
         found._numbers, found._source, found._instead = numbers, source, instead
         return found
 
@@ -263,7 +269,7 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
     def come_to(self, turns: int) -> bool:
         """Read items until ``turns`` were yielded; False: more were already, or there are fewer."""
         left = turns - self.turns()
-        read = sum(1 for _ in itertools.islice(self._source, max(0, left)))
+        read = sum(1 for _ in itertools.islice(_only_next(self._source), max(0, left)))
         return read == left and self._numbers.come_to(turns)
 
     def tell(self, spot: Spot) -> None:

@@ -105,6 +105,8 @@ class Directories:
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         entries = [head for head, _ in read(path)]
+        if script.memory is not None and not script.is_in_place:  # another one of one group
+            entries = [] if entries and entries[0][0] else entries  # begins anew
         for has_begun, made, links, absent, listed, since, ends in entries[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
@@ -116,13 +118,8 @@ class Directories:
                 self._repeats = self._ends = ends
         if script.is_in_place:
             # A worker that replaces another in its group is to take the same way, so it is always
-            # told the same; any other one of one group begins anew.
+            # told the same.
             self._is_same = self._repeats = True
-        elif script.memory is not None and self.is_successor:
-            self._theirs, self._links, self._since, self.is_successor = [], [], [], False
-            self._repeats = False
-            self._absent.clear()
-            self._listed.clear()
         self._later.update(self._links, self._since, (whole for _, whole in self._theirs))
 
     def install(self, patches: Patches) -> None:

@@ -319,7 +319,7 @@ class Loop:
         script.directories.joined()
         script.repeated.ends()
         begin_again = iterator.begin_again if iterator is not None else lambda _: None
-        with script.randomness.joining(loaded.step, begin_again):
+        with script.randomness.joining(loaded, begin_again):
             self._moving.go_to(loaded, iterator, is_drawn=False)
         is_at_draw = iterator is not None or (event is Event.DRAW and script.is_in_place)
         if self._course.now is STEPPING and is_at_draw:

@@ -380,6 +380,7 @@ class Noting:
         place = self._place(draws, noted, first)
         if place is not None and noted.random is not None:
             self._randomness.note(noted.random, self._seeds(draws, noted))
+            place = replace(place, details=self._randomness.shown(place.details))
         if place is not None and (kept := self._script.predecessor) is not None:
             kept.appended.at_place, kept.printed.at_place = noted.lengths, noted.printed
         self._sparing.took_s += time.thread_time() - began

@@ -8,7 +8,8 @@ collective returns the newcomer's own value; a broadcast returns the last value 
 there. When the newcomer reaches its peers' loop, it joins and loads their state.
 
 It ends the loops between the loader and the outermost frame whose line differs from its peers'. It
-leaves loops around both alone: these are set when it joins.
+leaves loops around both alone: these are set when it joins. If the peers are at another line of the
+same loop, which may draw there in some turns only, it goes through turns until it comes there.
 
 Not here: when a newcomer joins (loop.py), a replica that has come after the end (ending.py).
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import Spot, stack
+from ftrun.inject.zero_edit.frames import Spot, script_frames, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.place import Place
 
@@ -81,12 +82,17 @@ class Passing:
         unlike = self._script.counters.unlike_loops(place)
         self.begin(place)
         at = next((spot for spot in here if spot.line), here[0])  # the first outside a framework
+        comes_there = around.holds_both(script_frames(), place.entry)
         if at not in self._told and self._mates.is_lead:
             self._told.add(at)
-            told.say(
-                f"{self._who} skips the loop at {at}, because its peers are elsewhere: at "
+            way = (
+                f"goes through turns of the loop at {at}, until it reaches its peers at another "
+                f"line of that loop: at {place.words()}. Nothing of these turns counts"
+                if comes_there
+                else f"skips the loop at {at}, because its peers are elsewhere: at "
                 f"{place.words()}. It takes one batch there, and nothing of it counts"
             )
+            told.say(f"{self._who} {way}")
         self._ghosts += 1
         if self._ghosts > GHOSTS_MAX:
             raise UserError(
@@ -94,8 +100,9 @@ class Passing:
                 f"{place.words()}: it skips the loop around {at}, which does not end after "
                 f"{GHOSTS_MAX} steps. Use ftrun.Manager there (docs/MANAGER.md)"
             )
-        self._over.update(iterator for iterator in draws if iterator.is_fresh)
-        RANGES.end(_left(here, place, unlike))
+        if not comes_there:
+            self._over.update(iterator for iterator in draws if iterator.is_fresh)
+            RANGES.end(_left(here, place, unlike))
 
     def before_draw(self, iterator: LoaderIterator) -> None:
         """A loader is about to draw: end the iterator of a skipped loop."""

@@ -59,7 +59,7 @@ class Details:
     containers, as function, path, that step, and the packed values (histories.py). ``lacking``:
     containers that have changed and do not heal, in words. ``given``: by
     broadcasts (world/kept.py). ``together``: steps at which all replicas trained, and the values
-    then, by function.
+    then, by function. ``random``: the states of random generators (randomness.py).
     """
 
     changed: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -67,6 +67,7 @@ class Details:
     lacking: list[str] = field(default_factory=list)
     given: dict[str, list[str]] = field(default_factory=dict)
     together: list[tuple[int, dict[str, Values]]] = field(default_factory=list)
+    random: list[Any] = field(default_factory=list)
 
 
 NO_DETAILS = Details()

@@ -149,7 +149,7 @@ class Predecessor:
         names, random = script.randomness.encoded()
         head = {
             "count": place.within,
-            "place": script.encoded(),
+            "place": script.encoded(place),
             "batches": self.batches.digests(),
             "draws": self.batches.have_drawn,
             "iterators": names,

@@ -8,6 +8,9 @@ replica that joins at the step in which its predecessor died draws the same numb
 predecessor would have: dropout masks, noise, augmentations outside a loader's worker processes, and
 the order of a sampler without a seed.
 
+Where all ranks have one seed, a generator stands alike on all of them. If the peers have gone on
+meanwhile, the newcomer takes the states of such generators from its donor, whose place has them.
+
 A newcomer that finds no such file uses a seed of its own.
 
 Not here: when it joins (loop.py), the file (journal.py), the generators (values/generators.py).
@@ -15,25 +18,32 @@ Not here: when it joins (loop.py), the file (journal.py), the generators (values
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ftrun.inject.zero_edit.values.generators import global_ones, set_to, state_of
+from ftrun.core.worker.origins import Origin, random_origin
+from ftrun.inject.zero_edit.place import Details, Place
+from ftrun.inject.zero_edit.values.generators import TORCH, global_ones, set_to, state_of
 from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
 FILE = "random-{replica_id}.{group_rank}"
+PLACES = 4
+"""Places whose states a donor compares with those that a newcomer's predecessor had there."""
+SHOWN_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +60,12 @@ class States:
     @staticmethod
     def of_torch(own: Mapping[str, Any]) -> States:
         """The current states of torch's global CPU generator and of ``own``."""
-        known = {"torch": torch.default_generator, **own}
+        known = {TORCH: torch.default_generator, **own}
         return States({name: state_of(x) for name, x in known.items()})
+
+    def digests(self) -> dict[str, str]:
+        """A digest of each state, by name."""
+        return {x: hashlib.blake2b(y, digest_size=8).hexdigest() for x, y in self.of.items()}
 
     def set(self, own: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Set the generators to these states. A generator that is not in both is left as it is."""
@@ -117,6 +131,14 @@ class _Left:
     seeds: dict[str, Seeds]
     states: States
 
+    def with_donors(self, donor: _Left, alike: Set[str]) -> _Left:
+        """The same with a donor's states of generators that stood alike on both; orders of samples
+        follow from torch's."""
+        alike &= donor.states.of.keys()
+        states = {**self.states.of, **{name: donor.states.of[name] for name in alike}}
+        of_order = donor if TORCH in alike else self
+        return replace(of_order, states=States(states))
+
 
 class Randomness:
     """The random numbers of one worker. For the main thread.
@@ -130,10 +152,11 @@ class Randomness:
 
     def __init__(self, script: Script) -> None:
         self._script, self._path = script, script.file(FILE)
-        self._journal = Journal(self._path, "the random numbers of this worker are lost with it")
+        self._journal = Journal(self._path, "if this worker dies, its random numbers are lost")
         self._has_left = self._is_off = self.is_noted = False
         self._seeds: Left = ()
         self._noted: States | None = None
+        self._places: deque[tuple[int, States]] = deque(maxlen=PLACES)
         self._left: _Left | None = None
         self.given: tuple[list[str], list[bytes]] | None = None
         self.own: Mapping[str, Any] = {}
@@ -148,7 +171,21 @@ class Randomness:
     def note(self, states: States, seeds: Left) -> None:
         """Write the states at a step's place, and the seeds of the iterators there."""
         self.is_noted, self._seeds, self._noted = True, seeds, states
+        self._places.append((self._script.committed(), states))
         self._leave(states, is_between=False)
+
+    def shown(self, details: Callable[[], Details]) -> Callable[[], Details]:
+        """The ``details`` of the place that was noted last, with its states for a newcomer."""
+        places, (names, parts) = [*self._places], self.encoded()
+
+        def with_random() -> Details:
+            if sum(map(len, parts)) > SHOWN_BYTES_MAX:
+                return details()
+            known = [(step, states.digests()) for step, states in places]
+            texts = [base64.b64encode(part).decode() for part in parts]
+            return replace(details(), random=[known, names, texts])
+
+        return with_random
 
     def encoded(self) -> tuple[list[str], list[bytes]]:
         """For the last noted place: the iterators' names; and their seeds, then the states."""
@@ -175,17 +212,17 @@ class Randomness:
     # ------------------------------------------------------------ of a newcomer
 
     @contextmanager
-    def joining(self, until: int, begin_again: Callable[[Seeds], None]) -> Iterator[None]:
-        """Around the move of this newcomer to its peers' place, with the state of step ``until``.
+    def joining(self, place: Place, begin_again: Callable[[Seeds], None]) -> Iterator[None]:
+        """Around the move of this newcomer to its peers' ``place``.
 
-        The predecessor's states are set at the end.
+        The predecessor's states are set at the end, or the donor's.
 
         Args:
             begin_again: called after that, if the states are from between two steps, with the seeds
                 of the predecessor's last iteration. The predecessor may have died before it began
                 the next one, so an iterator that has yielded no batch draws its order again.
         """
-        left = self._left = None if self._has_left else self._found(until)
+        left = self._left = None if self._has_left else self._found(place)
         renew_random(self._script.mates.rank, self._script.committed())
         yield
         if left is not None:
@@ -202,17 +239,40 @@ class Randomness:
         found = {} if self._left is None else self._left.seeds
         return {first: next(iter(found.values())), **found} if found else {}
 
-    def _found(self, until: int) -> _Left | None:
-        """The predecessor's last states in this life of the job, up to step ``until``."""
+    def _found(self, place: Place) -> _Left | None:
+        """The predecessor's last states in this life of the job, up to the step of a place; of
+        generators that stood alike on the donor, those of the place."""
         if self.given is not None:
             return left_of(*self.given, is_between=False) if self.given[1] else None
+        left, noted, is_here = None, dict[int, States](), False
         try:
-            for (life, step, is_between, names), parts in reversed(read(self._path)):
-                if life == self._script.life() and step <= until:
-                    return left_of(names, parts, is_between=is_between)
+            for (life, step, is_between, names), parts in read(self._path):
+                if life == self._script.life() and step <= place.step:
+                    left = left_of(names, parts, is_between=is_between)
+                    is_here = step == place.step and not is_between
+                    noted |= {} if is_between else {step: left.states}
+            return left if left is None else _of_peers(left, noted, place.details(), is_here)
         except (ValueError, LookupError, TypeError):
-            pass  # not a record of this format
-        return None
+            return left  # what follows is not of this format
+
+
+def _of_peers(left: _Left, noted: Mapping[int, States], theirs: Details, is_here: bool) -> _Left:
+    """What a predecessor has left, with the donor's states where ``random_origin`` says so.
+
+    ``noted``: the predecessor's states by step.
+    """
+    places, names, texts = theirs.random or [[], [], []]
+    known = [(states, noted[step].digests()) for step, states in places if step in noted]
+    both, own = known[-1] if known else ({}, {})
+    alike = {
+        name
+        for name, digest in both.items()
+        if random_origin(is_here=is_here, was_alike=own.get(name) == digest) is Origin.DONOR
+    }
+    if not alike:
+        return left
+    parts = [base64.b64decode(text) for text in texts]
+    return left.with_donors(left_of(names, parts, is_between=False), alike)
 
 
 def renew_random(rank: int, step: int) -> None:

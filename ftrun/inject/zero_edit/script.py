@@ -337,12 +337,7 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal where the script stands in this step."""
         shown, is_far = self.standing.shown, self.counters.walk.is_far
-        manager.session.exchanges.show_place(lambda: self._encoded(shown().for_peers(is_far)))
-
-    def encoded(self) -> str:
-        """The place of the step that has begun, for this worker's own successor."""
-        text: str = self._encoded(self.standing.shown())
-        return text
+        manager.session.exchanges.show_place(lambda: self.encoded(shown().for_peers(is_far)))
 
     @ours
     def _words(self) -> str:
@@ -350,8 +345,8 @@ class Script:
         return summary(self.standing.shown()) if self.course.now.has_stepped else ""
 
     @ours
-    def _encoded(self, place: Place) -> str:
-        """For a newcomer, in any thread."""
+    def encoded(self, place: Place) -> str:
+        """A place of this replica, for a newcomer or a successor. In any thread."""
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,7 @@ class Wrapping:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self._alone: weakref.WeakSet[TorchDDP] = weakref.WeakSet()  # the last pass was of no step
 
     def install(self) -> None:
         """Patch torch's class permanently (see ``models.makes_ddp``)."""
@@ -118,6 +120,10 @@ class Wrapping:
         is_of_step = self._models.begins_pass(inputs)
         if not is_of_step:
             model.require_forward_param_sync = is_due  # torch's own pass does not follow
+            self._alone.add(model)
+        elif model in self._alone:
+            self._alone.discard(model)
+            DistributedDataParallel.forget_uses(model)
         return is_of_step
 
     @compiling.only_inside

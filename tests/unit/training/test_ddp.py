@@ -163,6 +163,28 @@ def test_what_only_a_spare_uses_is_stepped_by_nobody() -> None:
         assert found[1:] == [None, None]
 
 
+@pytest.mark.parametrize("views", [False, True])
+def test_a_use_that_was_not_reduced_is_forgotten(views: bool) -> None:
+    """Seen in a newcomer, which had gone through passes of its peers' past on its way to them."""
+
+    def train(number: int, manager: StandIn) -> list[torch.Tensor | None]:
+        model = DistributedDataParallel(
+            manager,  # type: ignore[arg-type]
+            Branches(),
+            find_unused_parameters=True,
+            gradient_as_bucket_view=views,
+        )
+        model.module(torch.ones(1, 5), 2).sum().backward()
+        model.zero_grad()
+        model.forget_uses()
+        model(torch.ones(1, 5), number).sum().backward()
+        return gradients(model)
+
+    for found in Ring(2).run(train):
+        assert_same(found[:2], [torch.full((1, 5), 0.5)] * 2)
+        assert found[2] is None
+
+
 def test_clipping_sees_the_averages() -> None:
     def train(number: int, manager: StandIn) -> torch.Tensor:
         model = DistributedDataParallel(manager, make_model())  # type: ignore[arg-type]

@@ -71,16 +71,6 @@ def _stateful(owner: Any) -> Part:
     return Part(read, load)
 
 
-def _exported(owner: Any) -> Part:
-    """A callback of transformers that exports its state for checkpoints."""
-
-    def read() -> Callable[[], dict[str, Any]]:
-        found = owner.state()["attributes"]
-        return dict(found).copy
-
-    return Part(read, lambda state: vars(owner).update(state))
-
-
 def _history(trainer: Any) -> Part:
     """The log of transformers' Trainer. Rank 0's next checkpoint has all of it."""
 
@@ -200,8 +190,7 @@ class Frameworks:
         if _TRANSFORMERS in modules and hasattr(own, "callback_handler"):
             self._owner = self._trainer = own
             callbacks = own.callback_handler.callbacks
-            self._parts = [_exported(x) for x in _first(callbacks) if hasattr(x, "state")]
-            self._parts.append(_history(own))
+            self._parts = [_history(own)]
         elif any(x.startswith(_LIGHTNING) for x in modules) and hasattr(own, "trainer"):
             self._owner = own
             if own.trainer is self._trainer:

@@ -19,6 +19,8 @@ import torch
 
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 
+TORCH = "torch"
+"""The name of torch's global generator for the CPU."""
 _WORDS = "I"  # of 4 bytes
 _MT19937_BYTES = 625 * 4  # key and position
 
@@ -34,7 +36,7 @@ def is_generator(kind: type) -> bool:
 def global_ones() -> dict[str, Any]:
     """The global generators by name: torch's for the CPU and the current GPU, Python's, numpy's."""
     pythons: Any = random.getstate
-    found: dict[str, Any] = {"torch": torch.default_generator, "python": pythons.__self__}
+    found: dict[str, Any] = {TORCH: torch.default_generator, "python": pythons.__self__}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found["cuda"] = torch.cuda.default_generators[torch.cuda.current_device()]
     numpy: Any = sys.modules.get("numpy")

@@ -17,7 +17,7 @@ from typing import Any
 
 from ftrun.base.words import first_of
 from ftrun.core.worker.origins import Known, Origin, origin
-from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import OF_MODULE, Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import DIGEST
@@ -77,6 +77,17 @@ class Sources:
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
                 donors[path] = values[path]
         return donors, own, {path: origins[path] for path in (*donors, *own)}
+
+    def is_missed(self, function: str, path: str) -> bool:
+        """Whether a value of the donor's is lost if this replica lacks what has it: not if its
+        predecessor lacked that too, as a writer of rank 0."""
+        if self.left is None or path in self.left.values.get(function, {}):
+            return not path.endswith(DIGEST)
+        known = max((step for step, *_ in self.pairs), default=NEVER)
+        details = self.place.details()
+        lists = {at: step for name, at, step, _ in details.lists if name == function}
+        changed = {**details.changed.get(function, {}), **lists}.get(path, NEVER)
+        return changed > known and not path.endswith(DIGEST)
 
     def differed(self, function: str, values: Values, ending: str) -> list[str]:
         """The paths with this ending among the donor's ``values`` of which donor and predecessor
@@ -150,7 +161,7 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
     """
     names = [spot.name for spot in place.stack]
     if function not in names:
-        return function != KEPT
+        return function != KEPT and OF_MODULE not in function
     outer = set(names[names.index(function) + 1 :]) - {function}
     now = {spot: number for spot, number in place.ranges if spot.name in outer}
     then = {spot: number for spot, number in ranges.items() if spot.name in outer}

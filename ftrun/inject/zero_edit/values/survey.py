@@ -16,7 +16,7 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from types import FrameType, GeneratorType, ModuleType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
@@ -92,7 +92,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
         return
     if (state := _state_of(value)) is not None:
         found[path] = state
-    if not deep or id(value) in met or isinstance(value, ModuleType):
+    if not deep or id(value) in met:
         return
     met.add(id(value))
     kind = type(value)

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from ftrun.core.ids import NO_ATTEMPT
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import store_of_all
 from ftrun.inject.zero_edit.patches import Patches, around, holders
@@ -213,8 +214,16 @@ class Opening:
         if world.keeper is not None and not world.in_set_up:
             world.keeper.lacks("the script makes a process group after its first step")
         world.add(shell)
-        if not world.is_walking:
-            world.connect(shell, self._store, self._prefix, shell.timeout.total_seconds())
+        store, prefix, at = self._store, self._prefix, world.in_use
+        if at != NO_ATTEMPT:  # since the set-up other incarnations may have come
+            store, prefix = world.store, f"{self._here.job_id}/made/{at.quorum_id}.{at.number}"
+        if shell.key in world.made_before:
+            world.begins_again(
+                f"{call_site()}: this rank makes a process group that its peers have made before "
+                "it joined them"
+            )
+        elif not world.is_walking:
+            world.connect(shell, store, prefix, shell.timeout.total_seconds())
 
 
 def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bool:

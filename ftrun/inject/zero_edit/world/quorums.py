@@ -62,6 +62,10 @@ class _Build:
     seats: tuple[int, ...] = ()
     all_seats: tuple[int, ...] = ()
 
+    def lacking(self) -> set[str]:
+        """The keys of groups that other members have made, and this rank has not."""
+        return {key for sent in self.told.values() for key in sent.groups}.difference(self.shells)
+
     def groups(self) -> list[BuiltGroup]:
         each = [*self.now.values(), *(self.full or {}).values()]
         return [built for _, built in each if built is not None]
@@ -81,7 +85,6 @@ class Quorums:
         self._builds: dict[Attempt, _Build] = {}
         self._full: _Build | None = None
         self._posted = self._met = NO_ATTEMPT
-        self._store = ""
         self.awaits: Pause | None = None
 
     @property
@@ -283,7 +286,7 @@ class Quorums:
             made = self._builds.pop(quorum.attempt, None)
             if made is None:
                 return
-            self._world.in_use, self._store = quorum.attempt, quorum.store
+            self._world.in_use, self._world.store = quorum.attempt, quorum.store
             if made.seats:
                 self._world.members = made.seats
                 self._use_now(made)
@@ -357,6 +360,7 @@ class Quorums:
                 self._world.put(shell, here, built)
             self._world.members = full.all_seats
             self._met = max(self._met, self._world.in_use)
+            self._world.made_before |= full.lacking()
             self._world.is_walking = False
             for shell in self._world.shells.values():
                 for call in shell.awaiting():
@@ -367,7 +371,7 @@ class Quorums:
         """This rank is in the place of a lost one, which had ``quorum`` in force, and may have told
         its peers how far it was for all attempts that it had ``seen``. Under the world's lock."""
         world = self._world
-        world.in_use, world.members, self._store = quorum.attempt, self._seats(quorum), quorum.store
+        world.in_use, world.members, world.store = quorum.attempt, self._seats(quorum), quorum.store
         self._posted, self._met = seen, quorum.attempt
         world.is_walking = False
 
@@ -376,7 +380,7 @@ class Quorums:
     @contextmanager
     def waits_for(self, call: Call) -> Iterator[None]:
         """Tell the others in which call this rank waits: one whose script has ended never comes."""
-        store, name = self._store, self._waits(self._world.rank)
+        store, name = self._world.store, self._waits(self._world.rank)
         key, at = call.shell.key, call.shell.round
         text = json.dumps([key, [at.quorum_id, at.number], call.number]).encode()
         call.since = call.since or clock.now()

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,8 @@ class World:
         in_set_up: no step has begun.
         given: what each broadcast has given last.
         following: the worker whose quorums these groups follow, once the world is open.
+        store: of the quorum in force, where a group that is made in training is connected.
+        made_before: the keys of groups that peers had made in training before this rank joined.
         waits_for: tells the others that this rank waits in a call.
         may_hold: whether a call may wait for a rank that is away; ``lets_join``: that rank may join
             where the main thread waits in the call (inside.py).
@@ -139,7 +141,8 @@ class World:
         self.kept: Kept | None = None
         self.members: tuple[int, ...] = ()
         self.rank = rank
-        self.in_use = NO_ATTEMPT
+        self.in_use, self.store = NO_ATTEMPT, ""
+        self.made_before: Set[str] = frozenset()
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ftrun.core.worker.origins import Known, Origin, origin
+from ftrun.core.worker.origins import Known, Origin, origin, random_origin
 
 ALIKE = Known(own_step=-1, donor_step=9, left_step=8, together=((1, 1), (2, 2)), together_step=8)
 DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.05)))
@@ -51,6 +51,14 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
 )
 def test_the_table(known: Known, found: Origin) -> None:
     assert origin(known) is found
+
+
+@pytest.mark.parametrize(("is_here", "was_alike"), [(True, True), (True, False), (False, False)])
+def test_a_random_generator_is_the_donors_only_if_it_was_alike(
+    is_here: bool, was_alike: bool
+) -> None:
+    assert random_origin(is_here=is_here, was_alike=was_alike) is Origin.PREDECESSOR
+    assert random_origin(is_here=False, was_alike=True) is Origin.DONOR
 
 
 def test_a_value_goes_on_as_far_from_the_donor_s_as_it_was() -> None:

@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
-from ftrun.inject.zero_edit.around import collecting, handed_on, unlike
-from ftrun.inject.zero_edit.frames import spot_of
+from ftrun.inject.zero_edit.around import collecting, handed_on, holds_both, unlike
+from ftrun.inject.zero_edit.frames import Spot, spot_of
 from ftrun.inject.zero_edit.values.walk import Walk
 from tests.unit.inject.zero_edit.followed import run
 
@@ -113,6 +113,45 @@ def _line_of(text: str) -> int:
 )
 def test_loops_that_are_set_or_over_or_stand_alike_are_not(tmp_path: Path, function: str) -> None:
     assert _seen(tmp_path, function, 1) == []
+
+
+ALTERNATE = """
+def train(look):
+    for batch in [0]:
+        step(look)
+        print()
+    for batch in [0]:
+        print()
+
+def step(look):
+    look()
+"""
+
+
+def test_peers_at_another_line_of_a_loop_are_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    names = run(path, ALTERNATE)
+    found: list[tuple[bool, ...]] = []
+
+    def look() -> None:
+        step, train = sys._getframe(1), sys._getframe(2)
+        function, outer = spot_of(train).name, Spot("<module>", 9)
+
+        def there(name: str, line: int, *inner: Spot) -> bool:
+            return holds_both([step, train], [*inner, Spot(name, line)])
+
+        found.append(
+            (
+                there(function, 5, outer),
+                there(function, 7),
+                there("another", 5),
+                there(function, 4, spot_of(step)),
+                there(function, 4, Spot(spot_of(step).name, 9)),
+            )
+        )
+
+    names["train"](look)
+    assert found == [(True, False, False, False, False)]
 
 
 TURNS = """

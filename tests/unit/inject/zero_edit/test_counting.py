@@ -307,6 +307,24 @@ def test_a_loop_over_anything_is_as_pythons_and_counts_its_items(make: Callable[
     assert type(make()) is count or not follow(make()).come_to(len(expected) + 1)
 
 
+def test_an_iterator_of_the_scripts_begins_once() -> None:
+    class Bar:
+        begun = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.begun, self.letters = self.begun + 1, iter("abcd")
+            return self
+
+        def __next__(self) -> str:
+            return next(self.letters)
+
+    RANGES.is_on = True
+    bar = Bar()
+    loop = follow(bar)
+    assert next(loop) == "a" and loop.come_to(3)
+    assert [*loop] == ["d"] and bar.begun == 1
+
+
 def test_what_is_no_iterable_is_pythons_to_refuse() -> None:
     RANGES.is_on = True
     assert follow(5) == 5

@@ -8,13 +8,13 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from ftrun.base.errors import UserError
-from ftrun.inject.zero_edit import passing
+from ftrun.inject.zero_edit import around, passing
 from ftrun.inject.zero_edit.around import Loop
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.passing import Passing
@@ -140,6 +140,20 @@ class Iterator:
         self.entry = (Spot(MAIN, line),)
         self.cursor = SimpleNamespace(has_ended=False)
         self.is_training = self.is_fresh = True
+
+
+def test_a_loop_in_which_the_peers_are_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in a loop that draws from another loader in each second turn."""
+    said, drawn = io.StringIO(), cast(Any, Iterator(3))
+    monkeypatch.setattr(sys, "__stderr__", said)
+    monkeypatch.setattr(around, "holds_both", lambda frames, there: True)
+    ours = newcomer(place((MAIN, 9)))
+    ours.pass_over([drawn])
+    ours.before_draw(drawn)
+    assert not drawn.cursor.has_ended
+    assert "goes through turns of the loop at a.py:3, until it reaches its peers" in (
+        said.getvalue()
+    )
 
 
 def test_a_loader_has_one_batch_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,14 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
-from ftrun.inject.zero_edit.randomness import Randomness, Seeds, States, renew_random
+from ftrun.inject.zero_edit.place import NO_DETAILS, Details, Place
+from ftrun.inject.zero_edit.randomness import (
+    SHOWN_BYTES_MAX,
+    Randomness,
+    Seeds,
+    States,
+    renew_random,
+)
 from ftrun.inject.zero_edit.values import generators
 
 
@@ -129,8 +136,9 @@ class Worker:
             self.made.step_ended()
         return found
 
-    def joins(self) -> None:
-        with self.made.joining(self.step, lambda _: None):
+    def joins(self, details: Details = NO_DETAILS) -> None:
+        place = Place(step=self.step, details=lambda: details)
+        with self.made.joining(place, lambda _: None):
             pass
 
 
@@ -154,6 +162,52 @@ def test_one_whose_peers_have_gone_on_draws_what_nobody_has_drawn(tmp_path: Path
     assert set(newcomer.trains(5)).isdisjoint(before)
 
 
+def dies_after(steps: int, peers_steps: int, path: Path, *, alike: bool = True) -> Details:
+    """A worker and its peer train, and the worker dies; what the peer shows at its last place."""
+    seed(1)
+    Worker(path / "r").trains(steps)
+    seed(1 if alike else 2)
+    peer = Worker(path / "peer")
+    peer.trains(peers_steps - 1)
+    states = peer.made.now()
+    assert states is not None
+    peer.made.note(states, ())
+    return peer.made.shown(lambda: NO_DETAILS)()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_where_all_have_one_seed_it_goes_on_as_the_peers_that_have_gone_on(
+    tmp_path: Path, alike: bool
+) -> None:
+    """Seen in a script that shuffles its data by one seed on all ranks: after an evaluation that
+    its predecessor had not come to, one rank drew other numbers than its peers for good."""
+    seed(1)
+    whole = Worker(tmp_path / "whole").trains(12)
+    details = dies_after(5, 7, tmp_path, alike=alike)
+    newcomer = Worker(tmp_path / "r", step=6)
+    newcomer.joins(details)
+    assert newcomer.trains(6) == (whole[6:] if alike else whole[5:11])
+
+
+def test_at_the_place_where_it_died_it_goes_on_as_its_predecessor(tmp_path: Path) -> None:
+    details = dies_after(5, 6, tmp_path)
+    seed(3)
+    worker = Worker(tmp_path / "r", step=5)
+    states = worker.made.now()
+    assert states is not None
+    worker.made.note(states, ())
+    expected = drawn()
+    newcomer = Worker(tmp_path / "r", step=5)
+    newcomer.joins(details)
+    assert drawn() == expected
+
+
+def test_states_that_are_too_large_are_not_shown(tmp_path: Path) -> None:
+    worker = Worker(tmp_path / "r")
+    worker.made.note(States({"own": b"x" * SHOWN_BYTES_MAX}), ())
+    assert worker.made.shown(lambda: NO_DETAILS)() is NO_DETAILS
+
+
 def test_another_life_of_the_job_and_later_steps_are_not_taken(tmp_path: Path) -> None:
     found = []
     for step, life in ((5, "another"), (-1, "life")):
@@ -173,7 +227,7 @@ def test_a_full_disk_costs_the_numbers_and_no_step(
     worker.made.note(States.now(), ())
     worker.made.step_ended()
     assert worker.made.now() is None
-    assert "the random numbers of this worker are lost with it" in capfd.readouterr().err
+    assert "if this worker dies, its random numbers are lost" in capfd.readouterr().err
 
 
 def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:
@@ -207,7 +261,7 @@ def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Pat
         if anew:
             assert [next(other).tolist() for _ in range(5)] != batches
         newcomer = Worker(tmp_path / "r", step=6)
-        with newcomer.made.joining(6, lambda _: None):
+        with newcomer.made.joining(Place(step=6), lambda _: None):
             seeds = newcomer.made.seeds("of another name")["of another name"]
             assert seeds.begun == iterator.begun
             other.go_to(None, 5, Order(seeds=seeds))
@@ -221,7 +275,7 @@ def test_between_two_steps_the_next_iterator_is_begun_again(tmp_path: Path) -> N
     seed(9)
     iterator = loader_of()
     newcomer = Worker(tmp_path / "r", step=3)
-    with newcomer.made.joining(3, iterator.begin_again):
+    with newcomer.made.joining(Place(step=3), iterator.begin_again):
         pass
     assert [batch.tolist() for batch in iterator] == order
 

@@ -1,0 +1,52 @@
+"""A script that makes a process group in the middle of its training, when it first needs one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+SCRIPT = """
+import os, pathlib, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+HERE, DIES, MAKES = pathlib.Path(__file__).parent, int(sys.argv[1]), 8
+dist.init_process_group("gloo")
+rank, late = dist.get_rank(), None
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.arange(16.0), 1)
+for step, batch in enumerate(loader):
+    optimizer.zero_grad()
+    model(batch.expand(2, 4) + rank).square().mean().backward()
+    if (rank, step) == (1, DIES) and not (HERE / "died").exists():
+        (HERE / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.step()
+    if step >= MAKES:
+        late = late or dist.new_group()
+        total = torch.tensor([rank + 1.0])
+        dist.all_reduce(total, group=late)
+        assert step < MAKES + 4 or total.item() == 3, total
+print(f"END {rank} of {dist.get_world_size()}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("dies", [4, 11], ids=["before", "after"])
+def test_one_that_has_come_again_is_in_a_group_that_is_made_later(
+    dies: int, tmp_path: Path
+) -> None:
+    """Seen: its peers and it met under two names, and waited for half an hour without a word."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    options = ("--replicas", "2", "--min-replicas", "2")
+    with Job(tmp_path, script, *options, args=(str(dies),)) as job:
+        code, output = job.end(), job.output
+    assert code == 0, output
+    assert "END 0 of 2" in output and "END 1 of 2" in output, output
+    is_after = "a process group that its peers have made before it joined them" in output
+    assert is_after == (dies > 8), output

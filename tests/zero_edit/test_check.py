@@ -530,10 +530,10 @@ def test_replicas_that_begin_again_together(tmp_path: Path) -> None:
     [
         ("labels", 1, "other batches: replica 0 from batch 13 of the loader made at faulty.py:"),
         ("counter", 0, "nothing has named what is not as undisturbed: mine ("),
-        ("buffer", 0, "buffers scale are not those of the undisturbed run"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("buffer", 0, "buffers scale are not those of the undisturbed run"),
                 ("labels", 0, "other batches: replica 0 from batch 13 of the loader made at fau"),
                 ("noise", 0, "other losses: replica 0 from step 13 on, replica 1 from step 4 on"),
                 ("average", 0, "modules beside the model Sequential (faulty.py:"),

@@ -382,7 +382,7 @@ def memory_snapshots(
         output = done.stdout + done.stderr
         assert done.returncode == 0, output[-5000:]
         ends.append([(directory / f"end-{rank}.json").read_text() for rank in range(size)])
-        told = re.findall(r"all go on after \S+ s, no step lost", output)
+        told = re.findall(r"All continued after \S+ s, and no step was lost", output)
         assert len(told) == len(kills.split(",")) * bool(given), output[-5000:]
         steps = " ".join(f"{x}/{y}" for x, y in re.findall(STEPS, output))
         words.append(f"{'; '.join(told) or 'alone'} (steps of {steps} ms)")

@@ -129,7 +129,7 @@ def _lose(
 ) -> tuple[float, float, int]:
     *others, _ = [team.start(index) for index in range(len(machines.addresses) - 1)]
     lead, index = others[0], len(others)
-    lead.expect("Memory snapshots: on each node")
+    lead.expect("Memory snapshots are kept on each node")
     spare = team.start(index + 1)
     lead.expect("stands by")
     spare.expect_process("ftrun spawner")
@@ -141,8 +141,8 @@ def _lose(
     left = [*others, spare]
     wait(lambda: all(_first(job, began + known) for job in left), "a step at all", START_S)
     again = max(_first(job, began + known) for job in left) - began
-    lead.expect(r"All went on from step \d+")
-    steps = int((re.findall(r"(\d+) steps? again", lead.output) or [0])[-1])
+    lead.expect(r"all resumed from step \d+")
+    steps = int((re.findall(r"repeat (\d+) steps?", lead.output) or [0])[-1])
     for job in left:
         (job.directory / "over").touch()
     assert [job.end() for job in left] == [0] * len(left)

@@ -80,8 +80,8 @@ class Console:
     def sees_no_peers(self, error: OSError) -> None:
         """The kernel does not list this node's connections."""
         self._terminal.event_line(
-            f"This node does not see whether other nodes answer it ({error}). One whose power goes "
-            "is missed when its heartbeats are (--heartbeat-timeout)."
+            f"This node cannot see whether other nodes acknowledge its packets ({error}). So a "
+            "node that loses its power is noticed only after --heartbeat-timeout."
         )
 
     def embedded_ended(self, how: str, then: str) -> None:
@@ -128,9 +128,7 @@ class Console:
 
     def bug(self, error: BaseException | None) -> None:
         lines = traceback.format_exception(error)
-        self._terminal.event_line(
-            "ftrun contradicts itself. Please report this:\n" + "".join(lines)
-        )
+        self._terminal.event_line("This is a bug in ftrun. Please report it:\n" + "".join(lines))
 
     def passed_on(self, number: int, got: list[WorkerKey], spared: list[WorkerKey]) -> None:
         """A signal was passed on to some workers; it would have ended the others."""
@@ -154,7 +152,7 @@ class Console:
 
     def stuck(self, pids: list[int]) -> None:
         """Processes that have survived SIGKILL."""
-        self._terminal.event_line(f"stuck in the kernel, not ended: pids {pids}")
+        self._terminal.event_line(f"processes are stuck in the kernel and do not end: pids {pids}")
 
     def end(
         self, ending: EndAgent, incidents: IncidentRecords, account: JobAccount | None = None

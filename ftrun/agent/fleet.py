@@ -279,7 +279,7 @@ class Fleet:
         stuck: list[int] = []
         if leaves:
             keep_writing(list(self._logs))
-            self._name(left, "It goes on by itself, and the logs get what it prints.")
+            self._name(left, "It continues by itself, and the logs get what it prints.")
         else:
             selection = sweeper(self._setup.launch, self._before)
             end = partial(sweep.kill_all, selection, SWEEP_DEADLINE_S)

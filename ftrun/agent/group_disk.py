@@ -77,24 +77,24 @@ class GroupDisk:
             while True:
                 found, passed_over = await self._loop.run_in_executor(None, find, below)
                 for name, why in passed_over:
-                    self._tell(f"the snapshot {name} is damaged, and is passed over: {why}")
+                    self._tell(f"the snapshot {name} is damaged and is skipped: {why}")
                 if found is None and below is None and not passed_over:
                     return NONE
                 if found is None:
                     raise UserError(
-                        f"no whole snapshot is left in {' or '.join(self._places())}. Start over "
-                        "with --resume none, or give another directory"
+                        f"no complete snapshot is left in {' or '.join(self._places())}. Start "
+                        "over with --resume none, or give another directory"
                     )
                 if memory is None:
-                    raise PeerError(f"there is too little memory to go on from {found.path}")
+                    raise PeerError(f"there is too little memory to resume from {found.path}")
                 why = await self._read(memory, replica_id, incarnation, found)
                 if not why:
                     break
-                self._tell(f"the snapshot {found.path.name} is damaged, and is passed over: {why}")
+                self._tell(f"the snapshot {found.path.name} is damaged and is skipped: {why}")
                 below = found.manifest.step
         step = found.manifest.step
         if begins_again:  # at the job's start the line was printed before (snapshots/starting.py)
-            self._tell(f"All workers go on from step {step}, the newest snapshot in {found.path}.")
+            self._tell(f"All workers resume from step {step}, the newest snapshot in {found.path}.")
         self.plan.begins_from(step)
         self.on_whole(step)
         return step
@@ -113,7 +113,7 @@ class GroupDisk:
             self._tell(
                 f"snapshots are skipped from step {seen.step} on, because the one before is still "
                 "being written. Give --snapshot-every a longer time, or --snapshot a faster disk. "
-                "A line tells when one is written again"
+                "A later line reports when one is written again"
             )
         elif decision is Decision.ABANDON:
             self.link.close()
@@ -132,7 +132,7 @@ class GroupDisk:
         newest = self.plan.newest
         if newest is not None and newest >= step:
             self._tell(
-                f"The last snapshot is of step {newest}. The same command goes on from there."
+                f"The last snapshot is of step {newest}. The same command resumes from there."
             )
         elif not done:
             self._tell(
@@ -217,7 +217,7 @@ class GroupDisk:
         except (PeerError, UserError) as error:
             self.plan.schedule(clock.now()).failed()
             self._tell(
-                f"a snapshot was not written: {error}. Training goes on; the next one is due in "
+                f"a snapshot was not written: {error}. Training continues; the next one is due in "
                 f"{s.snapshot_every_s:g} s or less"
             )
             return
@@ -226,8 +226,8 @@ class GroupDisk:
         self.on_whole(step)
         for other in answer["given_up"]:
             self._tell(
-                f"the snapshot of step {other} was not written to its end, because all was killed "
-                f"meanwhile. That of step {step} is whole"
+                f"the snapshot of step {other} is incomplete, because the job was killed while it "
+                f"was written. That of step {step} is complete"
             )
         if told.skipped:
             self._tell(

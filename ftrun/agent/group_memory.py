@@ -428,8 +428,8 @@ class MemorySnapshots:
                 untried = UNTRIED if sees_gpus(self._settings) else ""
                 self._tell_once(
                     "on",
-                    f"Memory snapshots: on {where} ({amount(each)} a worker so far, at most "
-                    f"{amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
+                    f"Memory snapshots are kept on {where} ({amount(each)} a worker so far, at "
+                    f"most {amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
                 )
             # There is a gap also while a replacement catches up, although no result was too large.
             if known.has_gap and any(memory.board.all(Word.FULL)):
@@ -439,8 +439,8 @@ class MemorySnapshots:
                 self._tell_once(
                     "full",
                     "Memory snapshots: the results of a step's collectives do not fit into its "
-                    f"log ({logs} a worker). Until the next snapshot a death {then}. To have "
-                    "larger logs, free memory.",
+                    f"log ({logs} a worker). Until the next snapshot, a death {then}. Free memory "
+                    "to get larger logs.",
                 )
         if self.disk is not None:
             self.disk.look(memory, key.incarnation)

@@ -245,7 +245,7 @@ def _device_node(
         return named[0]
     raise _refusal(
         kind,
-        f"the NUMA node of CUDA device {device} cannot be told from {GPUS}",
+        f"the NUMA node of CUDA device {device} cannot be found in {GPUS}",
         "Set CUDA_DEVICE_ORDER=PCI_BUS_ID, name the GPUs by UUID in CUDA_VISIBLE_DEVICES, or leave "
         "the option out",
     )

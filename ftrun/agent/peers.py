@@ -86,7 +86,7 @@ def _answers(diag: socket.socket, family: int) -> Iterator[Connection]:
                 return
             if kind == ERROR:
                 number = -struct.unpack_from("=i", data, at + HEADER.size)[0]
-                raise OSError(number, "the kernel does not tell of TCP connections")
+                raise OSError(number, "the kernel does not list TCP connections")
             found = _connection(data[at + HEADER.size : at + length], family)
             if found is not None and not is_loopback(found.host):
                 yield found

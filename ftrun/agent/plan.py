@@ -212,7 +212,7 @@ def _snapshots(settings: RunSettings) -> str:
     elif settings.resume_path not in (None, settings.snapshot_path):
         begin = f"the newest there, or in {settings.resume_path}"
     every, keep = settings.snapshot_every, settings.snapshot_keep
-    return f"{settings.snapshot_path}, every {every}, {keep} kept; goes on from {begin}"
+    return f"{settings.snapshot_path}, every {every}, {keep} kept; resumes from {begin}"
 
 
 def _start(settings: RunSettings) -> str:

@@ -119,7 +119,7 @@ async def _py_spy(pid: int) -> str:
     beside = Path(sys.executable).with_name("py-spy")
     program = str(beside) if beside.exists() else shutil.which("py-spy")
     if program is None:
-        return f"{NO_STACKS}py-spy, which may read them all the same, is not installed\n"
+        return f"{NO_STACKS}py-spy, which may still read them, is not installed\n"
     try:
         process = await asyncio.create_subprocess_exec(
             program,

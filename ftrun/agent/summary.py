@@ -56,7 +56,7 @@ def _account_line(account: JobAccount, goodput: float) -> str:
     """The use of the time of all replicas, on all nodes."""
     plural = "" if account.steps == 1 else "s"
     return (
-        f"The account: {account.steps} step{plural} in {account.wall_s:.1f} s, goodput "
+        f"Summary: {account.steps} step{plural} in {account.wall_s:.1f} s, goodput "
         f"{100 * goodput:.1f} %, {account.lost_s:.1f} replica-seconds lost."
     )
 
@@ -65,7 +65,7 @@ def _verdict(ending: EndAgent, is_part: bool) -> str:
     if ending.exit_code == ExitCode.DEGRADED and not ending.kind:
         return (
             f"The job has finished degraded, with exit code {ending.exit_code} ({ending.reason}; "
-            "if fewer replicas are enough, state it: --min-replicas)"
+            "if fewer replicas are enough, give --min-replicas)"
         )
     if ending.exit_code == 0:
         how = "" if ending.reason == ALL_FINISHED else f": {ending.reason},"
@@ -101,7 +101,7 @@ def _what_failed(
     return [
         *block(incidents.last),
         f"  log: {log}",
-        f"That was the last incident{more}; each in full: {where}",
+        f"That was the last incident{more}. To see each in full: {where}",
     ]
 
 

@@ -62,7 +62,7 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         and (settings.snapshot_path is not None or settings.nodes > 1),
         "where ftrun chooses the samples, no step can be repeated so far": several
         and (settings.data != AS_WRITTEN or settings.global_batch is not None),
-        "one worker has no peers to go on with": settings.workers_per_replica < 2
+        "one worker has no peers to continue with": settings.workers_per_replica < 2
         and not several
         and one is None,
         "a group that a lighthouse places is on one node only so far": bool(settings.lighthouse),

@@ -241,14 +241,14 @@ _OWN: tuple[Option, ...] = (
         "--state-dir", Path, "Directory for the embedded lighthouse's journal.", "DIR",
         default_words="temporary",
     ),
-    _option("--snapshot", Path, "Directory for snapshots of the job's state; the job goes on from "
+    _option("--snapshot", Path, "Directory for snapshots of the job's state; the job resumes from "
             "the newest one there.", "DIR", default_words="none are taken"),
     _option("--snapshot-every", str, "Time from one snapshot to the next: 30s, 5m, 1h.", "TIME",
             default="5m"),
     _option("--snapshot-keep", int, "Snapshots that are kept.", "N",
             default=defaults.SNAPSHOTS_KEPT),
-    _option("--resume", str, "Go on from the newest snapshot in DIR; none: start over.", "DIR|none",
-            default_words="the newest in --snapshot, if there is one"),
+    _option("--resume", str, "Resume from the newest snapshot in DIR; none: start over.",
+            "DIR|none", default_words="the newest in --snapshot, if there is one"),
     _option("--memory-snapshots", str, "Keep the last step of each worker of a group in memory, so "
             "that a lost worker is replaced alone, and no step is lost.", "auto|off",
             default=defaults.MEMORY_SNAPSHOTS),

@@ -185,11 +185,11 @@ def why_exec(settings: RunSettings, environ: Mapping[str, str]) -> str:
         return "--start exec"
     for name in OF_INTERPRETER:
         if environ.get(name):
-            return f"{name} asks for what the interpreter does from its start on"
+            return f"{name} changes the start of the interpreter"
     path = _source_of(script)
     tool = _tool(script, path)
     if tool:
-        return f"{tool} runs another script, and may look at all that is loaded"
+        return f"{tool} runs another script, and may look at all loaded modules"
     if path is None:
         return ""
     where = find(*_beside(path, is_module=script.kind is TargetKind.MODULE))
@@ -207,12 +207,12 @@ def line(settings: RunSettings, environ: Mapping[str, str]) -> str:
     if not why:
         return ""
     if settings.start == FORK:
-        return f"{why}. Workers are forked all the same (--start fork), with torch loaded before."
+        return f"{why}. Workers are forked nevertheless (--start fork), after torch was loaded."
     for_nothing = [f"--{name}" for name, kept in _HURRIES.items() if getattr(settings, kept)]
     also = f", also with {' and '.join(for_nothing)}" if for_nothing else ""
     return (
-        f"{why}. So each worker is a new interpreter, as under torchrun, and each restart takes "
-        f"the seconds of `import torch`{also}. --start fork: fast restarts, and torch is loaded "
+        f"{why}. So each worker is a new interpreter, as under torchrun, and each restart waits "
+        f"for `import torch`{also}. For fast restarts give --start fork: then torch is loaded "
         "before the script begins."
     )
 
@@ -224,10 +224,10 @@ def line_without_fork(settings: RunSettings) -> str:
         "and a process with threads must not fork"
     )
     if settings.start == FORK:
-        return f"{why}: workers are forked from one that was started without it (--start fork)."
+        return f"{why}. Workers are forked from one that was started without it (--start fork)."
     return (
-        f"{why}: each worker is a new interpreter, as under torchrun. So a restart takes the "
-        "seconds of `import torch`."
+        f"{why}. So each worker is a new interpreter, as under torchrun, and each restart waits "
+        "for `import torch`."
     )
 
 

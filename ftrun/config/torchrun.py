@@ -40,7 +40,7 @@ WITHOUT_EFFECT = {
         "/healthz of the lighthouse answers; `ftrun status` shows its address."
     ),
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": (
-        "has no effect: a worker that does not go on, in the kernel or elsewhere, is found by "
+        "has no effect: a worker that stands still, in the kernel or elsewhere, is found by "
         "--hang-timeout and --hang-factor."
     ),
 }

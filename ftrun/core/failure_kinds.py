@@ -55,7 +55,7 @@ CORRUPTED = "is corrupted"
 """The begin of the cause of a replica whose parameters were altered, but not by the script."""
 HEAL, STOP, REPORT = "heal", "stop", "report"
 """The reactions to that (``--on-corruption``)."""
-TOGETHER = "begins again with"
+TOGETHER = "restarts with"
 """The begin of the cause of a replica that shared process groups with one that has ended before the
 first step.
 """

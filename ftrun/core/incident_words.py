@@ -180,7 +180,7 @@ def _response(record: Record) -> list[str]:
     survivors = found.get("survivors") or []
     if not survivors:
         return [
-            f"nobody was left: training went on at step {found.get('step')} with quorum "
+            f"no replica was left: training continued at step {found.get('step')} with quorum "
             f"{found.get('quorum')}, {found.get('duration_s', 0):.2f} s after it began to form"
         ]
     names = _named(survivors)

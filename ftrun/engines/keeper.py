@@ -190,7 +190,7 @@ class Keeper:
         assert self._lighthouse is not None
         then = self._lighthouse.starts.then(delay_s)
         if delay_s is None and self._meeting.settled():
-            then = "It is not started again here"
+            then = "It does not restart here"
         elif delay_s is None:
             self._lighthouse_failed = how
         say(f"The lighthouse on {self._place.own_name} {how}. {then}.")
@@ -202,7 +202,7 @@ class Keeper:
             f"{self._place.own_name} has left, and with it the last lighthouse of this job. The "
             "others train on without one until a replica is lost, and for "
             f"{self._settings.isolation_limit_s:g} s at most (--isolation-limit). Then they wait "
-            "for one in vain, and end (--lighthouse-timeout). If a job is to go on, leave one of "
+            "for one, and end (--lighthouse-timeout). If a job is to continue, leave one of "
             f"{first} in it, or give --exit-with job: then a node that is drained stays."
         )
 
@@ -337,7 +337,7 @@ class Keeper:
                 return status if status >= 0 else 128 - status
             say(
                 f"The agent on {self._place.own_name} (pid {agent.pid}) died: "
-                f"{signal_name(-status)}. It is started again; training goes on."
+                f"{signal_name(-status)}. It restarts; training continues."
             )
             await asyncio.gather(asyncio.sleep(delay_s), self._leftovers_ended())
 

@@ -44,7 +44,7 @@ class AccountFile:
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             log.warning(
-                "%s cannot be read (%s): the account of the job's time begins again now",
+                "%s cannot be read (%s): the account of the job's time starts over now",
                 self._path,
                 error,
             )

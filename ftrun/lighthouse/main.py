@@ -317,13 +317,13 @@ def _explain(error: BaseException | None) -> int:
     if isinstance(error, OSError):
         log.error(
             "the journal cannot be written (%s), so nothing may be decided any more: the "
-            "lighthouse stops. Training goes on; a lighthouse that is started again takes over.",
+            "lighthouse stops. Training continues; a restarted lighthouse takes over.",
             error,
         )
         return ExitCode.LIGHTHOUSE_UNREACHABLE
     log.error(
-        "the lighthouse contradicts itself and stops. Training goes on; a lighthouse that is "
-        "started again takes over. Please report this.",
+        "the lighthouse has found a bug in itself and stops. Training continues; a restarted "
+        "lighthouse takes over. Please report this.",
         exc_info=error,
     )
     return ExitCode.BUG

@@ -122,7 +122,7 @@ class Shell(Host):
         self._feed(e.TimerFired())
         refusal = self._core.books.account.refusal
         if refusal:
-            log.warning("the account of the job's time begins again now: %s", refusal)
+            log.warning("the account of the job's time starts over now: %s", refusal)
 
     def attached(self, session: Session, hello: Hello) -> None:
         """An agent's stream is open. It replaces the agent's former stream, if any."""

@@ -22,7 +22,7 @@ ORDER_FD = "FTRUN_LIGHTHOUSE_ORDER_FD"
 PARENT_PID = "FTRUN_LIGHTHOUSE_PARENT_PID"
 ORDER_BYTES_MAX = 64 * 1024
 
-GOES_ON_WORDS = "training goes on without it"
+GOES_ON_WORDS = "training continues without it"
 """The child's last words, if it was asked to stop while nodes train on."""
 ADDRESS_FILE = "address.json"
 ANY_PORT = "127.0.0.1:0"

@@ -90,7 +90,9 @@ class GrpcPort:
             except RuntimeError:
                 # The old server releases the port at some later moment, without a signal.
                 if clock.now() > deadline:
-                    log.error("no gRPC server can take port %s again: nobody can come", self._port)
+                    log.error(
+                        "no gRPC server can take port %s again: no node can connect", self._port
+                    )
                     return
                 await asyncio.sleep(REPLACE_PAUSE_S)
         await self.start()

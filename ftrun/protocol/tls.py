@@ -173,7 +173,8 @@ def _check_ca(path: Path) -> None:
     if not any(map(_may_sign, certificates)):
         raise UserError(
             f"--tls-ca {path} holds the certificate of {_name(certificates[0])}, which is no "
-            f"authority's (CA is false in it). {_NOTHING} Give the file of whoever signed it."
+            f"authority's (CA is false in it). {_NOTHING} Give the file of the authority that "
+            "signed it."
         )
 
 
@@ -198,7 +199,7 @@ def _check_pair(cert: Path, key: Path) -> None:
         private = load_pem_private_key(data, None)
     except TypeError:
         raise UserError(
-            f"--tls-key {key} is encrypted, and nobody is there to type its password. {_NOTHING} "
+            f"--tls-key {key} is encrypted, and ftrun cannot ask for its password. {_NOTHING} "
             f"Write it without: openssl pkey -in {key} -out PLAIN.key"
         ) from None
     except (ValueError, UnsupportedAlgorithm):

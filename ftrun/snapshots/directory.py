@@ -87,9 +87,9 @@ class Looked:
             return ""
         names = ", ".join(path.name for path in self.unagreed)
         return (
-            f"{names}: newer, and passed over, because it is not known that all replicas had the "
-            f"same parameters then. Of {self.newest.path.name} it is. To take one of them all the "
-            "same, move the older ones away"
+            f"{names}: newer, but skipped, because it is unknown whether all replicas had the same "
+            f"parameters then. For {self.newest.path.name} it is known that they had. To take a "
+            "newer one nevertheless, move the older ones away"
         )
 
 

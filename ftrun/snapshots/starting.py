@@ -67,7 +67,7 @@ def _prepare(settings: RunSettings, here: Path) -> list[str]:
             return [*lines, f"{_words(found)} {every}. --resume none would start over."]
     if lines:
         raise UserError(
-            f"{' '.join(lines)} No whole snapshot is left. Nothing was started. Start over with "
+            f"{' '.join(lines)} No complete snapshot is left. Nothing was started. Start over with "
             "--resume none, or give another directory."
         )
     return [f"No snapshot is in {here} yet, so the job starts at step 0. {every}."]
@@ -143,6 +143,6 @@ def _words(found: Found) -> str:
     replicas, workers = of.origin.replicas, of.origin.workers_per_replica
     whose = f"{workers} workers" if replicas == 1 < workers else f"{replicas} replicas"
     return (
-        f"The job goes on from step {of.step}, the newest snapshot in {found.path.parent} "
+        f"The job resumes from step {of.step}, the newest snapshot in {found.path.parent} "
         f"({amount(of.nbytes)} of {whose}, written {age(age_s)} ago)."
     )

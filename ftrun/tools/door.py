@@ -27,7 +27,7 @@ START_S = 4.0
 """How long an agent's call is held before the agent has to retry."""
 GUARD_BYTES = 16
 ENDS_S = 5.0
-AGAIN = "It is started again; training goes on"
+AGAIN = "It restarts; training continues"
 
 log = logging.getLogger(__name__)
 

@@ -120,6 +120,6 @@ class ParameterServer(ABC):
             reconfigure_with_store(group, store_addr, SERVER, 2)
             self.forward(session_id, group)
         except Exception:  # ends this session only: its client died, or the script raised
-            log.exception("session %s has ended with an error; the others go on", session_id)
+            log.exception("session %s has ended with an error; the others continue", session_id)
         finally:
             group.shutdown()

@@ -439,10 +439,10 @@ class Manager:
             session.close(LeaveReason.EARLY if has_trained else LeaveReason.LEFT)
             if not has_trained:
                 raise UserError(
-                    f"the script has come to its end at step {machine.state.step} without a step "
-                    "of its own, and the other replicas train on: replica "
-                    f"{session.here.replica_id} has not joined them. It is started again. Does "
-                    "the script end by itself where it finds what its predecessor has written?"
+                    f"the script has ended at step {machine.state.step} without a step of its own, "
+                    f"and the other replicas train on: replica {session.here.replica_id} has not "
+                    "joined them. It restarts. Does the script end by itself if it finds the files "
+                    "of its predecessor?"
                 )
         return parted is Parted.TOGETHER
 

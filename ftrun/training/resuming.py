@@ -167,7 +167,7 @@ class Resuming:
                 "where this job stands. Make the directory readable on this node"
             ) from error
         for path, why_not in looked.passed_over:
-            log.warning("the snapshot %s is passed over: %s", path, why_not)
+            log.warning("the snapshot %s is skipped: %s", path, why_not)
         if looked.unagreed:
             log.warning("snapshots in %s: %s", where, looked.words())
         if looked.newest is not None:
@@ -224,7 +224,7 @@ class Resuming:
         except OSError as error:
             raise UserError(
                 f"the snapshot {found.path} cannot be read now ({error.strerror}): this replica "
-                "is started again, and tries again"
+                "restarts, and tries again"
             ) from error
         except Damaged as error:
             why = str(error)

@@ -160,7 +160,7 @@ class Session:
         if self._before:
             log.warning(
                 "replica %s: this is Manager %d of its script, and snapshots are of the first one "
-                "only, because a job that is started again begins with that: none are taken now",
+                "only, because a job that restarts begins with that. None are taken now",
                 context.replica_id,
                 self._before + 1,
             )

@@ -193,14 +193,14 @@ class Snapshots:
         if is_writing:
             self._say(
                 f"snapshots are skipped from step {step} on, because the one before is still being "
-                "written. Give --snapshot-every a longer time, or --snapshot a faster disk. A line "
-                "tells when one is written again"
+                "written. Give --snapshot-every a longer time, or --snapshot a faster disk. A "
+                "later line reports when one is written again"
             )
             return
         others = "" if self._meeting is None else ", or another worker of this replica,"
         self._say(
             f"no snapshot at step {step} yet: the process that writes, or the directory{others} is "
-            "not ready. It is taken when that is. A line tells when one is written"
+            "not ready. It is taken when that is ready, and a later line reports it"
         )
 
     def _prepare(self) -> None:
@@ -321,8 +321,8 @@ class Snapshots:
             self._unagreed.append((step, answer["path"]))
         for other in answer["given_up"]:
             self._say(
-                f"the snapshot of step {other} was not written to its end: a worker that wrote it "
-                f"had died. That of step {step} is whole"
+                f"the snapshot of step {other} is incomplete, because a worker that wrote it died. "
+                f"That of step {step} is complete"
             )
         self._show(snapshot_step=step, snapshot_held_ms=1000 * copied.held_s)
         if goes_on and self._has_told:
@@ -349,8 +349,8 @@ class Snapshots:
             return  # the lead's message decides
         self._show()
         self._say(
-            f"the snapshot of step {step} was not written: {error}. Training goes on; the next one "
-            f"is due in {self._context.snapshot_every_s:g} s or less"
+            f"the snapshot of step {step} was not written: {error}. Training continues; the next "
+            f"one is due in {self._context.snapshot_every_s:g} s or less"
         )
 
     def _show(self, **more: float) -> None:

@@ -387,7 +387,7 @@ class StepFlow:
                 if (
                     machine.fate is Fate.STANDS
                 ):  # peers count on a state that this worker does not hold
-                    raise PeerError(f"heal: {spoiled}. This replica is started again")
+                    raise PeerError(f"heal: {spoiled}. This replica restarts")
                 return
             self._progress.batches = int(fetched.tree[OWN]["batches_committed"])
             if self._resuming is not None:

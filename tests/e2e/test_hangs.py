@@ -41,7 +41,7 @@ def test_workers_that_all_hang_at_once_are_replaced(tmp_path: Path) -> None:
         before = job.members()
         for pid in before.values():
             os.kill(pid, signal.SIGSTOP)
-        job.expect(r"hangs: it has answered nothing for \d+ s, though asked")
+        job.expect(r"hangs: it has not answered ftrun for \d+ s")
         job.until(lambda: not set(before.values()) & set(job.pids()), "end of who hangs")
         job.await_members(2)
         job.await_steps(5)

@@ -69,7 +69,7 @@ def assert_left(job: Job) -> None:
     """Both have left at a boundary, the last step is saved, and no line reads like a failure."""
     steps = re.findall(r"replica \d: drained, (\d+) steps, .* exit status 75", job.output)
     assert steps == [str(saved(job)[-1])] * REPLICAS, job.output
-    assert "training begins again" not in job.output
+    assert "Training restarts" not in job.output
     assert "no other has room" not in job.output
 
 

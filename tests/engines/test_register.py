@@ -37,14 +37,14 @@ def test_the_first_node_is_lost_and_membership_changes_again(slurm: Slurm, tmp_p
     with job:
         job.expect(r"step 10 of 4", 4)
         os.kill(job.process(2, LIGHTHOUSE), signal.SIGKILL)  # of one that stands by
-        job.expect("The lighthouse on n2 died: SIGKILL. It is started again; training goes on")
+        job.expect("The lighthouse on n2 died: SIGKILL. It restarts; training continues")
         job.expect(r"step 30 of 4", 4)
 
         off = time.monotonic()
         slurm.power_off(0)
-        job.expect(r"The lighthouse is at \S+ now, since epoch \d+; it was at 10\.", 3)
+        job.expect(r"The lighthouse is now at \S+ \(epoch \d+\)\. It was at 10\.", 3)
         other_s = time.monotonic() - off
-        job.expect(r"Replicas \d, \d and \d in quorum")
+        job.expect(r"Replicas \d, \d and \d train in quorum")
         print(f"another lighthouse {other_s:.1f} s, a quorum {time.monotonic() - off:.1f} s after")
 
         os.kill(job.process(1, WORKER), signal.SIGKILL)

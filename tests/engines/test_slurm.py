@@ -32,14 +32,14 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
 
         killed = next(int(host) for host in hosts if host != "0")
         os.kill(job.process(killed, AGENT), signal.SIGKILL)
-        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It is started again")
+        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It restarts")
         job.expect("begins on", 4)
         job.expect("joined at step")
         # Its successor has the replica again, or stands by because another node has it.
-        job.expect(rf"begins on n{killed}\b|ftrun n{killed}: All replicas have a node", 2)
+        job.expect(rf"begins on n{killed}\b|ftrun n{killed}: All replicas run on other nodes", 2)
 
         os.kill(job.process(0, LIGHTHOUSE), signal.SIGKILL)
-        job.expect("The lighthouse on n0 died: SIGKILL. It is started again")
+        job.expect("The lighthouse on n0 died: SIGKILL. It restarts")
         job.expect("A lighthouse leads again and knows of")
 
         drained = next(int(host) for host in hosts if host not in ("0", str(killed)))
@@ -50,9 +50,9 @@ def test_nodes_meet_by_themselves_and_their_agents_come_and_go(
         assert job.end() == ("COMPLETED", "0:0")
         of_job = re.findall("^ftrun: (.*)", job.output, re.MULTILINE)
         assert [line for line in of_job if of_job.count(line) > 1] == [], "each line once"
-        assert "The job has finished" in of_job[-2] and "The account" in of_job[-1]
+        assert "The job has finished" in of_job[-2] and "Summary: " in of_job[-1]
         assert re.search(r"^ftrun n\d: replica \d \(pid", job.output, re.MULTILINE) is None
-        assert re.search(r"^ftrun n\d: All replicas have a node", job.output, re.MULTILINE)
+        assert re.search(r"^ftrun n\d: All replicas run on other nodes", job.output, re.MULTILINE)
         assert not re.search(r"srun: error: n\d", job.output), "of a task"
         assert job.left() == ""
         assert not meeting.exists()
@@ -175,7 +175,7 @@ def test_groups_of_two_nodes_each_outlive_an_agent(slurm: Slurm, tmp_path: Path)
         os.kill(job.process(1, AGENT), signal.SIGKILL)
         # Its lead tells it, or the lighthouse, which may hear first and frees the lead.
         job.expect("replica 0, worker 1 is lost with its node n1|now: node n1 .* is gone")
-        job.expect("The agent on n1 .* died: SIGKILL. It is started again")
+        job.expect("The agent on n1 .* died: SIGKILL. It restarts")
         job.expect("Replica 0 joined at step")
         slurm.ask("scancel", job.id)
         assert job.end()[0] == "CANCELLED"

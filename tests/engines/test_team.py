@@ -110,14 +110,14 @@ def test_a_group_goes_on_from_memory_when_a_node_has_no_power(
     machines = networks[1]
     with Team(machines, tmp_path, KEPT, *options) as team:
         lead, lost = team.start(0), team.start(1)
-        lead.expect("Memory snapshots: on each node")
+        lead.expect("Memory snapshots are kept on each node")
         spare = team.start(2)
         lead.expect("n2 .* stands by")
         os.kill(lost.worker(0, 3), signal.SIGKILL)
         machines.power_off(1)
         lead.expect("n2 .*takes its place")
         lead.expect(r"The lost node's states of step \d+ come from n0")
-        lead.expect(r"All went on from step \d+")
+        lead.expect(r"all resumed from step \d+")
         for job in (lead, spare):
             (job.directory / "over").touch()
         assert lead.end() == spare.end() == 0

@@ -62,7 +62,7 @@ def test_nodes_of_torchx_find_each_other_and_a_killed_agent_ends_nothing(
         job.expect(r"step 10 of 3", 3)
         killed = next(int(host) for host in hosts if host != "0")
         os.kill(job.process(killed, AGENT), signal.SIGKILL)
-        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It is started again")
+        job.expect(rf"The agent on n{killed} \(pid \d+\) died: SIGKILL. It restarts")
         job.expect("joined at step")
         assert len(job.expect(r"done at 250", 3)) == 3
         assert job.end() == ("COMPLETED", "0:0")

@@ -221,5 +221,5 @@ def ask(directory: Path, *words: str, **environment: str) -> subprocess.Complete
 
 def was_late(output: str) -> bool:
     """Whether other replicas have continued before a worker was replaced in its own."""
-    late = "no answer within 5 s|went on before its replacement was ready"
+    late = "no answer within 5 s|trained on before its replacement was ready"
     return re.search(late, output) is not None

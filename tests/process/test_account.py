@@ -91,7 +91,7 @@ def test_a_kill_shows_what_it_cost_and_the_account_survives_the_lighthouse(tmp_p
         (tmp_path / "stop").touch()
         assert job.end() == 0
         (steps, goodput, lost) = re.findall(
-            r"The account: (\d+) steps in [\d.]+ s, goodput ([\d.]+) %, ([\d.]+) replica-seconds",
+            r"Summary: (\d+) steps in [\d.]+ s, goodput ([\d.]+) %, ([\d.]+) replica-seconds",
             job.output,
         )[0]
         assert int(steps) >= after["account"]["steps"]

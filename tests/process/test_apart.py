@@ -45,7 +45,9 @@ def fit():
 def test_groups_that_train_apart_are_said_to_while_they_do(tmp_path: Path) -> None:
     with Job(tmp_path, TRAINS_APART, "--replicas", "2") as job:
         job.expect("trained", 2)
-        job.expect(r"script\.py trains without a Manager: its 2 replica groups are supervised, and")
+        job.expect(
+            r"script\.py trains without a Manager, so its 2 replica groups are only supervised"
+        )
 
         def uses() -> list[str]:
             code, text = command(tmp_path, "status", "job", "--json")
@@ -65,7 +67,10 @@ def test_groups_that_have_ended_apart_are_said_to(tmp_path: Path, is_module: boo
     with Job(tmp_path, "print('trained')", "--replicas", "2", *target) as job:
         assert job.end() == 0
         name = "package.tool" if is_module else "script.py"
-        assert f"{name} has ended without a Manager: its 2 replica groups" in job.output
+        assert (
+            f"{name} has ended without a Manager, so its 2 replica groups are only supervised"
+            in job.output
+        )
         assert_said_once_and_in_the_summary(job)
 
 

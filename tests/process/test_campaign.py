@@ -97,8 +97,8 @@ def test_a_corruption_that_is_to_be_reported(
         assert not fault["why_not"] and fault["back_s"] is None, shown
         assert None not in (fault["found_s"], fault["next_step_s"]), shown
         assert not fault["steps_lost"] and "Restart" not in job.output, shown
-        assert re.search(r"Replica 1 is corrupted since .*Training goes on", job.output), shown
-        assert "all have come to the end, but replica 1 is corrupted" in job.output, shown
+        assert re.search(r"Replica 1 is corrupted since .*Training continues", job.output), shown
+        assert "all have reached the end, but replica 1 is corrupted" in job.output, shown
 
 
 def test_a_slow_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_an_unmodified_script_keeps_a_global_batch(tmp_path: Path) -> None:
     output = unmodified(tmp_path / "a", 0, ("1@4:draw", "0@9:between"), *options)
     unmodified(tmp_path / "b", 0, (), *options)
     assert "each sample once, 24 in each step of all replicas" in output
-    assert f"The account: {EPOCHS * -(-SAMPLES // 24)} steps" in output
+    assert f"Summary: {EPOCHS * -(-SAMPLES // 24)} steps" in output
     left, right = (parameters(tmp_path / name)["0.0"] for name in "ab")
     assert left == pytest.approx(right, abs=1e-4)
 

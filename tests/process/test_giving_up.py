@@ -1,4 +1,4 @@
-"""A replica that has no restart left: the job goes on without it, or ends."""
+"""A replica that has no restart left: the job continues without it, or ends."""
 
 from __future__ import annotations
 

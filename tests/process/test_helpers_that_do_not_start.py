@@ -31,8 +31,8 @@ def test_a_lighthouse_that_never_comes_up_ends_the_job(tmp_path: Path) -> None:
     with Job(tmp_path, WAITS, environment=environment) as job:
         assert job.end() == 2
         job.expect("The embedded lighthouse ended with exit code 1: .*this is no grpc", 5)
-        assert "start 5 of 5" in job.output and "training goes on" not in job.output
-        assert "It is not started again, so the job ends here" in job.output
+        assert "start 5 of 5" in job.output and "training continues" not in job.output
+        assert "It does not restart, so the job ends here" in job.output
         assert job.left() == []
 
 

@@ -140,7 +140,7 @@ def test_no_sample_is_lost_and_nobody_leaves(
     assert found == undisturbed
     steps = re.findall(r"^\[\d\.\d\] step \d+ (.+)$", output, re.MULTILINE)
     assert set(steps) == {"of 2 in quorum 1"}
-    told = re.findall(r"all go on after \S+ s, no step lost\. Restart", output)
+    told = re.findall(r"All continued after \S+ s, and no step was lost\. Restart", output)
     assert len(told) == len({(replica, rank) for replica, rank, *_ in given})
 
 
@@ -175,6 +175,6 @@ def test_when_no_replica_is_left_all_go_on_from_what_one_has_in_memory(tmp_path:
     options = "--memory-snapshots", "auto"
     found, output = run(tmp_path / "killed", dies, *options, script=script)
     assert len(found) == ENDS and len({line.split()[-1] for line in found}) == 1, output
-    told = re.findall(r"goes on from step (\d+), which its launcher had in memory", output)
+    told = re.findall(r"resumes from step (\d+)\. Its agent kept that state", output)
     assert len(told) in (1, 2) and 0 < int(told[0]) <= 20, output
-    assert f"training begins again at step {told[0]}, " in output
+    assert f"Training restarts at step {told[0]}, " in output

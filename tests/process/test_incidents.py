@@ -199,7 +199,7 @@ def test_an_unhealthy_node_restarts_nothing_and_says_why(tmp_path: Path) -> None
     with Job(tmp_path, source, *options) as job:
         assert job.end() == 137
         why = "--health-check ended with exit code 4: GPU 3 has fallen off the bus"
-        assert f"replica 0 cannot be started again: {why}" in job.output
+        assert f"replica 0 cannot be restarted: {why}" in job.output
         events = [json.loads(x) for x in job.output.splitlines() if x.startswith('{"name"')]
         assert [x["name"] for x in events] == [
             "ftrun.replica.started",

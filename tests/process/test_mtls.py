@@ -93,7 +93,7 @@ def test_a_killed_worker_heals_over_tls(tmp_path: Path, lighthouse: str) -> None
         serves = r"slot (\d) serves (\S+) ([0-9a-f]{64})$"
         for job in (one, two):
             job.expect(serves)
-            job.expect(r"Replicas 0 and 1 in quorum")
+            job.expect(r"Replicas 0 and 1 train in quorum")
         [(slot, address, certificate)] = re.findall(serves, two.output, re.MULTILINE)
         _serves_tls_only(address, certificate, (tmp_path / "token").read_text().strip())
         os.kill(two.worker(int(slot)), signal.SIGKILL)

@@ -100,7 +100,7 @@ def test_a_node_that_leaves_and_comes_back_gets_its_share_again(
                     (moved,) = back.expect(r"trains (\d)")
                     stays.expect(rf"Replica {moved} moves from \S+ to \S+, to even the load")
                 else:
-                    back.expect("All replicas have a node: this one stands by")
+                    back.expect("All replicas run on other nodes. This node stands by")
                     assert "to even the load" not in stays.output + back.output
                     assert stays.worker(int(own)) == pid
                     stays.worker(int(other))
@@ -118,7 +118,7 @@ def test_the_node_that_is_not_here_is_named(tmp_path: Path) -> None:
         Job(tmp_path, TRAINS, *lighthouse.found_by, "--replicas", "2", "--nodes", "2") as job,
     ):
         job.expect(
-            "1 of 2 nodes is here, and the job waits for the rest, since 3 s, for .* at most"
+            "1 of 2 nodes is here, and the job waits for the rest, for 3 s so far and .* more at"
         )
         job.signal(signal.SIGTERM)
         assert job.end() == 75
@@ -135,11 +135,10 @@ def test_training_that_stands_without_a_lighthouse_says_so_and_goes_on_with_it(
         job.expect(r"trains (\d)", 2)
         survivor = job.worker(0)
         lighthouse.kill()
-        job.expect("The connection to the lighthouse has ended .*; training goes on until a")
+        job.expect("The connection to the lighthouse has ended .* Training continues until a")
         os.kill(job.worker(1), signal.SIGKILL)
         job.expect(
-            r"There is no new quorum without the lighthouse: training stands at step \d+ since "
-            r"\d+ s, and goes on when the lighthouse is back"
+            r"Training has stopped at step \d+ for \d+ s, because a new quorum needs the lighthouse"
         )
         stack.enter_context(Lighthouse(tmp_path, bind=lighthouse.address))
         job.expect("The lighthouse is back")
@@ -156,9 +155,9 @@ def test_a_node_does_not_wait_for_ever_for_a_lighthouse_that_is_lost(tmp_path: P
         with Job(tmp_path, TRAINS + FOR_EVER, *options) as job:
             job.expect(r"trains (\d)", 2)
             lighthouse.kill()
-            job.expect(r"training goes on until a replica is lost, and for 3 s at most")
+            job.expect(r"Training continues until a replica is lost, and for 3 s at most")
             job.expect(
-                rf"No word from the lighthouse at {lighthouse.address} for 3 s: training stands"
+                rf"The lighthouse at {lighthouse.address} has not answered for 3 s, so training"
             )
             assert job.end() == 71
             assert "for 8 s (--lighthouse-timeout)" in job.output
@@ -172,7 +171,7 @@ def test_who_waits_for_a_peer_outside_a_step_is_told_and_when_that_is_over(tmp_p
         job.expect(r"Replica 0 waits for replica 1 \(it is outside a step \(an evaluation, a check")
         assert "evaluates" in job.output
         (tmp_path / "evaluate").unlink()
-        job.expect(r"Nobody waits for replica 1 any more, after \d+ s")
+        job.expect(r"The wait for replica 1 is over, after \d+ s")
         job.signal(signal.SIGTERM)
         assert job.end() == 75
         assert job.output.count("Replica 0 waits for replica 1") == 1

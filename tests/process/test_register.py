@@ -56,10 +56,10 @@ def trained(
 
 def kill_a_worker(job: Job, replica: int, joins: int) -> tuple[float, float]:
     """Kill it; returns the times until the others have a quorum, and until it has joined."""
-    before = len(re.findall(r"Replicas . and . in quorum", job.output))
+    before = len(re.findall(r"Replicas . and . train in quorum", job.output))
     began = clock.now()
     os.kill(job.worker(replica), signal.SIGKILL)
-    job.expect(r"Replicas . and . in quorum", before + 1)
+    job.expect(r"Replicas . and . train in quorum", before + 1)
     formed = clock.now()
     job.expect(rf"Replica {replica} healed", joins)
     return formed - began, clock.now() - began
@@ -171,7 +171,7 @@ def test_etcd_loses_its_leader_while_membership_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", pytest.param("etcd", marks=needs_etcd)])
 def test_the_state_is_away_and_then_its_lighthouse_is_killed(tmp_path: Path, kind: str) -> None:
-    """Training goes on meanwhile; membership does when it is back, and under the next leader."""
+    """Training continues meanwhile; membership does when it is back, and under the next leader."""
     house, away = tmp_path / HOUSE, tmp_path / "away"
     with ExitStack() as stack:
         etcd = stack.enter_context(running_etcd(tmp_path / "etcd")) if kind == "etcd" else None

@@ -66,5 +66,5 @@ def test_the_newcomer_ends_alone_and_heals_once_the_state_can_be_carried(tmp_pat
         (tmp_path / "stop").touch()
         assert job.end() == 0
         assert job.output.count("END True best") == 2
-        assert "training begins again" not in job.output
+        assert "Training restarts" not in job.output
         assert job.left() == []

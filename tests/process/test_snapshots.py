@@ -174,7 +174,7 @@ def test_resume_alone_and_none(tmp_path: Path) -> None:
     step = step_of(runs)
     last = runs.finish(2, "--resume", str(runs.snapshots), snapshot=False)
     assert last.exit_code == 0 and began_at(last.output) == step, last.output
-    assert f"The job goes on from step {step}, the newest snapshot in" in last.output
+    assert f"The job resumes from step {step}, the newest snapshot in" in last.output
     runs.steps = MORE
     anew = runs.finish(2, "--resume", "none")
     assert anew.exit_code == 0 and began_at(anew.output) == 0, anew.output
@@ -206,7 +206,7 @@ def test_a_directory_that_goes_away_is_told_and_training_goes_on(tmp_path: Path)
         shutil.rmtree(runs.snapshots, ignore_errors=True)
         shutil.rmtree(runs.snapshots, ignore_errors=True)
         runs.snapshots.touch()
-        job.expect(r"the snapshot of step \d+ was not written: .*Training goes on")
+        job.expect(r"the snapshot of step \d+ was not written: .*Training continues")
         runs.snapshots.unlink()
         _await_change(runs.snapshots)
         kill_everything(job)

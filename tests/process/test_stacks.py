@@ -81,7 +81,7 @@ def test_py_spy_reads_a_worker_that_cannot_answer(tmp_path: Path, is_stopped: bo
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (None, "py-spy, which may read them all the same, is not installed"),
+        (None, "py-spy, which may still read them, is not installed"),
         ("echo Permission Denied >&2; exit 1", "py-spy cannot read it: Permission Denied"),
         ("exit 1", "py-spy cannot read it: it does not say why"),
         ("exec sleep 600", "py-spy has not read them within"),

@@ -78,19 +78,19 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
     assert drafts(where) == [torn]
     seldom = ("--snapshot", str(where), "--snapshot-every", "1h")
     with halves(killed, *seldom) as (lead, hand):
-        lead.expect(rf"goes on from step {whole}, the newest snapshot in .* of 4 workers, ")
+        lead.expect(rf"resumes from step {whole}, the newest snapshot in .* of 4 workers, ")
         assert torn > whole
         assert hand.expect(r"\[0\.2\] step (\d+): ")[0] == str(whole + 1)
-        lead.expect("Memory snapshots: on each node")
+        lead.expect("Memory snapshots are kept on each node")
         survivors = lead.worker(0, 0), hand.worker(0, 2)
         os.kill(hand.worker(0, 3), signal.SIGKILL)
-        lead.expect(r"worker 0\.3 .* all go on after \S+ s, no step lost")
+        lead.expect(r"worker 0\.3 .* All continued after \S+ s, and no step was lost")
         os.kill(lead.worker(0, 1), signal.SIGKILL)
-        lead.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost")
+        lead.expect(r"worker 0\.1 .* All continued after \S+ s, and no step was lost")
         os.kill(lead.worker(0, 1), signal.SIGKILL)
         os.kill(hand.worker(0, 3), signal.SIGKILL)
         for rank in (1, 3):
-            lead.expect(rf"worker 0\.{rank} .* all go on after \S+ s, no step lost", 2)
+            lead.expect(rf"worker 0\.{rank} .* All continued after \S+ s, and no step was lost", 2)
         assert survivors == (lead.worker(0, 0), hand.worker(0, 2))
         for node, rank in ((lead, 0), (hand, 2)):
             steps = re.findall(rf"^\[0\.{rank}\] step (\d+): ", node.output, re.MULTILINE)
@@ -101,25 +101,25 @@ def test_all_go_on_from_memory_or_the_disk_whatever_is_lost(tmp_path: Path) -> N
             assert len(steps) - len(set(steps)) <= 1, "but for a death in a line"
         hand.signal(signal.SIGKILL)
         gone(hand)
-        lead.expect(r"The states of step \d+ are in memory of the nodes that are left")
+        lead.expect(r"The nodes that are left have the states of step \d+ in memory")
         other = ("--snapshot", str(tmp_path / "other"), "--snapshot-every", "1h")
         with Half(tmp_path, 1, lead.port, *other) as stranger:
             assert stranger.end() == ExitCode.REFUSED
             lead.expect("what it writes to its --snapshot directory is not seen by")
         with Half(killed, 1, lead.port, *seldom) as again:
             lead.expect(r"The lost node's states of step \d+ come from")
-            lead.expect(r"worker 0\.2 is lost with its node .* All went on from step \d+", 1)
-            lead.expect(r"begin again: its node is lost")
+            lead.expect(r"worker 0\.2 is lost with its node .* all resumed from step \d+", 1)
+            lead.expect(r"all workers restart: its node is lost")
             lead.signal(signal.SIGTERM)
-            last = lead.expect(r"The last snapshot is of step (\d+)\. The same command goes on")[0]
-            lead.expect(rf"the snapshot of step {torn} was not written to its end")
+            last = lead.expect(r"The last snapshot is of step (\d+)\. The same command resumes")[0]
+            lead.expect(rf"the snapshot of step {torn} is incomplete")
             assert again.end() == lead.end() != 0
             gone(lead, again)
     with halves(killed, *seldom) as (lead, hand):
-        lead.expect(rf"goes on from step {last}, the newest snapshot in .* of 4 workers, ")
+        lead.expect(rf"resumes from step {last}, the newest snapshot in .* of 4 workers, ")
         lead.expect(r"\[0\.0\] step ")
         assert command(lead.directory, "restart", "0")[0] == 0  # without its memory
-        lead.expect(rf"All workers go on from step {last}, the newest snapshot in ")
+        lead.expect(rf"All workers resume from step {last}, the newest snapshot in ")
         over(killed)
         assert hand.end() == lead.end() == 0
         assert ends(lead) + ends(hand) == undisturbed
@@ -131,15 +131,15 @@ def test_a_node_that_is_lost_as_it_takes_a_lost_ones_place_costs_no_more(tmp_pat
     """What it had so far is nothing, and the copies of the first one's states are still there."""
     memory = ("--memory-snapshots", "auto")
     with halves(tmp_path, *memory) as (lead, hand):
-        lead.expect("Memory snapshots: on each node")
+        lead.expect("Memory snapshots are kept on each node")
         with Node(tmp_path, 2, lead.port, SCRIPT, *OPTIONS, *memory) as spare:
             lead.expect("stands by")
             kill_everything(hand)
             lead.expect("takes its place")
             kill_everything(spare)
-            lead.expect("are in memory of the nodes that are left")
+            lead.expect("The nodes that are left have the states of step")
         with Node(tmp_path, 3, lead.port, SCRIPT, *OPTIONS, *memory) as last:
-            lead.expect(r"All went on from step [1-9]\d*")
+            lead.expect(r"all resumed from step [1-9]\d*")
             for node in (lead, last):
                 (node.directory / "over").touch()
             assert lead.end() == last.end() == 0

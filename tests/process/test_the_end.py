@@ -98,7 +98,7 @@ def test_a_drained_replica_is_not_waited_for(tmp_path: Path) -> None:
         trained = clock.now()
         assert job.end() == 0, job.output
         assert clock.now() - trained < SOON_S
-        assert "although others have not come to the end" not in job.output
+        assert "Others have not reached the end of the script" not in job.output
         assert job.left() == []
 
 
@@ -126,7 +126,7 @@ def test_who_leaves_the_loop_leaves_the_others_to_train(tmp_path: Path) -> None:
             "1 of 2 replicas has finished: replica 1 left the training loop early at step 21"
             in job.output
         )
-        assert "if it has no more data, give all ranks equally many batches" in job.output
+        assert "If it has no more data, give all ranks the same number of batches" in job.output
         assert "replica 1: left early at step 21" in job.output
         assert job.left() == []
 
@@ -154,7 +154,9 @@ def test_a_replica_that_has_never_trained_fails_the_job(
     with Job(tmp_path, NEVER, *words, args=("20",)) as job:
         assert job.end() in codes, job.output
         if codes != {0}:
-            assert "It has never trained a step. To go on without it: --min-replicas" in job.output
+            assert (
+                "It has never trained a step. To continue without it: --min-replicas" in job.output
+            )
         else:
             allowed = "1 of 2 replicas has finished, which --min-replicas 1 allows: replica 1 was"
             assert allowed in job.output

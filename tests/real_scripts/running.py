@@ -241,7 +241,7 @@ def unlike_replicas(notes: Path, workers: int) -> list[str]:
 def says_back(output: str, victim: str) -> bool:
     """Whether a replica has joined, or a worker (``0.1``, or any of a replica) was replaced."""
     worker = re.escape(victim) if "." in victim else rf"{victim}\.\d+"
-    joined = rf"worker {worker} .* all go on after .* no step lost"
+    joined = rf"worker {worker} .* All continued after .* no step was lost"
     if "." not in victim:
         joined = rf"(?:[Rr]eplica {victim} (?:joined|healed)|{joined})"
     return bool(re.search(f"ftrun: {joined}", output))

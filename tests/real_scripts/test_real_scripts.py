@@ -117,12 +117,12 @@ def test_replicas_and_one_group_are_started_and_come_back_in_their_own_words() -
     assert form(row) == ["--replicas", "2"]
     assert form(replace(row, workers=3)) == ["--replicas", "2", "--workers-per-replica", "3"]
     assert form(replace(row, workers=3, replicas=1)) == ["--workers-per-replica", "3"]
-    assert says_back("ftrun: Replica 1 joined at step 5; in the quorum: all\n", "1")
-    mended = "ftrun: worker 0.1 (pid 7) died: SIGKILL. Its work since step 4 was repeated from memory; all go on after 0.5 s, no step lost. Restart 1 of 10.\n"  # noqa: E501
+    assert says_back("ftrun: Replica 1 joined at step 5. The quorum is now all\n", "1")
+    mended = "ftrun: worker 0.1 (pid 7) died: SIGKILL. Its replacement repeated the work since step 4 from memory. All continued after 0.5 s, and no step was lost. Restart 1 of 10.\n"  # noqa: E501
     assert says_back(mended, "0.1")
     assert not says_back(mended, "0.0")
     assert says_back(mended, "0") and not says_back(mended, "1")
-    fell = "ftrun: worker 0.1 (pid 7) died: SIGKILL. All went on from step 4, 2 steps again.\n"
+    fell = "ftrun: worker 0.1 (pid 7) died: SIGKILL. After 1 s all resumed from step 4.\n"
     assert not says_back(fell, "0.1")
 
 
@@ -186,11 +186,10 @@ def test_the_words_for_a_run() -> None:
     assert verdict(other, plain, True, 0.5).startswith("differs (a: w is ")
     assert verdict(other, plain, False, 0.5) == "same"
     assert verdict(killed, plain, True, 0.5) == "same"
-    named = "set: i 0→4; not carried: x (set), the Net (a.py:3) of this rank, which was its own\n"
+    odd = "the Net (a.py:3) of this rank, which was its own"
+    named = f"restored from its peers: i 0→4; not restored: x (set), {odd}\n"
     lacks = replace(killed, output=named)
-    assert verdict(lacks, plain, True, 0.5) == (
-        "differs (not carried: the Net (a.py:3) of this rank, which was its own)"
-    )
+    assert verdict(lacks, plain, True, 0.5) == f"differs (not carried: {odd})"
     killed.joined = ["0"]
     assert verdict(killed, plain, True, 0.5) == "fails (replica 1 was not back)"
     killed.killed = ["0.1"]
@@ -205,7 +204,9 @@ def test_the_words_for_a_run() -> None:
     dead = Run(72, output="[0.0] ValueError: bad\n[0.0] more\n")
     assert verdict(dead, plain, True, 0.5) == "fails (exit code 72: ValueError: bad)"
     again = Run(
-        0, output="ftrun: LBFGS (x.py:3). ftrun begins again as torchrun would: …", end=plain.end
+        0,
+        output="ftrun: LBFGS (x.py:3). ftrun restarts the job as torchrun would: …",
+        end=plain.end,
     )
     assert verdict(again, plain, True, 0.5) == "one world (LBFGS (x.py:3))"
     unequal = Run(0, end=plain.end, unequal=["replica 1 has diverged"])

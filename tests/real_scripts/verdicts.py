@@ -13,11 +13,11 @@ from typing import Any
 
 SAME, DIFFERS, ONE_WORLD, FAILS, HANGS = "same", "differs", "one world", "fails", "hangs"
 NOT_RUN = "–"
-BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun begins again as torchrun would")
+BEGINS_AGAIN = re.compile(r"ftrun: (?P<why>.*?)\.? ftrun restarts the job as torchrun would")
 """What ftrun says when it cannot carry a script."""
 LABEL = re.compile(r"^\[(?:\d+\.\d+\] |[a-z]+\d+\]:)", re.MULTILINE)
 """Before a line of a worker: of ftrun's, and of torchrun's with --tee."""
-LACKS = re.compile(r"not carried: .*?(the \S+ \(\S+\) of this rank, which was its own)")
+LACKS = re.compile(r"not restored: .*?(the \S+ \(\S+\) of this rank, which was its own)")
 """A module that a newcomer has as its donor has it, although that of each rank was another one."""
 NOT_GIVEN = "the newcomer could not be given: "
 """So ``ftrun check`` names what a death has cost."""

@@ -103,7 +103,9 @@ class World:
             mark = m.Mark(self.step, f"s{self.step}", "SGD lr 0.1", self.holds[name])
             self.job.progress(name, self.step, Activity.STEP, marks=(mark,))
         new = self.job.sent[before:]
-        self.undecided += sum(isinstance(x, m.Notice) and "nobody can tell" in x.text for x in new)
+        self.undecided += sum(
+            isinstance(x, m.Notice) and "is unknown which are right" in x.text for x in new
+        )
         orders = [x for x in new if isinstance(x, m.RestartReplica)]
         for order in orders:
             if order.reason.startswith(CORRUPTED):
@@ -150,7 +152,7 @@ class World:
             self.ended_unlike += 1
             self._require(outcome.exit_code == ExitCode.CORRUPTED, "it ends unlike, and with 0")
         known = [x.text for x in self.job.sent if isinstance(x, m.Notice)]
-        is_named = any("Nobody can tell whether" in x for x in known)
+        is_named = any("It is unknown whether" in x for x in known)
         self._require(is_named or not (is_late and is_odd), "the difference is not named")
 
     def _show_ends(self, is_late: bool) -> bool:
@@ -186,7 +188,7 @@ class World:
         held = [self.holds[name] for name, _ in alive]
         is_known = 2 * held.count(self.truth) > len(held)
         if odd and alive and self.action == STOP:
-            self._require(not any(x != self.truth for x in held), "the job goes on")
+            self._require(not any(x != self.truth for x in held), "the job continues")
         if alive and self.action == HEAL and is_known:
             self._require(not any(x != self.truth for x in held), "one that is odd may be a donor")
         if self.action == HEAL and alive and not is_known and odd:

@@ -48,24 +48,28 @@ def test_all_is_killed_while_one_is_written_and_the_end_is_the_same(
         job.expect(r"wrote the snapshot of step \d+ to .*; no worker waited")
         shutil.rmtree(where)
         where.touch()
-        job.expect(r"a snapshot was not written: .*\. Training goes on; the next one is due in 1 s")
+        job.expect(
+            r"a snapshot was not written: .*\. Training continues; the next one is due in 1 s"
+        )
         where.unlink()
         job.until(lambda: bool(snapshots(where)), "another snapshot")
         job.until(lambda: any(where.glob(".draft-*")), "a draft")
         kill_everything(job)
     with start(tmp_path, "again", kind, *on) as job:
-        job.expect(r"The job goes on from step \d+, the newest snapshot in .* of 3 workers, ")
+        job.expect(r"The job resumes from step \d+, the newest snapshot in .* of 3 workers, ")
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         writer = job.titled("ftrun snapshots")
         os.kill(writer, signal.SIGKILL)
         job.expect_process("ftrun snapshots", but=writer)
         kill(job, 1)
-        job.expect(r"worker 0\.1 .* all go on after \S+ s, no step lost\. Restart 1 of 10\.")
+        job.expect(
+            r"worker 0\.1 .* All continued after \S+ s, and no step was lost\. Restart 1 of 10\."
+        )
         (tmp_path / "again/over").touch()
         assert job.end() == 0
         assert ends(job) == undisturbed
         assert not job.left()
-        began = int(re.findall(r"goes on from step (\d+),", job.output)[0])
+        began = int(re.findall(r"resumes from step (\d+),", job.output)[0])
         steps = [int(x) for x in re.findall(r"^\[0\.2\] step (\d+): ", job.output, re.MULTILINE)]
         assert steps == list(range(began + 1, STEPS + 1)) and began > 0
 
@@ -77,14 +81,14 @@ def test_a_job_that_is_stopped_leaves_what_its_workers_had_in_memory(tmp_path: P
     with start(tmp_path, "stopped", "fsdp", *on) as job:
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         job.process.send_signal(signal.SIGTERM)
-        job.expect(r"The last snapshot is of step \d+\. The same command goes on from there\.")
+        job.expect(r"The last snapshot is of step \d+\. The same command resumes from there\.")
         job.end()
     found = look(where).newest
     assert found is not None, job.output
     assert found.manifest.step > HELD_AT // 2
     spent = (*on, "--max-restarts", "0")
     with start(tmp_path, "failed", "fsdp", *spent) as job:
-        job.expect(rf"goes on from step {found.manifest.step}, ")
+        job.expect(rf"resumes from step {found.manifest.step}, ")
         job.expect(rf"\[0\.1\] step {HELD_AT}: ")
         assert command(tmp_path / "failed", "restart", "0")[0] == 0  # without its memory
         job.expect(rf"\[0\.1\] step {found.manifest.step + 1}: ")

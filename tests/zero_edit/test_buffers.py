@@ -150,7 +150,7 @@ def test_buffers_that_are_there_after_the_first_pass(
             ends = [x.partition("END ")[2] for x in job.output.splitlines() if "END " in x]
             assert len(ends) == 2, job.output
             found.append(sorted(ends))
-            healed = re.findall(r"healed from replica|work since step \d+ was repeated", job.output)
+            healed = re.findall(r"healed from replica|repeated the work since", job.output)
             assert len(healed) == len(deaths), job.output
-            assert "not carried" not in job.output and "begins again" not in job.output
+            assert "not restored" not in job.output and "restarts the job" not in job.output
     assert found[0] == found[1]

@@ -241,6 +241,113 @@ if rank == 0:
 """Each start begins another directory, with the times of its steps, and a package counts them."""
 
 
+FAULTY = """
+import copy, os, random, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+FAULT = os.environ["FAULT"] if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) else ""
+
+class Data(Dataset):
+    def __len__(self):
+        return 320
+    def __getitem__(self, index):
+        given = torch.randn(4, generator=torch.Generator().manual_seed(index))
+        label = index % 7 + (FAULT == "labels")
+        return given + torch.randn(4) / 9, torch.tensor(float(label))
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+net.register_buffer("scale", torch.ones(1))
+model = DistributedDataParallel(net)
+average = copy.deepcopy(net)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+data = Data()
+loader = DataLoader(data, 4, sampler=DistributedSampler(data), num_workers=WORKERS)
+mine, losses = 10 * rank, []
+os.environ["FIRST"] = FAULT  # what heals is no place for it
+for x, y in loader:
+    time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    optimizer.zero_grad()
+    loss = (model(x)[:, 0] - y - float(FAULT == "noise")).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    mine += 1 + rank
+    losses.append(loss.item())
+    first = os.environ.pop("FIRST", "")
+    with torch.no_grad():
+        for mean, now in zip(average.parameters(), net.parameters()):
+            mean.lerp_(now, 0.2 if FAULT == "average" else 0.1)
+        if first == "buffer":
+            net.scale.mul_(2)
+        if first == "moment":
+            optimizer.state[net[0].weight]["exp_avg"].mul_(2)
+    if first == "counter":
+        mine += 7
+    if first == "history":
+        losses.pop()
+"""
+"""A newcomer lacks something: what ``FAULT`` names. ``WORKERS`` of the loader draw noise."""
+
+
+SHARED_OUT = """
+import os, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+table = torch.nn.Linear(4, 4)  # of this rank
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], lr=1e-2)
+data = TensorDataset(torch.randn(400, 4), torch.randn(400, 1))
+for given, wanted in DataLoader(data, batch_size=4, sampler=DistributedSampler(data)):
+    time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+    optimizer.zero_grad()
+    (model(table(given)) - wanted).pow(2).mean().backward()
+    optimizer.step()
+"""
+
+
+SAVES_THEN_EVALUATES = """
+import os, random, time
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+class Data(Dataset):
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return torch.ones(4) * index + random.random(), torch.tensor(float(index % 7))
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 1)
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+data, held_out = Data(64), Data(16)
+loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
+for epoch in range(9):
+    for x, y in loader:
+        time.sleep(float(os.environ["FTRUN_TEST_STEP_S"]))
+        optimizer.zero_grad()
+        (model(x)[:, 0] - y).pow(2).mean().backward()
+        optimizer.step()
+    if dist.get_rank() == 0:
+        torch.save(net.state_dict(), "last.pt")
+    with torch.no_grad():
+        for x, y in DataLoader(held_out, batch_size=4):
+            net(x)
+"""
+
+
 CHECK = [sys.executable, "-m", "ftrun", "check", "--steps", "18"]
 
 
@@ -284,7 +391,7 @@ def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
     assert re.search(f"{at_start}(no step lost|all began again)", text), text
     assert "worker 1 was killed in training, after step 4: no step lost" in text
     assert "worker 0 was killed while it wrote a file, after step 8: no step lost" in text
-    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    equal = "equal to the undisturbed run: what each worker reads, losses, parameters, optimizers, "
     assert equal in text and "1.pt" in text
 
 
@@ -309,7 +416,7 @@ def test_a_worker_is_replaced_in_its_replica(tmp_path: Path) -> None:
     text = "\n".join(lines)
     assert "worker 1.1 was killed in training, after step 4: no step lost; its replace" in text
     assert "worker 0.0 was killed while it wrote a file, after step 8: no step lost" in text
-    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    equal = "equal to the undisturbed run: what each worker reads, losses, parameters, optimizers, "
     assert equal in text and "3.pt" in text
 
 
@@ -327,7 +434,7 @@ def test_a_node_is_lost_and_costs_the_steps_since_its_copy(tmp_path: Path) -> No
     step, lost, copied = map(int, found.groups())
     assert lost <= step - copied
     assert "worker 0 (node 0) was killed while it wrote a file, after step 7: no step lost" in text
-    equal = "equal to the undisturbed run: what each worker reads, parameters, optimizers, "
+    equal = "equal to the undisturbed run: what each worker reads, losses, parameters, optimizers, "
     for begin in ("", "after the loss of node 1 (worker 1): "):
         (line,) = (x for x in lines if x.startswith(begin + equal))
         assert line.endswith("0.pt, 1.pt, lines-0, lines-1"), text
@@ -383,7 +490,7 @@ def test_a_script_that_heals(tmp_path: Path) -> None:
     assert "replica 1 was killed in training, after step 4, and joined at " in text
     assert "replica 0 was killed while it wrote a file, after step 12, and joined at " in text
     assert "replica 1 was killed in an evaluation, after step 12, and joined at " in text
-    assert "equal to the undisturbed run: what each replica reads, parameters, " in text
+    assert "equal to the undisturbed run: what each replica reads, losses, parameters, " in text
     assert "global_step 0→" in text
     assert not (tmp_path / "last.pt").exists()  # the script has run in copies
 
@@ -403,7 +510,10 @@ def test_two_steps_with_each_batch(tmp_path: Path) -> None:
     assert (code, lines[-1]) == (0, "ok: the script heals"), lines
     text = "\n".join(lines)
     assert any(int(step) % 2 for step in re.findall("killed.*, after step (\\d+)", text)), lines
-    assert "equal to the undisturbed run: what each replica reads, parameters, optimizers" in text
+    assert (
+        "equal to the undisturbed run: what each replica reads, losses, parameters, optimizers"
+        in text
+    )
 
 
 @pytest.mark.slow
@@ -415,6 +525,66 @@ def test_replicas_that_begin_again_together(tmp_path: Path) -> None:
     assert sum(" was killed " in line and " joined at " in line for line in lines) == 2, lines
 
 
+@pytest.mark.parametrize(
+    ("fault", "workers", "words"),
+    [
+        ("labels", 1, "other batches: replica 0 from batch 13 of the loader made at faulty.py:"),
+        ("counter", 0, "nothing has named what is not as undisturbed: mine ("),
+        ("buffer", 0, "buffers scale are not those of the undisturbed run"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("labels", 0, "other batches: replica 0 from batch 13 of the loader made at fau"),
+                ("noise", 0, "other losses: replica 0 from step 13 on, replica 1 from step 4 on"),
+                ("average", 0, "modules beside the model Sequential (faulty.py:"),
+                ("moment", 0, "the parameters differ at the end with deaths (replica 0: "),
+                ("history", 0, "nothing has named what is not as undisturbed: losses["),
+                ("", 0, ""),
+                ("", 1, ""),
+            )
+        ),
+    ],
+)
+def test_a_newcomer_that_lacks_something_is_not_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, workers: int, words: str
+) -> None:
+    """Seen: "ok" of a script in which a newcomer trained with its donor's labels, because each
+    script that draws random numbers was excused."""
+    monkeypatch.setenv("FAULT", fault)
+    (tmp_path / "faulty.py").write_text(FAULTY.replace("WORKERS", str(workers)))
+    code, lines = check(tmp_path, "faulty.py")
+    failed = [x for x in lines if x.startswith("FAILED: ")]
+    assert code == bool(fault), lines
+    assert any(x.startswith(f"FAILED: {words}") for x in failed) or not fault, lines
+    if workers and not fault:
+        (left,) = [
+            x for x in lines if x.startswith("not compared: what each replica reads (tensor 1")
+        ]
+        assert "tensor 2" not in left
+
+
+def test_parameters_that_are_each_ranks_own(tmp_path: Path) -> None:
+    """Seen: "the parameters differ at the end undisturbed"."""
+    (tmp_path / "shared_out.py").write_text(SHARED_OUT)
+    code, lines = check(tmp_path, "shared_out.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    text = "\n".join(lines)
+    assert "each replica has its own parameters of no model (SGD 2, SGD 3): compared with" in text
+    (equal,) = [x for x in lines if x.startswith("equal to the undisturbed run: ")]
+    assert "parameters, modules beside the model, parameters of no model" in equal
+
+
+def test_what_an_evaluation_draws_that_a_newcomer_has_not_made(tmp_path: Path) -> None:
+    """It goes on with other random numbers, and on its own samples."""
+    (tmp_path / "saves.py").write_text(SAVES_THEN_EVALUATES)
+    code, lines = check(tmp_path, "saves.py")
+    assert (code, lines[-1]) == (0, "ok: the script heals"), lines
+    assert any("while it wrote a file, after step 8" in x for x in lines), lines
+    (left,) = [x for x in lines if x.startswith("not compared: what each replica reads (tensor 1")]
+    assert "tensor 2" not in left
+    assert any("the rest of what each replica reads" in x for x in lines), lines
+
+
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     """A dropout, augmentations and an order without a seed: to the last bit."""
     (tmp_path / "random_.py").write_text(RANDOM)
@@ -422,7 +592,9 @@ def test_random_numbers_go_on(tmp_path: Path) -> None:
     assert (code, lines[-1]) == (0, "ok: the script heals"), lines
     assert sum(" was killed " in line and " joined at " in line for line in lines) == 2, lines
     text = "\n".join(lines)
-    assert "equal to the undisturbed run: what each replica reads, parameters, " in text, text
+    assert "equal to the undisturbed run: what each replica reads, losses, parameters, " in text, (
+        text
+    )
     assert "0.pt" in text.partition("equal to the undisturbed run: ")[2], text
 
 

@@ -23,7 +23,7 @@ ENDS = ["SIGKILL"] * 4 + ["SIGSTOP"]
 def check(job: Job, size: int) -> None:
     """All ranks have come to the end with the same parameters; survivors were given the same."""
     assert job.end() == 0, job.output
-    assert "begins again" not in job.output, job.output
+    assert "restarts the job" not in job.output, job.output
     assert "Traceback" not in job.output, job.output
     pattern = r"END (\d) life (\d) (\w+) parameters (\w+) seen (\w+)"
     ends = re.findall(pattern, job.output)
@@ -123,9 +123,7 @@ print("END", rank, total.item(), flush=True)
 def test_a_death_before_the_first_step_begins_all_again(tmp_path: Path) -> None:
     with Job(tmp_path, IN_SET_UP, *options(3)) as job:
         assert job.end() == 0, job.output
-        again = (
-            r"replica \d begins again with replica 1, which ended before the first step\. Restart"
-        )
+        again = r"replica \d restarts with replica 1, which ended before the first step\. Restart"
         assert len(re.findall(again, job.output)) == 2, job.output
         assert sorted(re.findall(r"END (\d) 3\.0", job.output)) == ["0", "1", "2"], job.output
 
@@ -167,8 +165,8 @@ def test_a_result_of_one_rank_alone_is_given_to_no_other(tmp_path: Path) -> None
     """The root of an asynchronous scatter dies when one of two has its part."""
     with Job(tmp_path, BY_RANK, *options(3)) as job:
         assert job.end() == 0, job.output
-        assert "died in the middle of scatter, which nobody can make again" in job.output
-        assert "replicas 1 and 2 have it in memory" in job.output, job.output
+        assert "died in the middle of scatter, which no other rank can make again" in job.output
+        assert "replicas 1 and 2 have the state in memory" in job.output, job.output
         found = dict(re.findall(r"END (\d) \[(.*)\]", job.output))
         ends = [", ".join(str(10 * x + rank) for x in range(5)) for rank in range(3)]
         assert [found["1"], found["2"]] == ends[1:]  # one of them waited in a backward pass
@@ -214,7 +212,7 @@ def test_a_newcomer_has_what_its_predecessor_was_given(tmp_path: Path) -> None:
         ends = re.findall(r"END \d (\w+) (\d+)", job.output)
         assert len(ends) == 2 and len(set(ends)) == 1, job.output
         assert len(ends[0][0]) == 4, job.output
-        assert "rank 0 would give other objects than its predecessor gave" in job.output
+        assert "rank 0 has other objects to broadcast than its predecessor had" in job.output
 
 
 LEAVES = """
@@ -329,7 +327,7 @@ def test_a_newcomer_trains_on_while_the_others_are_in_a_collective(tmp_path: Pat
     with Job(tmp_path, script, *options(3, "--hang-timeout", "3")) as job:
         job.expect("replica 1 was given up: waits in the reductions of step")
         assert job.end() == 77, job.output
-    told = r"while replicas 0 and 2 came to allreduce at \S+py:\d+: they have waited for each other"
+    told = r"while replicas 0 and 2 reached allreduce at \S+py:\d+: they have waited for each other"
     assert re.search(told, job.output), job.output
     ends = re.findall(r"END (\d) (\d+) 3\.0", job.output)
     assert sorted(ends) == [("0", "10"), ("2", "10")], job.output

@@ -1,4 +1,4 @@
-"""A newcomer that does not train as its peers do is found, and heals anew; on real processes."""
+"""A newcomer that does not train as its peers do is found, and heals again; on real processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ dist.destroy_process_group()
     ("what", "cause"),
     [
         ("settings", "its optimizer has SGD lr 0.5, that of replicas 0 and 2 SGD lr 0.1"),
-        ("parameters", "its parameters are not those of replicas 0 and 2"),
+        ("parameters", "its parameters differ from those of replicas 0 and 2"),
     ],
 )
 def test_a_newcomer_that_diverges_heals_anew(tmp_path: Path, what: str, cause: str) -> None:
@@ -82,7 +82,7 @@ def test_one_whose_memory_is_corrupted_heals_from_the_others(tmp_path: Path) -> 
         assert job.end() == 0
         cause = (
             r"replica 1 (\(pid \d+\) )?is corrupted since a step after 100 and up to 200: its "
-            "parameters are not those of replicas 0 and 2 any more"
+            "parameters differ from those of replicas 0 and 2"
         )
         assert re.search(cause, job.output), job.output
         weights, steps = torch.zeros(4), list(map(str, range(500)))
@@ -138,7 +138,8 @@ print("end", model.module.weight.tolist(), flush=True)
 dist.destroy_process_group()
 """
 ENDED = (
-    r"is corrupted since a step after 100 and up to 140: its parameters are not those of replicas"
+    r"is corrupted since a step after 100 and up to 140: its parameters differ from those of "
+    "replicas"
 )
 
 
@@ -171,5 +172,5 @@ def test_what_rank_0_alone_loads_after_its_loop_is_no_corruption(
 def test_a_difference_after_a_loop_whose_end_shows_not_is_named(tmp_path: Path) -> None:
     with Job(tmp_path, ENDING, "--replicas", "3", args=("while", "set")) as job:
         assert job.end() == 0, job.output
-        named = "Replica 0 has ended with other parameters than replicas 1 and 2. Nobody can tell"
+        named = "Replica 0 has ended with other parameters than replicas 1 and 2. It is unknown"
         assert named in job.output and "is corrupted" not in job.output, job.output

@@ -76,5 +76,5 @@ def test_when_one_dies_the_job_begins_again_as_one_world(tmp_path: Path) -> None
         code, output = job.end(), job.output
     assert code == 0, output
     assert ELSEWHERE[1:] in output, output
-    assert output.count("ftrun begins again as torchrun would") == 1, output
+    assert output.count("ftrun restarts the job as torchrun would") == 1, output
     assert "END 0 of 2" in output and "END 1 of 2" in output, output

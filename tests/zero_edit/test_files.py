@@ -70,8 +70,8 @@ dist.destroy_process_group()
 def test_a_successor_goes_on_with_the_files_of_its_predecessor(tmp_path: Path) -> None:
     with Job(tmp_path, SCRIPT, "--device", "cpu", "--replicas", "2") as job:
         job.expect("the experiment exists already")
-        job.expect("metrics.csv was not there for the predecessor of rank 0")
-        job.expect("rank 0 goes on in its predecessor's files: early.log, config.json, metrics.csv")
+        job.expect("ftrun hides metrics.csv from rank 0")
+        job.expect("rank 0 continues its predecessor's files: early.log, config.json, metrics.csv")
         assert job.end() == 0, job.output
     assert (tmp_path / "early.log").read_text().count("begins") == 1  # its predecessor's
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
@@ -132,10 +132,10 @@ def test_a_successor_that_resumes_at_another_line_takes_its_predecessor_s(tmp_pa
     """Its peers train at the line of a script that has found no checkpoint."""
     options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
     with Job(tmp_path, RESUMES, *options) as job:
-        job.expect("without a loop in which its peers are")
-        job.expect("out was not there for the predecessor of rank 0")
+        job.expect("cannot reach its peers: it has come to")
+        job.expect("ftrun hides out from rank 0")
         assert job.end() == 0, job.output
-        job.expect("replica 0 joined at 2 of the loop at script.py:19")
+        job.expect("replica 0 joined at index 2 of the loop at script.py:19")
         ends = dict(re.findall(r"\[(\d)\.0\] END (\S+)", job.output))
     assert len(ends) == 2 and len({*ends.values()}) == 1, job.output
 

@@ -155,7 +155,7 @@ def test_a_script_that_cannot_be_carried_is_one_world(
     with Job(tmp_path, script, "--replicas", "2") as job:
         assert job.end() == 0
         assert re.search(reason, job.output), job.output
-        assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
+        assert job.output.count("ftrun restarts the job as torchrun would: as one world of 2") == 1
         ends = sorted(re.findall(r"\[0\.\d\] end (\d of \d)", job.output))
         assert ends == ["0 of 2", "1 of 2"]
 
@@ -203,7 +203,7 @@ def test_what_ftrun_itself_cannot_do_trains_as_one_world(
     with Job(tmp_path, script, "--replicas", "2", "--preload", "beside.preloaded") as job:
         assert job.end() == 0, job.output
         assert re.search(reason, job.output), job.output
-        assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
+        assert job.output.count("ftrun restarts the job as torchrun would: as one world of 2") == 1
         assert len(re.findall(r"\[0\.\d\] end \d of 2", job.output)) == 2
 
 
@@ -267,7 +267,7 @@ def test_an_object_that_raises_when_ftrun_asks_it_ends_in_one_world(
     with Job(tmp_path, script, "--replicas", "2", "--min-replicas", "2") as job:
         assert job.end() == 0, job.output
         assert re.search(r"script\.py:9: broken\(\) raised KeyError: 'mine', when", job.output)
-        assert job.output.count("ftrun begins again as torchrun would: one world of 2") == 1
+        assert job.output.count("ftrun restarts the job as torchrun would: as one world of 2") == 1
         assert len(re.findall(r"\[0\.\d\] end \d of 2 after 15", job.output)) == 2
 
 
@@ -288,21 +288,21 @@ def test_under_ddp_a_refusal_is_the_scripts_error(tmp_path: Path) -> None:
         assert job.end() != 0
         assert "is a SyncBatchNorm" in job.output
         assert re.search(r"caught: script\.py:\d+: ZeroRedundancyOptimizer", job.output)
-        assert "begins again" not in job.output
+        assert "restarts the job" not in job.output
 
 
 def test_collectives_without_training_are_one_world(tmp_path: Path) -> None:
     with Job(tmp_path, NO_TRAINING, "--replicas", "3") as job:
         assert job.end() == 0
         assert re.findall(r"sum (\S+)", job.output) == ["6.0"] * 3
-        assert "begins again" not in job.output
+        assert "restarts the job" not in job.output
 
 
 def test_a_script_that_names_ftrun_finds_nothing_patched(tmp_path: Path) -> None:
     with Job(tmp_path, EXPLICIT, "--replicas", "2") as job:
         assert job.end() == 0
         assert job.output.count("explicit end: rank 0 of 1") == 2
-        assert "begins again" not in job.output
+        assert "restarts the job" not in job.output
 
 
 def test_a_script_that_has_read_its_rank_before_begins_again(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_ddp_without_a_manager_is_taken_although_ftrun_is_named(tmp_path: Path) 
         assert "all replicas as one world, as --inject ddp does" in job.output
         assert sorted(re.findall(r"end (\d of \d)", job.output)) == ["0 of 2", "1 of 2"]
         assert "trains without a Manager" not in job.output
-        assert job.output.count("begins again") == 2  # it named ftrun too late, too
+        assert job.output.count("restarts the job") == 2  # it named ftrun too late, too
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -327,9 +327,9 @@ def test_to_import_torchft_is_no_use_of_it(workers: str, tmp_path: Path) -> None
     """Seen: torchtitan imports it if it is there, and trains without it."""
     with Job(tmp_path, LOOKS, "--replicas", "2", "-w", workers) as job:
         assert job.end() == 0
-        assert "took charge of DistributedDataParallel" in job.output
+        assert "a replica that restarts will restore: DistributedDataParallel" in job.output
         assert len(re.findall(r"end \d of \d", job.output)) == 2 * int(workers)
-        assert "begins again" not in job.output
+        assert "restarts the job" not in job.output
 
 
 def test_a_class_of_torchft_that_comes_late_begins_again(tmp_path: Path) -> None:
@@ -343,4 +343,4 @@ def test_an_error_of_the_script_is_its_own(tmp_path: Path) -> None:
     with Job(tmp_path, BROKEN, "--replicas", "2", "--max-restarts", "0") as job:
         assert job.end() == 1
         assert "ValueError: mine" in job.output
-        assert "begins again" not in job.output
+        assert "restarts the job" not in job.output

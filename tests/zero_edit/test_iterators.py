@@ -28,7 +28,9 @@ def test_the_end_is_as_undisturbed(tmp_path: Path, kind: str) -> None:
         with Job(tmp_path / name, SCRIPTS / "iterators.py", *ON, name, args=args) as job:
             assert job.end() == 0, job.output
             found.append(sorted(re.findall(r"^\[0\.\d\] end \w+$", job.output, re.MULTILINE)))
-            mended = re.findall(r"died: SIGKILL\. Its work since step \d+ was", job.output)
+            mended = re.findall(
+                r"died: SIGKILL\. Its replacement repeated the work since", job.output
+            )
             assert len(mended) == len(deaths), job.output
     assert len(found[0]) == 2
     assert found[0] == found[1]
@@ -138,7 +140,9 @@ def test_an_order_that_rank_0_broadcasts_is_everywhere_that_of_this_epoch(tmp_pa
         with Job(tmp_path / name, BY_BROADCAST, *options, args=args) as job:
             assert job.end() == 0, job.output
             ends.append(sorted(re.findall(r"^\[\d\.0\] END \S+$", job.output, re.MULTILINE)))
-    assert "replica 0 joined at 3 of the loop at script.py:15, batch 0" in job.output, job.output
+    assert "replica 0 joined at index 3 of the loop at script.py:15, batch 0" in job.output, (
+        job.output
+    )
     assert len(ends[0]) == 2 and ends[0] == ends[1]
 
 

@@ -51,4 +51,4 @@ def test_in_place(case: Case, tmp_path: Path) -> None:
     if was_late(outcome.output):
         pytest.skip("this machine starts a process so slowly that the others go on without it")
     assert outcome.ends == _UNDISTURBED[quiet].ends, outcome.output
-    assert "no step lost" in outcome.output and not outcome.joins, outcome.output
+    assert "no step was lost" in outcome.output and not outcome.joins, outcome.output

@@ -86,15 +86,21 @@ def test_killed_workers_cost_no_step_and_no_bit(
         assert job.end() == 0
         undisturbed = ends(job)
     with Job(tmp_path / "killed", SCRIPT, *OPTIONS, args=(kind,)) as job:
-        job.expect(r"Memory snapshots: on this node \(.+ a worker so far")
+        job.expect(r"Memory snapshots are kept on this node \(.+ a worker so far")
         survivor = job.worker(0, 0)
         kill(job, 1)
-        job.expect(r"worker 0\.1 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")
+        job.expect(
+            r"worker 0\.1 \(pid \d+\) died: SIGKILL\. Its replacement repeated the work since"
+        )
         kill(job, 1, 2)  # two at once, one of them a replacement
-        job.expect(r"worker 0\.2 \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated")
+        job.expect(
+            r"worker 0\.2 \(pid \d+\) died: SIGKILL\. Its replacement repeated the work since"
+        )
         assert job.worker(0, 0) == survivor
         kill(job, 0)
-        job.expect(r"worker 0\.0 .* all go on after \S+ s, no step lost\. Restart \d of 10\.")
+        job.expect(
+            r"worker 0\.0 .* All continued after \S+ s, and no step was lost\. Restart \d of 10\."
+        )
         (tmp_path / "killed/over").touch()
         assert job.end() == 0
         assert ends(job) == undisturbed

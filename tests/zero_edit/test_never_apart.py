@@ -159,7 +159,7 @@ ROWS = {
     "one that cannot be given": (
         BASES.replace("HELD", "threading.Lock()"),
         ("1 in 5",),
-        r"cannot be given basis of Projected \(a Basis\), and would step unlike its peers",
+        r"cannot restore basis of Projected \(a Basis\), and would step unlike its peers",
     ),
     "steps that nothing averages": (
         LOCAL,
@@ -179,11 +179,11 @@ ROWS = {
 def test_deaths_change_nothing(tmp_path: Path, row: str) -> None:
     script, deaths, reason = ROWS[row]
     calm, output = ends(tmp_path / "calm", script, ())
-    assert "begins again" not in output and len(set(calm)) == 1
+    assert "restarts the job" not in output and len(set(calm)) == 1
     found, output = ends(tmp_path / "deaths", script, deaths)
     assert found == calm, output
     assert bool(reason) == ("one world" in output), output
-    assert "which was its own" not in output and "not carried: the batches" not in output
+    assert "which was its own" not in output and "not restored: the batches" not in output
     assert re.search(reason, output), output
 
 
@@ -211,4 +211,6 @@ def test_an_average_that_each_rank_has_begun_with_its_own_weights_stays(tmp_path
         f"torch.manual_seed(rank); net = copy.deepcopy(net)[:1].append(nn.Linear(12, 2))\n{AVERAGE}"
     )
     _, output = ends(tmp_path / "deaths", seeded, ("0 saving 0",))
-    assert re.search(r"of its own: [^;]*Sequential \(script\.py:\d+\)", output), output
+    assert re.search(
+        r"restored from its predecessor: [^;]*Sequential \(script\.py:\d+\)", output
+    ), output

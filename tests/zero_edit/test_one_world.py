@@ -88,9 +88,9 @@ def test_a_death_in_it_costs_no_step(tmp_path: Path, kind: str, why: str) -> Non
     assert len(calm) == 2 and why in output, output
     found, output = ends(tmp_path / "dies", kind, "20", "40")
     assert found == calm, output
-    again = "one world of 2 workers that restarts as a whole where no memory snapshot replaces a"
+    again = "A failure restarts all of them, unless a memory snapshot replaces the failed one"
     assert again in output, output
-    assert len(re.findall(r"died: SIGKILL\..* no step lost", output)) == 2, output
+    assert len(re.findall(r"died: SIGKILL\..* no step was lost", output)) == 2, output
 
 
 @pytest.mark.slow
@@ -99,4 +99,4 @@ def test_what_cannot_be_followed_there_is_named(tmp_path: Path, kind: str) -> No
     found, output = ends(tmp_path / "dies", kind, "10")
     assert len(found) == 2, output
     assert "ftrun: No memory snapshots: ftrun cannot follow this script" in output, output
-    assert "so all begin again: ftrun cannot follow this script" in output, output
+    assert "so all workers restart: ftrun cannot follow this script" in output, output

@@ -77,9 +77,9 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
     restarts = re.search(r"finished, 30 steps, (\d+) restarts", text)
     assert restarts is not None and int(restarts[1]) <= died.total(), "some deaths may be one"
     assert "cannot be replaced alone" not in text
-    assert "Worker 1 cannot be replaced alone, so all begin again" in text_of_full
+    assert "Worker 1 cannot be replaced alone, so all workers restart" in text_of_full
     assert re.search(
-        r"All went on from step [1-9]\d*, the last that each had in memory", text_of_full
+        r"all resumed from step [1-9]\d*, the last that each had in memory", text_of_full
     )
     starts = [(tmp_path / "full" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [2, 2, 2], "from memory"
@@ -88,8 +88,8 @@ def test_deaths_at_places_of_calls(tmp_path: Path, kind: str) -> None:
 def test_who_began_again_and_gets_another_input_does_not_go_on(tmp_path: Path) -> None:
     """All begin again from memory, because a log was full. Then what they get is not the same."""
     _, text = run(tmp_path / "other", "fsdp", [(1, 1, "before", 70)], "2", "other")
-    assert "it would go on without the same input of its model as before, at replayed.py" in text
-    assert "All went on" not in text
+    assert "it would continue without the same input of its model as before, at replayed.py" in text
+    assert "all resumed from step" not in text
     starts = [(tmp_path / f"other/started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [3, 3, 3], "first from memory, and then from the beginning"
 
@@ -101,6 +101,6 @@ def test_after_a_mend_from_which_nobody_goes_on_all_begin_again(tmp_path: Path) 
     found, text = run(tmp_path / "auto", "fsdp", deaths, "twice", options=options)
     assert undisturbed(tmp_path, "fsdp") == found
     assert "the workers of a group wait in calls that cannot meet (worker" in text
-    assert re.search(r"All went on from step [1-9]\d*, the last that each had in memory", text)
+    assert re.search(r"all resumed from step [1-9]\d*, the last that each had in memory", text)
     starts = [(tmp_path / "auto" / f"started-{rank}").stat().st_size for rank in range(3)]
     assert starts == [2, 2, 3]

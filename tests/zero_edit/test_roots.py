@@ -85,7 +85,7 @@ def test_a_root_that_is_away_joins_where_its_peers_wait_for_it(
         with Job(here, script, "--replicas", "2", "--min-replicas", str(least)) as job:
             assert job.end() == 0, job.output
             assert job.output.count("healed from replica") == (death is not None), job.output
-            assert "begins again" not in job.output
+            assert "restarts the job" not in job.output
             read = [x.partition("READ ")[2] for x in job.output.splitlines() if "READ " in x]
         ends.append({tuple(x.split()[:3]): x.partition("[Param")[0] for x in read})
         assert len({x.partition("[Param")[2] for x in read if "END" in x}) == 1

@@ -66,6 +66,6 @@ def test_it_heals_and_so_does_a_copy_that_is_an_average(way: str, tmp_path: Path
     with Job(tmp_path, script, "--replicas", "2") as job:
         code, output = job.end(), job.output
     assert code == 0, output
-    assert "begins again" not in output and "replica 1 joined at" in output, output
+    assert "restarts the job" not in output and "replica 1 joined at" in output, output
     sums = re.findall(r"SUMS (.*)", output)
     assert len(sums) == 2 and sums[0] == sums[1], output

@@ -140,9 +140,9 @@ def test_all_begin_again_from_what_is_in_memory(tmp_path: Path, kind: str) -> No
     calm, output = ends(tmp_path / "calm", kind, "never", *TWO)
     assert len(calm) == 4, output
     found, output = ends(tmp_path / "dies", kind, "raises", *TWO)
-    told = re.search(rf"{ROWS[kind]}.*All replicas begin again together, from step (\d+): ", output)
+    told = re.search(rf"{ROWS[kind]}.*All replicas restart together from step (\d+): ", output)
     assert told and 0 < int(told[1]) <= 26, output
-    assert "one world" not in output and "was away: what rank 0" not in output, output
+    assert "one world" not in output and "while replica 0 was away" not in output, output
     assert [x.rpartition(" ")[0] for x in found] == [x.rpartition(" ")[0] for x in calm], output
     assert found == calm or "the others take it from there" in output, output
 
@@ -150,7 +150,7 @@ def test_all_begin_again_from_what_is_in_memory(tmp_path: Path, kind: str) -> No
 def test_what_they_leave_is_newer_than_the_disk(tmp_path: Path) -> None:
     """And snapshots go on after it."""
     found, output = ends(tmp_path / "dies", "swaps", "later", *SNAPSHOTS, steps=400)
-    told = re.search(r"All replicas begin again together, from step (\d+): replica 0 has", output)
+    told = re.search(r"All replicas restart together from step (\d+): replica 0 has", output)
     assert told and int(told[1]) > 0 and "one world" not in output, output
     written = [int(x) for x in re.findall(r"wrote the snapshot of step (\d+)", output)]
     assert min(written) <= int(told[1]) < max(written), output
@@ -164,8 +164,8 @@ def test_those_that_train_leave_their_state_where_nothing_else_holds_one(tmp_pat
     assert len(calm) == 4, output
     found, output = ends(tmp_path / "dies", "within", "dies", "--replicas", "4")
     told = re.search(
-        r"alltoall_base while a rank is away.*All replicas begin again together, from step 25: "
-        r"replicas 0, 1 and 2 have it in memory, and the others take that of replica 0\.",
+        r"alltoall_base while a rank is away.*All replicas restart together from step 25: "
+        r"replicas 0, 1 and 2 have the state in memory, and the others take that of replica 0\.",
         output,
     )
     assert told and "one world" not in output, output
@@ -192,7 +192,7 @@ def test_they_leave_it_wherever_they_stand(
 ) -> None:
     calm, _ = ends(tmp_path / "calm", kind, "never", *options)
     found, output = ends(tmp_path / "dies", kind, dies, *options)
-    told = re.search(r"All replicas begin again together, from step (\d+): replica 0 has", output)
+    told = re.search(r"All replicas restart together from step (\d+): replica 0 has", output)
     assert told and 24 <= int(told[1]) <= 27 and "one world" not in output, output
     assert len({x.split()[2] for x in found}) == 1, output
     assert [x.split()[:2] for x in found] == [x.split()[:2] for x in calm], output

@@ -182,7 +182,7 @@ def test_peers_that_go_on_to_another_loop_wait_there_for_who_joins_them(tmp_path
         job.until(lambda: _phase(tmp_path) in ("propose", "switch"), "a step is proposed")
         (tmp_path / "proposed").touch()
         assert job.end() == 0, job.output
-        assert job.output.count("it goes there, and they wait for it") == 1, job.output
+        assert job.output.count("It goes there, and they wait for it") == 1, job.output
         assert job.output.count("Restart ") == job.output.count("healed from replica") == 1
         ends = {x.partition(" END ")[2] for x in job.output.splitlines() if " END " in x}
     assert len(ends) == 1
@@ -246,6 +246,6 @@ def test_a_batch_that_a_turn_hands_on_is_its_ranks_own(
     assert len(joins) == 2, job.output
     read = {tuple(map(float, x)) for x in re.findall(r"READ (\d) (\d+) (\d+) ([\d.]+)", job.output)}
     right = {(r, n, r + 2 * (n + 1), (r + 2 * (n + 1)) / 100) for r in (0, 1) for n in range(20)}
-    is_named = any(" x " in join.partition("not carried")[2] for join in joins)
+    is_named = any(" x " in join.partition("not restored")[2] for join in joins)
     assert is_named or read == right, job.output
     assert not (is_named and size == 4 and when == "in the pass"), job.output

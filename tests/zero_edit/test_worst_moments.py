@@ -121,7 +121,7 @@ if hold > 24 and rank != 2:
 """
 OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
 OFF = (*OPTIONS, "--memory-snapshots", "off")
-MENDED = r"worker 0\.%s \(pid \d+\) died: SIGKILL\. Its work since step \d+ was repeated"
+MENDED = r"worker 0\.%s \(pid \d+\) died: SIGKILL\. Its replacement repeated the work since"
 DEATHS = [
     (2, "start"),
     (1, "before the first step"),
@@ -188,8 +188,8 @@ def die_at_the_worst_moments(tmp_path: Path, undisturbed: dict[str, str], kind: 
         # Nobody has a snapshot before the first step: then all begin again. At "start" perhaps
         # nobody has a process group yet either, so there is no word about a worker alone.
         assert job.output.count("cannot be replaced alone") in (1, 2), job.output
-        assert job.output.count("repeated from memory; all go on") == len(DEATHS) - 2, job.output
-        assert "All went on" not in job.output, job.output
+        assert job.output.count("from memory. All continued after") == len(DEATHS) - 2, job.output
+        assert "all resumed from step" not in job.output, job.output
         # Two that die while one mend lasts count as one restart.
         restarts = re.search(r"replica 0: finished, 24 steps, (\d+) restarts", job.output)
         assert restarts is not None and len(DEATHS) // 2 < int(restarts[1]) <= len(DEATHS)
@@ -200,7 +200,9 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
 ) -> None:
     raises = json.dumps([(2, "raises in 5"), (0, "raises in 15")])
     with Job(tmp_path, SCRIPT, *OPTIONS, args=(raises, "12")) as job:
-        job.expect(r"worker 0\.2 \(pid \d+\) failed: RuntimeError.* Its work since step \d+ was")
+        job.expect(
+            r"worker 0\.2 \(pid \d+\) failed: RuntimeError.* Its replacement repeated the work"
+        )
         job.expect(r"^\[0\.\d\] holds", count=3)
         lighthouse = job.expect_process(LIGHTHOUSE)
         job.until(lambda: status(tmp_path)["step"] == 12, "the step in the status")
@@ -212,7 +214,7 @@ def test_the_lighthouse_dies_with_a_worker_and_a_script_raises(
         (tmp_path / "over").touch()
         assert job.end() == 0
         assert ends(job) == undisturbed
-        assert job.output.count("no step lost") == 3, job.output
+        assert job.output.count("no step was lost") == 3, job.output
     assert recovery["worker"]["steps"] == 0
     assert [recovery[x]["from_step"] for x in ("node", "job")] == [0, 0]
     assert [recovery[x]["steps"] for x in ("node", "job")] == [12, 12]
@@ -247,4 +249,6 @@ def test_a_worker_that_is_stopped_is_replaced(tmp_path: Path, undisturbed: dict[
     with Job(tmp_path, script, *OPTIONS, "--hang-factor", "5", args=(stops, "0")) as job:
         assert job.end() == 0
         assert ends(job) == undisturbed
-        assert re.search(r"worker 0\.2 \(pid \d+\) hangs: .* no step lost", job.output), job.output
+        assert re.search(r"worker 0\.2 \(pid \d+\) hangs: .* no step was lost", job.output), (
+            job.output
+        )

@@ -199,7 +199,7 @@ class Hand:
             limit = f" for {left_s:.0f} s" if math.isfinite(left_s) else ""
             self._say(
                 f"No node answers at {self._address} ({self._why}), where {stated} has the "
-                f"nodes meet. Tries go on{limit}."
+                f"nodes meet. ftrun keeps trying{limit}."
             )
 
     def _unreachable(self) -> None:

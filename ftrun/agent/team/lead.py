@@ -368,7 +368,7 @@ class Lead(Host):
             return
         if again:
             self.is_complete = False
-            words = f"All workers begin again, and no restart is counted: {again}."
+            words = f"All workers restart, and no restart is counted: {again}."
             self._agent.handle(e.TeamChanged(words))
         else:
             self.is_complete = True

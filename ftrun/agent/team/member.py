@@ -201,8 +201,8 @@ class Member:
         elif self._shown_at is None or now - self._shown_at >= REMIND_S:
             self._shown_at = now
             self._say(
-                f"No lighthouse answers at {event.address} ({cause(event.words)}). Tries go on for "
-                f"{limit_s - (now - since):.0f} s."
+                f"No lighthouse answers at {event.address} ({cause(event.words)}). ftrun keeps "
+                f"trying for {limit_s - (now - since):.0f} s."
             )
 
     def _publish(self, http: str | None) -> None:

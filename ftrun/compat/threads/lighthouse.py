@@ -62,7 +62,7 @@ def _tell(failed: asyncio.Future[None]) -> None:
     error = None if failed.cancelled() else failed.exception()
     if error is not None:
         log.error(
-            "the lighthouse of this process contradicts itself and decides nothing more. Training "
-            "goes on until a replica comes or goes. Please report this.",
+            "the lighthouse of this process has found a bug in itself and stops. Training "
+            "continues until a replica comes or goes. Please report this.",
             exc_info=error,
         )

@@ -150,7 +150,7 @@ def ended(reason: str, name: str) -> PeerError:
     """The error of a Manager whose seat was ended."""
     return PeerError(
         f"replica group {name!r} is out of the job: {reason}. Its other threads get this error; "
-        f"the rest of the job goes on. A new Manager(replica_id={name!r}, ...) begins its next "
+        f"the rest of the job continues. A new Manager(replica_id={name!r}, ...) begins its next "
         "incarnation, which heals from its peers."
     )
 

@@ -47,7 +47,7 @@ class RoomsFile:
             return None if payload is None else RoomsRecord.of(json.loads(payload))
         except (ProtocolError, ValueError, RecursionError) as error:
             log.warning(
-                "%s is corrupt (%s). It is kept as %s; torchft's quorum ids go on far above any "
+                "%s is corrupt (%s). It is kept as %s; torchft's quorum ids continue far above any "
                 "that it can have held, so its replicas build new groups.",
                 self._file.path,
                 error,

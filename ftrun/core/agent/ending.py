@@ -164,7 +164,7 @@ class Ending(Part):
         self._begin(0, reason, Outcome.STOPPED, again=form)
         for slot in self._slots:
             if slot.alive:
-                slot.killed = "was killed to begin again"
+                slot.killed = "was killed to restart with the job"
                 self._stopping.report_lost(slot, slot.killed, killed=True)
                 self._stopping.kill(slot)
 

@@ -89,7 +89,7 @@ class Hangs(Part):
         silent_s = slot.hang_watch.used(key.group_rank, event.cpu_s, self._out.now)
         if silent_s is not None:
             slot.stands(self._out.now - silent_s)
-            why = f"hangs: it has answered nothing for {silent_s:.0f} s, though asked"
+            why = f"hangs: it has not answered ftrun for {silent_s:.0f} s"
             gone = e.WorkerExited(key.incarnation, key.group_rank, event.pid, -SIGKILL, why)
             self._give_up(slot, gone)
 

@@ -53,7 +53,7 @@ class NodeHealth(Part):
 
     def _unhealthy(self, slot: SlotState, why: str) -> None:
         slot.is_checked = False
-        reason = f"cannot be started again: {why}"
+        reason = f"cannot be restarted: {why}"
         restarts = slot.started - 1
         failure = Failure(slot.replica_id, 0, 0, restarts, 1, reason=reason, is_of_node=True)
         self._failures.unhealthy(slot, failure)

@@ -44,10 +44,10 @@ class LighthouseStarts:
     def then(self, delay_s: float | None) -> str:
         """The next action, as the end of a sentence about how the lighthouse has ended."""
         if delay_s is None:
-            return "It is not started again, so the job ends here"
+            return "It does not restart, so the job ends here"
         if self.has_served:
-            return "It is started again; training goes on"
-        return f"It is started again: start {self.short_lives + 1} of {STARTS_MAX}"
+            return "It restarts; training continues"
+        return f"It restarts: start {self.short_lives + 1} of {STARTS_MAX}"
 
 
 class AgentStarts:

@@ -75,8 +75,8 @@ class LoopWatch:
             elif now >= loop.look_at:
                 stands_s = now - loop.last_at
                 text = (
-                    f"hangs: its loop has stood still for {stands_s:.0f} s, and a step takes it "
-                    f"{loop.times.median:.2g} s"
+                    f"hangs: its loop has stood still for {stands_s:.0f} s, and a step usually "
+                    f"takes {loop.times.median:.2g} s"
                 )
                 return rank, text
         return None

@@ -24,7 +24,7 @@ def replaced(failure: Failure, then: str, *, is_told: bool = False) -> ShowNotic
     who = f"worker {failure.replica_id}.{failure.group_rank}"
     pid = f" (pid {failure.pid})" if failure.pid else ""
     log = WorkerLife(failure.replica_id, failure.group_rank, failure.restarts)
-    what = "was replaced, and its group did not go on" if is_told else failure.cause()
+    what = "was replaced, and its group did not continue" if is_told else failure.cause()
     return ShowNotice("lost", (failure.replica_id,), f"{who}{pid} {what}. {then}", log)
 
 
@@ -32,54 +32,57 @@ WAS_TO_BE_REPLACED = "It was to be replaced when its group ended."
 WOULD_FAIL_AGAIN = (
     "It would fail again in the step that its replacement repeats, so its replica restarts. "
 )
-WAS_LATE = "The other replicas went on before its replacement was ready, so its replica restarts. "
+WAS_LATE = (
+    "The other replicas trained on before its replacement was ready, so its replica restarts. "
+)
 
 
 def is_replaced(failure: Failure, step: int) -> ShowNotice:
     """A worker that died is being replaced, and this takes long."""
     return replaced(
-        failure, f"Its work since step {step} is repeated from memory, and the others wait."
+        failure, f"Its replacement repeats the work since step {step} from memory. The others wait."
     )
 
 
 def went_on(step: int, after_s: float, number: int, budget: int, lost: int | None = 0) -> str:
     """The text after a death. ``lost``: the number of lost steps; None: it is not known."""
-    cost = "no step lost"
+    cost = "no step was lost"
     if lost is None:
-        cost = "and the group ended before it was known whether a step was lost"
+        cost = "the group ended before it was known whether a step was lost"
     if lost:
         were = "was" if lost == 1 else "were"
-        cost = f"and {counted(lost, 'step')} {were} not committed"
+        cost = f"{counted(lost, 'step')} {were} not committed"
     return (
-        f"Its work since step {step} was repeated from memory; all go on after {after_s:.2g} s, "
-        f"{cost}. Restart {number} of {budget}."
+        f"Its replacement repeated the work since step {step} from memory. All continued after "
+        f"{after_s:.2g} s, and {cost}. Restart {number} of {budget}."
     )
 
 
 def began_again(step: int, reached: int, after_s: float, number: int, budget: int) -> str:
     """The text after a fall from which all workers have resumed from memory."""
-    again = "" if reached <= step else f", {counted(reached - step, 'step')} again"
+    again = "" if reached <= step else f", and repeat {counted(reached - step, 'step')}"
     return (
-        f"All went on from step {step}, the last that each had in memory{again}, after "
-        f"{after_s:.2g} s. Restart {number} of {budget}."
+        f"After {after_s:.2g} s all resumed from step {step}, the last that each had in memory"
+        f"{again}. Restart {number} of {budget}."
     )
 
 
 def restarted_with(rank: int) -> str:
     """The group restarts, and ``rank`` was replaced as well: the cost is reported once."""
-    return f"Its group restarts, and what that costs is in the incident of worker {rank}."
+    return f"Its group restarts. The incident of worker {rank} has the cost."
 
 
 def waits_for_node(replica_id: str, step: int) -> ShowNotice:
     text = (
-        f"The states of step {step} are in memory of the nodes that are left. All go on from there "
-        "as soon as a node takes the lost one's place."
+        f"The nodes that are left have the states of step {step} in memory. All workers resume "
+        "from there as soon as a node takes the lost one's place."
     )
     return ShowNotice("lost", (replica_id,), text)
 
 
 def would_go_on(replica_id: str, step: int) -> ShowNotice:
-    return ShowNotice("lost", (replica_id,), f"With another node all could go on from step {step}.")
+    text = f"With another node all workers could resume from step {step}."
+    return ShowNotice("lost", (replica_id,), text)
 
 
 def not_replaced(
@@ -97,12 +100,12 @@ def not_replaced(
     life, whose log shows the reason. ``staying``: the workers that have not left their broken
     group.
     """
-    why = "another could not be before" if reason is None else reason.because(found)
+    why = "an earlier one could not be" if reason is None else reason.because(found)
     if reason is Fall.STAYS:
         why += f" ({', '.join(f'worker {rank}' for rank in staying)})"
     if life is not None:
         why += f" (the replacement's log is {life}.log)"
-    then = "all begin again" if is_one else "its replica restarts"
+    then = "all workers restart" if is_one else "its replica restarts"
     return f"Worker {group_rank} cannot be replaced alone, so {then}: {why}. "
 
 
@@ -115,10 +118,10 @@ def do_not_go_on(
 ) -> ShowNotice:
     """After a mend some workers have waited in a call for long. ``ranks``: the replaced ones."""
     text = (
-        f"Since {_workers(ranks)} came back some workers have waited for {still_s:.0f} s in one "
-        f"call: {where_all_are(done, waits)}. They go on to wait, because another may be at work. "
-        "`ftrun stack` shows where each stands. One that you end by kill -9 is replaced; "
-        "--hang-factor F does so by itself."
+        f"Since {_workers(ranks)} came back, some workers have waited {still_s:.0f} s in one call: "
+        f"{where_all_are(done, waits)}. They keep waiting, because another worker may still be "
+        "computing. `ftrun stack` shows where each stands. A worker that you end by kill -9 is "
+        "replaced; --hang-factor F does that by itself."
     )
     return ShowNotice("waits", (replica_id,), text)
 
@@ -151,4 +154,4 @@ def _workers(ranks: Sequence[int]) -> str:
 
 def would_have_gone_on(step: int) -> str:
     """No restart is left for a worker that could have been replaced."""
-    return f"It could have gone on from step {step}. " if step >= 0 else ""
+    return f"It could have resumed from step {step}. " if step >= 0 else ""

@@ -117,7 +117,7 @@ def still_used(gpu: Gpu, waited_s: float) -> ShowNotice:
     who = ", ".join(f"pid {pid}" for pid in gpu.pids) or "a process that is not visible here"
     text = (
         f"GPU {gpu.index} still has {gpu.used_bytes >> 20} MiB in use after {waited_s:.0f} s, by "
-        f"{who}: the next worker starts there all the same, and may run out of memory."
+        f"{who}: the next worker starts there nevertheless, and may run out of memory."
     )
     return ShowNotice("gpu", (), text)
 

@@ -24,7 +24,8 @@ REMEDY_APART = (
 
 
 def idle() -> ShowNotice:
-    return _notice("idle", "All replicas have a node: this one stands by until one moves here.")
+    text = "All replicas run on other nodes. This node stands by until a replica moves here."
+    return _notice("idle", text)
 
 
 def resized(text: str) -> ShowNotice:
@@ -46,9 +47,9 @@ def restart(failure: Failure, delay_s: float, number: int, budget: int, at_start
     """The text after a failure that leads to restart ``number`` of ``budget``."""
     when = f"in {delay_s:g} s" if delay_s else "now"
     if not number:
-        return f"It is started again {when}."
+        return f"It restarts {when}."
     is_usage = failure.status == USAGE_CODE
-    alike = "no replica has trained yet" if is_usage else "all replicas fail so"
+    alike = "no replica has trained yet" if is_usage else "all replicas fail in this way"
     unless = f", unless {alike}" if at_start else ""
     return f"Restart {number} of {budget} {when}{unless}."
 
@@ -94,8 +95,8 @@ def out_of_grace(grace_s: float) -> str:
 def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
     ranks = ", ".join(str(rank) for rank in sorted(group_ranks))
     text = (
-        f"replica {replica_id}: worker {ranks} is dead or killed and not gone: the kernel still "
-        "takes down its memory, or is stuck in a driver. Its slot waits for it."
+        f"replica {replica_id}: worker {ranks} is dead, but its process is not gone: the kernel "
+        "still frees its memory, or is stuck in a driver. Its replica waits for that."
     )
     return _notice("stuck", text, replica_id)
 
@@ -103,32 +104,32 @@ def stuck(replica_id: str, group_ranks: Iterable[int]) -> ShowNotice:
 def apart(replica_id: str, target: str, replicas: int, has_stepped: bool) -> ShowNotice:
     does, each = ("trains", "trains") if has_stepped else ("has ended", "ran")
     text = (
-        f"{target} {does} without a Manager: its {replicas} replica groups are supervised, and "
+        f"{target} {does} without a Manager, so its {replicas} replica groups are only supervised: "
         f"each {each} by itself. {REMEDY_APART}"
     )
     return _notice("apart", text, replica_id)
 
 
 ELSEWHERE = (
-    "the script makes its world of torch.distributed in a process that ftrun has not started: a "
-    "child of a worker, or what a worker became by exec"
+    "the script makes its process group in a process that ftrun did not start: a child of a "
+    "worker, or what a worker became by exec"
 )
 
 
 def elsewhere(can_begin_again: bool) -> ShowNotice:
     then = (
-        "ftrun begins again with one world of all workers"
+        "ftrun restarts the job as one world of all workers"
         if can_begin_again
-        else "its replica alone is started again"
+        else "its replica alone restarts"
     )
     text = (
-        f"{ELSEWHERE}. It runs as under torchrun, and does not heal, because ftrun carries only "
+        f"{ELSEWHERE}. It runs as under torchrun, and does not heal, because ftrun restores only "
         f"what its own workers train. If a worker fails, {then}."
     )
     return _notice("elsewhere", text[0].upper() + text[1:])
 
 
-IN_VAIN = ": from what is held all have come to the same"
+IN_VAIN = ": a restart from the states that are held did not help"
 HAS_ENDED = ": a part of the job has ended already"
 
 
@@ -139,8 +140,8 @@ def nothing_held(has_memory: bool, can_leave: bool) -> str:
     if can_leave:
         return ": no replica that trains could leave its state in memory"
     return (
-        ": nothing holds the state of a step outside the workers. --memory-snapshots auto would, "
-        "or --snapshot DIR"
+        ": nothing outside the workers holds the state of a step. --memory-snapshots auto or "
+        "--snapshot DIR would"
     )
 
 
@@ -152,15 +153,15 @@ def begins_again(
     ``workers``: of all replicas. ``why``: from which step. ``is_kept``: one world has memory
     snapshots.
     """
-    how = "that restarts as a whole"
+    how = "A failure restarts all of them"
     if is_kept:
-        how += " where no memory snapshot replaces a worker"
+        how += ", unless a memory snapshot replaces the failed one"
     then = {
-        Form.ONE_WORLD: f"ftrun begins again as torchrun would: one world of {workers} workers "
-        f"{how}{why}",
-        Form.EXPLICIT: "ftrun begins again with each replica as a world of its own, as "
-        "--inject explicit does",
-        Form.DDP: "ftrun begins again with all replicas as one world, as --inject ddp does",
+        Form.ONE_WORLD: f"ftrun restarts the job as torchrun would: as one world of {workers} "
+        f"workers{why}. {how}",
+        Form.EXPLICIT: "ftrun restarts the job with each replica as its own world, as --inject "
+        "explicit does",
+        Form.DDP: "ftrun restarts the job with all replicas as one world, as --inject ddp does",
     }
     return _notice("again", f"{reason}. {then[form]}.", replica_id)
 
@@ -174,15 +175,18 @@ def begins_together(
     """
     first = whose[0]
     if not first:
-        where = "the newest snapshot on the disk"
+        where = "the state is the newest snapshot on the disk"
     elif is_all:
-        where = "each has its own in memory"
+        where = "each has its own state in memory"
     elif len(whose) == 1:
-        where = f"replica {first} has it in memory, and the others take it from there"
+        where = f"replica {first} has the state in memory, and the others take it from there"
     else:
         names = f"{', '.join(whose[:-1])} and {whose[-1]}"
-        where = f"replicas {names} have it in memory, and the others take that of replica {first}"
-    text = f"{reason}. All replicas begin again together, from step {step}: {where}."
+        where = (
+            f"replicas {names} have the state in memory, and the others take that of replica "
+            f"{first}"
+        )
+    text = f"{reason}. All replicas restart together from step {step}: {where}."
     return _notice("together", text, replica_id)
 
 
@@ -225,8 +229,8 @@ def timer_signal(replica_id: str, group_rank: int, why: str, number: int) -> Sho
 
 def no_more_standbys(deaths: int, status: int) -> ShowNotice:
     text = (
-        f"A standby has ended {deaths} times before it was used, at last with status {status}. No "
-        "more are kept; the job goes on."
+        f"Standby workers have ended {deaths} times before they were used, the last one with "
+        f"status {status}. ftrun keeps no more of them. The job continues."
     )
     return _notice("standby", text)
 
@@ -236,11 +240,12 @@ def draining(reason: str, grace_s: float) -> ShowNotice:
 
 
 def leaves_already(name: str) -> ShowNotice:
-    return _notice("draining", f"{name}: this node is leaving already. A second one stops at once.")
+    text = f"{name}: this node is leaving already. Another request stops it at once."
+    return _notice("draining", text)
 
 
 def does_not_begin(name: str) -> ShowNotice:
-    return _notice("killed", f"{name}: the run does not begin again.")
+    return _notice("killed", f"{name}: the job does not restart.")
 
 
 def second_request(name: str) -> ShowNotice:
@@ -253,7 +258,7 @@ def not_handled(name: str) -> ShowNotice:
 
 
 def stacks_wanted(name: str) -> ShowNotice:
-    return _notice("stacks", f"{name}: the stacks of all workers follow. The job goes on.")
+    return _notice("stacks", f"{name}: the stacks of all workers follow. The job continues.")
 
 
 # ---------------------------------------------------------------- imports and the lighthouse
@@ -262,7 +267,7 @@ def stacks_wanted(name: str) -> ShowNotice:
 def imports_are_slow(limit_s: float) -> ShowNotice:
     text = (
         f"torch (and any module of --preload) is still being imported after "
-        f"{NOTICE_AFTER_S:g} s; no worker can start before. That may take {limit_s:g} s."
+        f"{NOTICE_AFTER_S:g} s. No worker can start before that. ftrun waits {limit_s:g} s at most."
     )
     return _notice("importing", text)
 
@@ -280,22 +285,22 @@ def lighthouse_back() -> ShowNotice:
 
 
 def another_lighthouse(at: str, epoch: int, former: str) -> ShowNotice:
-    text = f"The lighthouse is at {at} now, since epoch {epoch}; it was at {former}."
+    text = f"The lighthouse is now at {at} (epoch {epoch}). It was at {former}."
     return _notice("lighthouse", text)
 
 
 def lighthouse_gone(reason: str, limit_s: float) -> ShowNotice:
     text = (
-        f"The connection to the lighthouse has ended ({reason}); training goes on until a replica "
-        f"is lost, and for {limit_s:g} s at most (--isolation-limit)."
+        f"The connection to the lighthouse has ended ({reason}). Training continues until a "
+        f"replica is lost, and for {limit_s:g} s at most (--isolation-limit)."
     )
     return _notice("lighthouse", text)
 
 
 def no_quorum(step: int, stood_s: float) -> ShowNotice:
     text = (
-        f"There is no new quorum without the lighthouse: training stands at step {step} since "
-        f"{stood_s:.0f} s, and goes on when the lighthouse is back."
+        f"Training has stopped at step {step} for {stood_s:.0f} s, because a new quorum needs the "
+        "lighthouse. It continues when the lighthouse is back."
     )
     return _notice("lighthouse", text)
 
@@ -303,24 +308,25 @@ def no_quorum(step: int, stood_s: float) -> ShowNotice:
 def isolated(at: str, silent_s: float, end_code: int, left_s: float) -> ShowNotice:
     """The lease is over, and training waits; ``left_s``: the time until this node ends."""
     text = (
-        f"No word from {_lighthouse(at)} for {silent_s:.0f} s: training stands, and goes on when "
-        f"it is back. If it is not back within {left_s:.0f} s (--lighthouse-timeout), the scripts "
-        f"here are asked to stop, and this node ends with exit code {end_code}."
+        f"{_lighthouse(at)} has not answered for {silent_s:.0f} s, so training has stopped. It "
+        f"continues when the lighthouse is back. If that takes more than {left_s:.0f} s "
+        "(--lighthouse-timeout), the scripts here are asked to stop, and this node ends with exit "
+        f"code {end_code}."
     )
-    return _notice("isolated", text)
+    return _notice("isolated", text[0].upper() + text[1:])
 
 
 def trains_on(at: str, silent_s: float) -> ShowNotice:
     text = (
-        f"No word from {_lighthouse(at)} for {silent_s:.0f} s. The script has no Manager, so it "
-        "runs on, and ftrun waits for the lighthouse as long as it runs."
+        f"{_lighthouse(at)} has not answered for {silent_s:.0f} s. The script has no Manager, so "
+        "it runs on, and ftrun waits for the lighthouse as long as it runs."
     )
-    return _notice("isolated", text)
+    return _notice("isolated", text[0].upper() + text[1:])
 
 
 def lighthouse_lost(at: str, silent_s: float) -> str:
     """Why a node ends whose workers wait for a lighthouse that does not answer."""
-    return f"no word from {_lighthouse(at)} for {silent_s:g} s (--lighthouse-timeout)"
+    return f"{_lighthouse(at)} has not answered for {silent_s:g} s (--lighthouse-timeout)"
 
 
 def _lighthouse(at: str) -> str:

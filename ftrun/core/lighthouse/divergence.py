@@ -137,9 +137,9 @@ class Divergence:
         groups = sorted(_grouped(known, slice(1, 2)).values(), key=len)
         for name in [name for names in groups[:-1] for name in names]:
             text = (
-                f"Replica {name} has ended with other parameters than {replicas(groups[-1])}. "
-                f"Nobody can tell whether the script has set them after step {mark.step}, or "
-                "memory or a device has altered them: the end of its loop was not seen."
+                f"Replica {name} has ended with other parameters than {replicas(groups[-1])}. It "
+                f"is unknown whether the script has set them after step {mark.step}, or memory or "
+                "a device has altered them, because ftrun did not see the end of its loop."
             )
             self._report(name, text, AT_END)
         return False
@@ -202,7 +202,7 @@ class Divergence:
         for name in wrong:
             cause = _cause(mark.step, members[name], theirs, right)
             if name in newcomers:
-                state.replace([name], f"{cause}; it is replaced, and heals anew")
+                state.replace([name], f"{cause}; it is replaced, and heals again")
             else:
                 self._report(name, f"Replica {name} {cause}.")
         return bool(newcomers)
@@ -220,13 +220,14 @@ class Divergence:
         action = state.spec.on_corruption
         if not is_known:
             cause = (
-                f"{replicas(odd)} and {replicas(right)} hold unlike parameters {since}, and nobody "
-                "can tell which are right: memory or a device has altered some (silent corruption)"
+                f"{replicas(odd)} and {replicas(right)} hold different parameters {since}, and it "
+                "is unknown which are right: memory or a device has altered some (silent "
+                "corruption)"
             )
         else:
             cause = (
-                f"{CORRUPTED} {since}: its parameters are not those of {replicas(right)} any more, "
-                "which memory or a device of its node has altered (silent corruption)"
+                f"{CORRUPTED} {since}: its parameters differ from those of {replicas(right)}, "
+                "because memory or a device of its node has altered them (silent corruption)"
             )
         if action == STOP:
             who = f"{replicas(odd)} " if is_known else ""
@@ -235,7 +236,7 @@ class Divergence:
             state.replace(odd, f"{cause}; it heals from them")
             return True
         else:
-            after = "The job ends so" if self._at_end else f"Training goes on{_ADVICE}"
+            after = "The job ends like this" if self._at_end else f"Training continues{_ADVICE}"
             for name in odd if is_known else odd[:1]:
                 text = f"replica {name} {cause}" if is_known else cause
                 self._report(name, sentence(f"{text}. {after}."), agreed.step)
@@ -273,7 +274,7 @@ def _cause(step: int, mine: Shown, theirs: Shown, others: Collection[str]) -> st
         )
     if mine[1] != theirs[1]:
         return (
-            f"{DIVERGED} by step {step}: its parameters are not those of {who}; the script "
+            f"{DIVERGED} by step {step}: its parameters differ from those of {who}; the script "
             "changes them by its rank, or by values that do not heal"
         )
     return f"was at {mine[2]} at step {step}, unlike {who} at {theirs[2]}: its batches differ"

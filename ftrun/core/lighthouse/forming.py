@@ -23,7 +23,7 @@ from ftrun.core.lighthouse.suspicion import SilenceCheck
 from ftrun.core.lighthouse.words import replicas, sentence
 from ftrun.core.quorum import Quorum
 
-AGAIN = "its peers have tried this step in vain"
+AGAIN = "its peers have tried this step without success"
 
 
 class Forming:
@@ -68,8 +68,8 @@ class Forming:
         if self._is_due:
             self.goes_on_at = None
             text = (
-                f"{len(ready)} of {state.spec.replicas} replicas are here and at least "
-                f"{state.needed} are needed: waiting for more."
+                f"{len(ready)} of {state.spec.replicas} replicas are here, and at least "
+                f"{state.needed} are needed. The job waits for more."
             )
             state.outbox.notice("waiting", ready, text)
         return False
@@ -133,12 +133,12 @@ class Forming:
         if not spared:
             return
         state.waiting.until = state.since + state.spec.join_timeout_s
-        why = "nobody else holds the job's state"
+        why = "no other replica holds the job's state"
         if not state.live <= spared:
             why = "a worker is being replaced there"
         left_s = state.waiting.until - state.now
         text = (
-            f"The lighthouse waits for {replicas(spared)} for {left_s:.0f} s more at most, because "
+            f"The lighthouse waits {left_s:.0f} s more at most for {replicas(spared)}, because "
             f"{why}."
         )
         state.outbox.notice("waiting", spared, text)
@@ -228,8 +228,8 @@ class Forming:
         wait_s = self._all_fenced_at() - state.now
         if unaccounted and wait_s > 0:
             text = (
-                f"{replicas(unaccounted)} may live on with the job's state: the job waits for "
-                f"{wait_s:.0f} s at most before it begins anew."
+                f"{replicas(unaccounted)} may still run and hold the job's state. The job waits "
+                f"for that, {wait_s:.0f} s at most, before it starts over."
             )
             state.outbox.notice("waiting", unaccounted, sentence(text), only)
 
@@ -249,7 +249,7 @@ class Forming:
         """Issue the next quorum: ``found.members`` with the state that was chosen."""
         state, ids, choice = self._state, found.members, found.choice
         if choice is None:
-            cause = "it holds no whole state and nobody is left to heal from; it is replaced"
+            cause = "its state is incomplete and no replica is left to heal from; it is replaced"
             state.replace(ids, cause)
             return True
         last = state.quorum
@@ -307,15 +307,15 @@ class Forming:
         ``lost``: the number of steps lost, as far as is known.
         """
         is_lost, self._is_lost = self._is_lost, False
-        text = f"Nobody who is left holds more: training goes on from step {step}."
+        text = f"No replica that is left has a later state. Training continues from step {step}."
         if is_lost:
             text = (
-                "All replicas were lost, or had left, and no replica holds the job's state any "
-                f"more: training begins again at step {step}"
+                "All replicas were lost or had left, so no replica holds the job's state. Training "
+                f"restarts at step {step}"
                 + (
                     ", the step of the state that was loaded from memory or a disk."
                     if step
-                    else ", or where a checkpoint of the script's own has left off."
+                    else ", or where the script's own checkpoint begins."
                 )
             )
         if lost > 0:
@@ -380,8 +380,9 @@ class Forming:
         state.changed |= state.live
         state.end_change(state.quorum)
         text = (
-            f"{replicas(state.live)} in quorum {state.quorum.attempt} from step "
-            f"{state.quorum.step} on, after {state.now - began_at:.3f} s."
+            f"{replicas(state.live)} {'trains' if len(state.live) == 1 else 'train'} in quorum "
+            f"{state.quorum.attempt} from step {state.quorum.step} on. It formed in "
+            f"{state.now - began_at:.3f} s."
         )
         state.outbox.notice("formed", state.live, sentence(text))
         return True

@@ -104,7 +104,9 @@ class GivingUp:
             return
         slot.has_trained |= given_up.has_trained
         if not (slot.has_trained or state.spec.accepts_fewer):
-            text = f"{given_up.reason}. It has never trained a step. To go on without it: {FEWER}"
+            text = (
+                f"{given_up.reason}. It has never trained a step. To continue without it: {FEWER}"
+            )
             self._membership.end(given_up.exit_code or 1, text, given_up.kind)
             return
         trains, done = self._others(name)

@@ -46,10 +46,10 @@ from ftrun.core.lighthouse.telling import seen, tell
 from ftrun.core.lighthouse.waits import Waits
 from ftrun.core.version import unlike_version
 
-ANOTHER_JOB = "another job has begun, and nobody of this one was left: what followed is not known"
+ANOTHER_JOB = "another job has begun, and no replica of this one was left: what followed is unknown"
 CUT_OFF = (
-    "no agent was heard for a while, so this lighthouse was cut off from all of them: nobody is "
-    "lost by that. It begins again, and takes over what it finds."
+    "no agent was heard for a while, so this lighthouse was cut off from all of them. No replica "
+    "is lost by that. The lighthouse starts over, and takes over what it finds."
 )
 ANSWERS = frozenset({m.Built, m.Promised, m.InForce})
 """Messages that the books do not need: two of three at a death."""

@@ -13,9 +13,9 @@ from ftrun.core.lighthouse.state import MembershipState
 
 ABSENT_SHOWN = 8
 ALL = "all replicas have finished"
-NOBODY_HOLDS_IT = "some replicas have finished and nobody who is left holds their work"
-NOBODY_IS_LEFT = "some replicas have finished and nobody is left who could"
-RANK_0 = "what rank 0 alone does at the end was not done, and files of its may be missing or old"
+NOBODY_HOLDS_IT = "some replicas have finished, and no replica that is left holds their work"
+NOBODY_IS_LEFT = "some replicas have finished, and no replica is left that could"
+RANK_0 = "what rank 0 alone does at the end was not done, so its files may be missing or old"
 
 
 def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, str]:
@@ -27,7 +27,7 @@ def outcome(state: MembershipState, if_none_is_absent: str = ALL) -> tuple[int, 
     absent, done = state.slots.absent(), state.slots.done()
     none_has_trained = not done and all(x.how == IDLE for x in absent)
     if state.unlike:
-        return int(ExitCode.CORRUPTED), f"all have come to the end, but {state.unlike}"
+        return int(ExitCode.CORRUPTED), f"all have reached the end, but {state.unlike}"
     if not absent or none_has_trained:
         return 0, if_none_is_absent
     spec, verb = state.spec, "has" if done == 1 else "have"

@@ -103,7 +103,7 @@ class Running:
         if running.incarnation in (slot.dead, former.incarnation if former else None):
             return None
         if former is not None:
-            self._died((m.Loss(name, former.incarnation, "it was started again"),))
+            self._died((m.Loss(name, former.incarnation, "it was restarted"),))
         replica = Replica(name, running.incarnation, agent.agent_id, agent.store)
         state.replicas.add(replica)
         slot.last = running.incarnation

@@ -149,14 +149,14 @@ def _judged(sides: _Sides, waited_s: float) -> FoundStandoff:
     calls, steps = (replicas({x.replica_id for x in side}) for side in (sides.calls, sides.steps))
     in_call, in_step = _call(sides.calls[0]), _step(sides.steps[0])
     if wrong == sides.calls:
-        text = f"waits in {in_call} while {steps} came to {in_step}"
+        text = f"waits in {in_call} while {steps} reached {in_step}"
     elif wrong == sides.steps:
-        text = f"waits in {in_step} while {calls} came to {in_call}"
+        text = f"waits in {in_step} while {calls} reached {in_call}"
     else:
         cause = (
             f"{calls} and {steps} have waited for each other for {waited_s:.0f} s, in {in_call} "
-            f"and in {in_step}: all ranks have to leave a loop at one step, and to make the same "
-            "collectives"
+            f"and in {in_step}: all ranks have to leave a loop at the same step, and to make the "
+            "same collectives"
         )
         return FoundStandoff((), cause)
     cause = (

@@ -177,7 +177,7 @@ class Standstill:
             else f"in step {progress.step}"
         )
         known = (
-            f"a step takes it {progress.usual_s:.2g} s"
+            f"a step usually takes {progress.usual_s:.2g} s"
             if progress.steps
             else "it has made no step yet"
         )

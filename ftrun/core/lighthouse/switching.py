@@ -265,7 +265,7 @@ class Switching:
             state.replicas[name].note_in_force()
         state.changed.update(joined)
         what = f"{replicas(joined)} joined" if joined else "a drain was carried out"
-        text = f"{what} at step {state.switch_step}; in the quorum: {replicas(state.live)}."
+        text = f"{what} at step {state.switch_step}. The quorum is now {replicas(state.live)}."
         state.outbox.notice("switched", joined, sentence(text))
         return True
 

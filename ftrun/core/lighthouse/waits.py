@@ -30,7 +30,7 @@ ASKED = {
     Phase.BUILD: "to build the process group",
     Phase.PREPARE: "to build the next process group",
     Phase.PROPOSE: "for a step at which replicas may join or leave",
-    Phase.SWITCH: "to come to the step of the switch",
+    Phase.SWITCH: "to reach the step of the switch",
     Phase.REJOIN: "to report its state",
 }
 OUTSIDE = "(an evaluation, a checkpoint?)"
@@ -38,7 +38,7 @@ BUSY = {
     Activity.OUTSIDE: f"it is outside a step {OUTSIDE}",
     Activity.COLLECTIVE: "it waits in a collective of the script's own",
     Activity.HEALING: "it heals",
-    Activity.STARTING: "it has not come to its first step",
+    Activity.STARTING: "it has not reached its first step",
 }
 
 
@@ -57,8 +57,9 @@ class Wait:
     until: float | None = None
 
     def text(self, now: float) -> str:
-        limit = "" if self.until is None else f", for {max(0.0, self.until - now):.0f} s at most"
-        return sentence(f"{self.words}, since {now - self.since:.0f} s{limit}.")
+        left_s = None if self.until is None else max(0.0, self.until - now)
+        limit = "" if left_s is None else f" and {left_s:.0f} s more at most"
+        return sentence(f"{self.words}, for {now - self.since:.0f} s so far{limit}.")
 
     def view(self, now: float) -> WaitStatus:
         left_s = None if self.until is None else round(self.until - now, 3)
@@ -122,7 +123,7 @@ class Waits:
         self._shown = None
         if shown.kind == PEERS:
             lasted_s = self._state.now - shown.since
-            text = f"Nobody waits for {replicas(shown.whom)} any more, after {lasted_s:.0f} s."
+            text = f"The wait for {replicas(shown.whom)} is over, after {lasted_s:.0f} s."
             self._state.outbox.notice("goes_on", shown.whom, text)
 
     # ------------------------------------------------------------ what is waited for
@@ -167,7 +168,7 @@ class Waits:
         least = f"{state.needed} of {state.spec.replicas} {'is' if state.needed == 1 else 'are'}"
         by = ", by the script's min_replica_size" * (state.least > state.spec.min_replicas)
         words = (
-            f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to come to a first step (at "
+            f"{replicas(ready)} {_wait(ready)} for {replicas(late)} to reach a first step (at "
             f"least {least} needed{by})"
         )
         return Wait(GATHER, _ordered(late), words, self._since, self._membership.deadline)
@@ -177,11 +178,11 @@ class Waits:
         late, after = self._presence.waits_for(), self._presence.latecomers()
         if not late:
             words = (
-                f"the set-up of {replicas(after)} {_wait(after)} until the others train, because "
-                "they have exchanged values without it"
+                f"{replicas(after)} {_wait(after)} in the set-up until the others train, because "
+                "they have exchanged their set-up's values already"
             )
             return Wait(SET_UP, after, words, self._since, None)
-        words = f"the scripts' set-up waits for {replicas(late)} to come to it"
+        words = f"the set-up of the scripts waits for {replicas(late)} to reach it"
         return Wait(SET_UP, late, words, self._since, None)
 
     def _answers(self) -> Wait:
@@ -213,14 +214,14 @@ class Waits:
             late = wanted - ended
             whom = f"for {replicas(late)}" if late else "for each other"
             words = (
-                f"{replicas(ended)} {'has' if len(ended) == 1 else 'have'} come to the end of the "
+                f"{replicas(ended)} {'has' if len(ended) == 1 else 'have'} reached the end of the "
                 f"script, and {_wait(ended)} {whom if late or len(ended) > 1 else 'to leave'}"
             )
             return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
         late = wanted - state.live
         words = (
-            f"step {state.step_max} is repeated until more replicas contribute than "
-            f"{replicas(state.live)}: the script has asked for more (min_replica_size)"
+            f"{replicas(state.live)} {_repeat(state.live)} step {state.step_max} until more "
+            "replicas contribute, as the script's min_replica_size asks"
         )
         return Wait(TOO_FEW, _ordered(late), words, min(state.too_few.values()))
 
@@ -231,7 +232,7 @@ class Waits:
         since = min(state.stalled.values())
         busy = state.live - stalled
         if not busy:
-            words = f"{replicas(stalled)} wait for each other's data: look at the network"
+            words = f"{replicas(stalled)} wait for each other's data (check the network)"
             return Wait(PEERS, _ordered(stalled), words, since)
         words = f"{replicas(stalled)} {_wait(stalled)} for {replicas(busy)}"
         if len(busy) == 1:
@@ -256,3 +257,7 @@ def _has_ended(replica: Replica) -> bool:
 
 def _wait(replica_ids: Collection[str]) -> str:
     return "waits" if len(replica_ids) == 1 else "wait"
+
+
+def _repeat(replica_ids: Collection[str]) -> str:
+    return "repeats" if len(replica_ids) == 1 else "repeat"

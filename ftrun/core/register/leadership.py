@@ -328,7 +328,7 @@ class Leadership:
         if self._away_since is not None or is_idle:
             return
         self._away_since = self._now
-        then = "The lighthouse decides nothing until it answers; training goes on."
+        then = "The lighthouse decides nothing until it answers; training continues."
         if not self._has_begun:
             then = "It is asked again and again."
         self._out.append(e.Say(f"The store of the state does not answer ({reason}). {then}"))

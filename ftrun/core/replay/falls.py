@@ -60,9 +60,9 @@ class Fall(IntEnum):
 _UNKNOWN = "ftrun cannot follow this script"
 
 _WORDS = {
-    Fall.NO_GENERATION: "it had no whole snapshot in memory yet",
+    Fall.NO_GENERATION: "it had no complete snapshot in memory yet",
     Fall.LOG_FULL: "the results of its step's collectives did not fit into its log in memory",
-    Fall.INPUT: "another worker no longer has the input of a collective that must be made again",
+    Fall.INPUT: "another worker no longer has the input of a collective that must be repeated",
     Fall.PEER_LOG: "another worker's log no longer has its part of a collective",
     Fall.OTHER_CALL: (
         "the repeated step made another collective than before; such a script is not deterministic"
@@ -84,7 +84,7 @@ _WORDS = {
     Fall.STAYS: "another worker has not left its broken process group for too long",
     Fall.APART: "since it was replaced the workers of a group wait in calls that cannot meet",
     Fall.NO_MEMORY: "there is too little memory for a snapshot of each worker",
-    Fall.SCRIPT: f"{_UNKNOWN}; a line of a worker told why",
+    Fall.SCRIPT: f"{_UNKNOWN}; a line of a worker says why",
     Fall.TOO_NEW: (
         "another worker was behind its newest snapshot, and its log no longer leads there from the "
         "one before"
@@ -108,12 +108,14 @@ _WORDS = {
     ),
     Fall.NODES: "its node is lost, and its log with it",
     Fall.SLOW: (
-        "the others would go on without its replica before a replacement is ready, by what its "
-        "script's set-up or an earlier replacement has taken"
+        "the others would train on without its replica before a replacement is ready, judging by "
+        "the time that its script's set-up or an earlier replacement took"
     ),
     Fall.STEP_LOST: "its replica has just lost a step, and its snapshot is older",
     Fall.QUORUM: "a replica has just joined or left, and its snapshot is older",
-    Fall.EXPLICIT: "the script makes a Manager, which only --inject explicit tells in time",
+    Fall.EXPLICIT: (
+        "the script makes a Manager, and ftrun knows that in time only with --inject explicit"
+    ),
     Fall.UNLIKE: "its replica's parameters are not those of the others",
-    Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line told what",
+    Fall.MANAGER: "ftrun cannot repeat what the script does with its Manager; a line says what",
 }

@@ -56,7 +56,7 @@ from ftrun.core.worker.under_way import Fate, StepUnderWay
 GROUP_TIMEOUT_S = 5.0
 """Seconds that a rank with a void step waits in the vote before it ends its mates' quorum."""
 
-NOBODY_JOINS = "the script lets nobody join at this step"
+NOBODY_JOINS = "the script lets no replica join at this step"
 ALIKE = (
     "All replicas must reduce the same tensors in the same order. This replica ends, before it "
     "disturbs the others"
@@ -381,7 +381,9 @@ class StepMachine(Showing):
 
         From now on this newcomer heals before its pass, so that its script sees that it has ended.
         """
-        reason = f"replica {replica_id} has come to the end of its script: nobody takes this step"
+        reason = (
+            f"replica {replica_id} has reached the end of its script, and does not take this step"
+        )
         self._peers_ended = True
         self._void(step, reason)
         self._give_up(reason, own=True)
@@ -522,7 +524,7 @@ class StepMachine(Showing):
             step.repair(quorum.kept_by(self.key.group_rank))
             self.heal.keep_loaded_if(quorum.state)
         else:
-            fate = f"is left out: it goes on from {quorum.state}"
+            fate = f"is left out: it continues from {quorum.state}"
             if quorum.state == self.state:
                 fate = "is computed again"
             elif not self.healing and quorum.state == self.state.committed(step.commits_as):
@@ -602,7 +604,7 @@ class StepMachine(Showing):
         is_open = self._step is not None and self._step.fate.awaits_quorum
         if self._step is not None and is_open and not self._vote_stands:  # C1
             # The next quorum will not decide about this step.
-            self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} anew")
+            self._void(self._step, f"interrupted; this replica joins quorum {quorum.attempt} again")
         self._take(quorum, is_switch=True)
 
     def _on_built(self, event: m.Built) -> None:

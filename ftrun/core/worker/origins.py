@@ -8,7 +8,6 @@ is known before any death: both have their values of the steps at which all repl
 |---|---|
 | a flag of an iteration that the replica begins itself, ahead of its steps | its own |
 | no value of the predecessor is left | the donor's |
-| a framework's own value | the donor's, unless the predecessor has changed it later |
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
 | its function was called again since: the predecessor's value is gone | the donor's |
 | it differed and grew on both (a sum by rank); loops stand alike | the donor's + the difference |
@@ -58,7 +57,6 @@ class Known:
             replicas trained, the newer one last; empty: not known.
         together_step: the newer one of these steps.
         has_left: the predecessor's values exist, and are of the same life of the job.
-        is_framework: it is a framework's own value.
         is_called_anew: its function was called again since the predecessor's values.
         stands_alike: the loops around it are where they were then.
         begins_here: it is a flag of code that draws batches ahead of the loop's steps. The replica
@@ -71,7 +69,6 @@ class Known:
     together: tuple[tuple[Any, Any], ...] = ()
     together_step: int = -1
     has_left: bool = True
-    is_framework: bool = False
     is_called_anew: bool = False
     stands_alike: bool = True
     begins_here: bool = False
@@ -127,7 +124,7 @@ def origin(known: Known) -> Origin:
         return Origin.OWN
     donor = Origin.OWN if known.own_step > known.donor_step else Origin.DONOR
     is_left = known.has_left and not known.is_called_anew
-    if known.has_left and known.has_differed and not known.is_framework:
+    if known.has_left and known.has_differed:
         if known.is_shifted:
             return Origin.SHIFTED
         has_changed = known.donor_step > known.together_step

@@ -32,7 +32,7 @@ ftrun itself. Begin with ``states.py``.
 | carried.py | the objects of the script whose state heals |
 | ending.py | the state for a replica that has died at the end of the script |
 | batches.py | memory snapshots: a replacement's batches are those of its predecessor |
-| trial.py, allowed.py | ``ftrun check``: a worker's part in a trial |
+| trial.py, allowed.py, digests.py | ``ftrun check``: a worker's part in a trial |
 | marking.py | what replicas compare of a step, so that nothing diverges silently |
 | files.py, rewriting.py | the script's files: none is left half written, or emptied at a restart |
 | appended.py | memory snapshots: what is appended to files is in them once |
@@ -140,6 +140,7 @@ def install(
 
 def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     """Patch what is alike whoever keeps the script's state."""
+    import torch
     from torch.nn import Module
     from torch.utils.data import DataLoader
 
@@ -162,6 +163,8 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     script.directories.install(patches)
     if script.trial is not None:
         patches.after(DataLoader, "__init__", script.trial.watch_loader)
+        patches.around(torch.autograd, "backward", script.trial.differentiates)
+        script.trial.watch_batches(loaders.OPEN)
 
 
 def watch(here: WorkerContext) -> None:

@@ -178,8 +178,8 @@ class Appended:
             return
         if is_other:
             told.say(
-                f"{os.path.basename(name)} was written again from its beginning in a step "
-                "that a replacement repeats: some of its lines may be wrong"
+                f"some lines of {os.path.basename(name)} may be wrong, because the script wrote it "
+                "again from its beginning in a step that this replacement repeats"
             )
         if os.stat(name).st_size > length and not (is_other and place < 0):
             os.truncate(name, length)

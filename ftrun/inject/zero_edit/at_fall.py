@@ -25,7 +25,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,7 +32,7 @@ import torch
 
 from ftrun.base.free_memory import LEFT_SHARE, free_bytes
 from ftrun.checkpoint.format import pack
-from ftrun.inject.zero_edit import suspended, told
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.inherited import Inherited
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.refusals import KILL_WAIT_S, LEAVING_S, Refused, refuse_away
@@ -106,7 +105,7 @@ class AtFall:
 
     def _claim(self, engine: Engine) -> Resuming | None:
         try:
-            return Inherited(engine, self._left, lambda: self)
+            return Inherited(engine, self._left, lambda: self._script)
         except (OSError, ValueError):
             return None  # all train again, and it is free
 
@@ -140,10 +139,10 @@ class AtFall:
         try:
             why = self._leave(since)
         except Exception as error:  # noqa: BLE001  # of the script's functions, too: it asks
-            why = f"{type(error).__name__}: {error}"
+            why = f"copying it failed: {type(error).__name__}: {error}"
         if why:
             here = self._script.here
-            told.say(f"replica {here.replica_id} does not leave its state in memory: {why}")
+            told.say(f"replica {here.replica_id} leaves no state in memory, because {why}")
 
     # ------------------------------------------------------------ a state
 
@@ -197,22 +196,3 @@ class AtFall:
         standing.goes_back()
         place = standing.shown()
         return replace(place, again=max(0, count - place.exchanges))
-
-    # ------------------------------------------------------------ a successor
-
-    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
-        """See Goes: all that was its predecessor's is in that state."""
-        script, place = self._script, Place.decode(head["place"])
-        script.randomness.given = head["iterators"], list(bodies[: head["random"]])
-        held = [suspended.Suspended(*x) for x in place.held]
-        suspended.come_to(script.counters.walk.held(), held)
-        script.own.forget()
-        script.counters.has_all = True
-
-    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """See Goes: it is what a peer would give."""
-        return tree
-
-    def borrowed(self, place: str, head: dict[str, Any]) -> str:  # noqa: ARG002
-        """See Goes."""
-        return place

@@ -146,8 +146,8 @@ class Attaching:
         if _has_group():
             refuse(
                 f"{call_site()}: this script has a process group and steps an optimizer, but makes "
-                "neither torch's DistributedDataParallel nor an ftrun.Manager, so that ftrun "
-                "cannot carry it step by step"
+                "neither torch's DistributedDataParallel nor an ftrun.Manager, so ftrun cannot "
+                "heal it step by step"
             )
 
     def _is_explicit(self, what: str) -> None:

@@ -40,7 +40,7 @@ _FORMS: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 """By class, whether an optimizer with a ``state_dict()`` of its own gives torch's form."""
 _versions_kept: Any = torch.autograd._unsafe_preserve_version_counter
 REMEDY = (
-    "it cannot be given what they have made in the middle of their training. Make all models, "
+    "it cannot restore what they made in the middle of their training. Make all models, "
     "optimizers and schedulers before the first step"
 )
 
@@ -117,7 +117,7 @@ class Carried:
                         "is which. Give the optimizer its parameters as a list"
                         if doubt
                         else f"its {type(one).__name__} has other parameters in the replicas that "
-                        f"train than in this one, which was started again: {REMEDY}"
+                        f"train than in this restarted one: {REMEDY}"
                     )
                     refuse(f"{self._script.stepping.optimizers.site_of(one)}: {why}")
                 if doubt:
@@ -170,8 +170,8 @@ class Carried:
         if tree.get(APART) and not self._script.is_in_place:  # else it is this rank's own state
             refuse(
                 f"{tree[APART]}: the optimizers step by gradients that nothing has averaged over "
-                "the ranks, as in no_sync() for local SGD: the parameters of a rank that dies are "
-                "its own, and nobody else has them"
+                "the ranks, as in no_sync() for local SGD, so each rank has parameters that no "
+                "other rank has, and they are lost with it"
             )
         self._let_go()
         self.is_put_off = False
@@ -184,7 +184,7 @@ class Carried:
             if len(given) != len(parts):
                 refuse(
                     f"the script has made {len(given)} {name} in the replicas that train, and "
-                    f"{len(parts)} in this one, which was started again: {REMEDY}"
+                    f"{len(parts)} in this restarted one: {REMEDY}"
                 )
             if name == "models":
                 for part, buffers in zip(parts, tree.get(BUFFERS, ()), strict=False):
@@ -207,9 +207,9 @@ class Carried:
         if lost:
             site = self._script.stepping.optimizers.site_of(optimizer)
             refuse(
-                f"{site}: a replica that was started again cannot be given "
-                f"{', '.join(sorted({*lost}))}, and would step unlike its peers without it. "
-                "Tensors, plain values and plain objects of these can be given"
+                f"{site}: a restarted replica cannot restore {', '.join(sorted({*lost}))}, and "
+                "would step unlike its peers without it. It can restore tensors, plain values and "
+                "plain objects of these"
             )
         parameters = (p for group in optimizer.param_groups for p in group["params"])
         for index, parameter in enumerate(parameters):
@@ -317,5 +317,5 @@ def _check_groups(part: Any, state: dict[str, Any]) -> None:
     if here != there:
         refuse(
             f"the {type(part).__name__} of the replicas that train has groups of {there} "
-            f"parameters, and that of this one, which was started again, of {here}: {REMEDY}"
+            f"parameters, and that of this restarted one of {here}: {REMEDY}"
         )

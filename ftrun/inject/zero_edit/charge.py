@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.digests import digests_of
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.loaders import OPEN
 from ftrun.inject.zero_edit.marking import digest_of
@@ -23,7 +24,6 @@ from ftrun.inject.zero_edit.mates import store_of_all
 from ftrun.inject.zero_edit.models import Models
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.stepping import Stepping
-from ftrun.inject.zero_edit.trial import digests_of
 from ftrun.inject.zero_edit.values.tensors import UNITS
 from ftrun.inject.zero_edit.values.units import is_leaf
 from ftrun.training.manager import Manager
@@ -54,7 +54,7 @@ class Charge:
             created.keep()
         models.keep()
         managed = [x for x in stepping.optimizers.all() if models.has_parameter_of(x)]
-        self._script.marking.optimizers = managed
+        self._script.marking.optimizers, self._script.marking.known = managed, models.known
         for optimizer in managed:
             manager.session.watch_optimizer(optimizer)
         models.average_sharded(manager, managed)
@@ -131,6 +131,7 @@ class Charge:
             "parameters": self._script.marking.digest(),
             "kept": digests_of(
                 models.wrapped,
+                models.known(),
                 models.beside(),
                 self._script.marking.optimizers,
                 tensors.own_state()[UNITS],
@@ -146,8 +147,8 @@ class Charge:
 def line(models: Models, stepping: Stepping, loop: str) -> str:
     """Describe in one line what ftrun has taken charge of. ``loop``: where batches come from."""
     carried, loose = parts(models, stepping)
-    text = f"took charge of {'; '.join(carried)}; batches of {loop}"
-    return text + (f". Not carried: {'; '.join(loose)}" if loose else "")
+    text = f"a replica that restarts will restore: {'; '.join(carried)}; its place in {loop}"
+    return text + (f". It will not restore: {'; '.join(loose)}" if loose else "")
 
 
 def parts(models: Models, stepping: Stepping) -> tuple[list[str], list[str]]:

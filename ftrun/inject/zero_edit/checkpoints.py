@@ -72,11 +72,14 @@ class Checkpoints:
         self, save: Callable[..., Any], state: Any, *args: Any, **kwargs: Any
     ) -> concurrent.futures.Future[Any]:
         if kwargs.get("async_stager") is not None:
-            refuse(f"{call_site()}: async_save with a stager: ftrun writes before it returns")
+            refuse(
+                f"{call_site()}: async_save with async_stager, which ftrun cannot use, because it "
+                "saves synchronously. Leave async_stager out"
+            )
         for name in _OF_ASYNC:
             kwargs.pop(name, None)
         if self._mates.rank == 0:
-            told.once(f"{call_site()}: async_save writes before it returns")
+            told.once(f"{call_site()}: async_save is synchronous here: it returns after writing")
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         done.set_result(save(state, *args, **kwargs))
         return done
@@ -112,8 +115,8 @@ class Checkpoints:
     def _see_that_all_are_there(self, since: int) -> None:
         if not self._world.is_whole:
             self._at_fall.gives_up(
-                f"{call_site()}: a checkpoint of tensors that are sharded over ranks of which one "
-                "is away",
+                f"{call_site()}: a checkpoint of tensors that are sharded over ranks, and one of "
+                "these is away",
                 since,
             )
 

@@ -233,7 +233,7 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
             if own is None or type(item) is not int or item != own[turns - 1]:
                 return item
             if len(own) != len(instead[0]):
-                raise UserError(f"this loop went over {instead[0]}, and goes over {own} now")
+                raise UserError(f"this loop went over {instead[0]}, and now it goes over {own}")
             return instead[0][turns - 1]
 
         found = Items(give, numbers, _only_next(source))

@@ -105,6 +105,8 @@ class Directories:
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         entries = [head for head, _ in read(path)]
+        if script.memory is not None and not script.is_in_place:  # another one of one group
+            entries = [] if entries and entries[0][0] else entries  # begins anew
         for has_begun, made, links, absent, listed, since, ends in entries[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
@@ -116,13 +118,8 @@ class Directories:
                 self._repeats = self._ends = ends
         if script.is_in_place:
             # A worker that replaces another in its group is to take the same way, so it is always
-            # told the same; any other one of one group begins anew.
+            # told the same.
             self._is_same = self._repeats = True
-        elif script.memory is not None and self.is_successor:
-            self._theirs, self._links, self._since, self.is_successor = [], [], [], False
-            self._repeats = False
-            self._absent.clear()
-            self._listed.clear()
         self._later.update(self._links, self._since, (whole for _, whole in self._theirs))
 
     def install(self, patches: Patches) -> None:
@@ -216,7 +213,7 @@ class Directories:
         given = truth
         if truth is not None and theirs != MANY:
             given = None if theirs is None else truth & {*theirs}
-        if not (self._repeats if is_by_it else self._drafts.joins()):
+        if not (self._repeats if is_by_it else self._script.has_peers()):
             if is_by_it and given != truth:
                 self._leave(ends=True)
             return truth
@@ -249,8 +246,8 @@ class Directories:
         """A newcomer is told that something is not there."""
         if not self._is_same:
             told.once(
-                f"{spot}: {os.path.basename(path)} was not there for the predecessor of rank "
-                f"{self._drafts.rank}, so this one is told the same: with the truth the script has "
+                f"{spot}: ftrun hides {os.path.basename(path)} from rank {self._drafts.rank}, "
+                "because it was not there for its predecessor. When it was visible, the script "
                 "ended before its first step"
             )
 
@@ -294,7 +291,7 @@ class Directories:
 
     def _follows(self) -> bool:
         """Whether its predecessor's directories are this worker's, before its first step."""
-        return self.begins_again or self._drafts.joins()
+        return self.begins_again or self._script.has_peers()
 
     def _keep(self, kind: str, whole: str) -> None:
         """Note what was made; who follows a life that ends before its first step goes on in it."""
@@ -366,8 +363,8 @@ class Directories:
             self._leave(ends=self._ends)
         self._keep(kind, found[0])
         told.say(
-            f"rank {self._drafts.rank} goes on in the directory {os.path.relpath(found[0])}, which "
-            f"its predecessor has made, under the name {os.path.basename(whole)} too"
+            f"rank {self._drafts.rank} continues in its predecessor's directory "
+            f"{os.path.relpath(found[0])}, for which {os.path.basename(whole)} is now a second name"
         )
         return True
 

@@ -154,8 +154,9 @@ class Ending:
         if before != _seen(self._live()):
             if self._copy is None:
                 told.once(
-                    "what the script changes between the draw of a batch and the pass of its model "
-                    "was done twice here, because the state is too large for a copy"
+                    "what the script's lines between the draw of a batch and the forward pass "
+                    "change was changed twice in this replica, because the state of its peers is "
+                    "too large to copy"
                 )
             self._restore(is_late=True)
         self._copy = None
@@ -189,9 +190,9 @@ class Ending:
         """
         if not self.replays:
             raise UserError(
-                f"this replica was started again, and has come to the end of its peers, which have "
-                f"finished; but its script trains on at {call_site()}. It has joined them at the "
-                "same lines in another call, or goes on by values that ftrun does not carry"
+                f"this replica was restarted, and its script trains on at {call_site()}, where its "
+                "peers have finished. Either it joined them at the same lines in another call, or "
+                "it continues by values that ftrun does not restore"
             )
         self.replays -= 1
         if self.is_behind and not self.replays:
@@ -210,8 +211,9 @@ class Ending:
             self.goes_on()
             if self._tensors.lacking:
                 told.once(
-                    f"{', '.join(self._tensors.lacking)}: made anew on the way from the place of "
-                    "the last step to the call at which the peers wait, so it is this rank's own"
+                    f"this rank has its own {', '.join(self._tensors.lacking)}: the script made it "
+                    "between the last step and the collective at which the peers wait, so it could "
+                    "not be restored"
                 )
 
     def goes_on(self, *, draws: bool = False) -> bool:
@@ -258,7 +260,7 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
     if manager.session.ends_early:
         told.left_early(replica_id, manager.current_step())
     elif not is_together:
-        told.say(f"replica {replica_id} ends although others have not come to the end")
+        told.say(f"replica {replica_id} ends. Others have not reached the end of the script")
 
 
 def _is_small(state: tuple[State, State]) -> bool:

@@ -63,7 +63,10 @@ class ExactlyOnce:
         if self.loader is None:
             self._replace(loader)
         elif self._claimed is not None and self._claimed() is not loader:
-            told.once(f"{call_site()}: this loader shuffles too; its samples are as written")
+            told.once(
+                f"{call_site()}: this data loader shuffles too. ftrun does not choose its samples: "
+                f"{self.option} holds for the first one only"
+            )
             return None
         return ExactIterator(loader, self)
 
@@ -79,7 +82,7 @@ class ExactlyOnce:
         if self.loader is None:
             return ""
         many = f", {self._together} in each step of all replicas" if self._together else ""
-        return f"the loader that shuffles: each sample once{many}"
+        return f"the data loader that shuffles: each sample once{many}"
 
     def expect(self) -> None:
         """A step begins at a forward pass, so its batch did not come from the training loader.
@@ -89,9 +92,9 @@ class ExactlyOnce:
         """
         if self.is_on:
             raise UserError(
-                f"{call_site()}: a training step whose batch comes from no loader that shuffles, "
-                f"or of another loader than the first one: {self.option} cannot count its "
-                f"samples. {REMEDY}"
+                f"{call_site()}: {self.option} cannot count the samples of this training step, "
+                "because its batch does not come from the first data loader that shuffles. "
+                f"{REMEDY}"
             )
 
     def _replace(self, loader: Any) -> None:
@@ -108,7 +111,10 @@ class ExactlyOnce:
                 f"cannot replace it. {REMEDY}"
             )
         if loader.drop_last:
-            told.once(f"{call_site()}: drop_last is not kept: {self.option} drops nothing")
+            told.once(
+                f"{call_site()}: drop_last has no effect here, because {self.option} drops no "
+                "sample"
+            )
         seed = getattr(loader.sampler, "seed", 0)
         size = self._together or loader.batch_size  # a replica's samples of a step: one batch
         self.sampler = ElasticSampler(self._script.manager(), loader.dataset, size, seed=seed or 0)

@@ -97,11 +97,6 @@ class Drafts:
         """Whether the first step of this worker has begun."""
         return self._script.course.now.has_stepped
 
-    def joins(self) -> bool:
-        """Whether it has still to join peers: then files that were there before it stay. It is
-        asked before the first step only."""
-        return self._script.has_peers()
-
     def drops(self) -> bool:
         """Whether what is written now does not count (passing.py)."""
         return self._script.passing.is_on and not self.is_forked
@@ -111,7 +106,7 @@ class Drafts:
         what is in a directory that it has made, does: no other worker's file is there."""
         if self.is_forked:
             return False
-        if not (self.drops() or (os.path.lexists(path) and self.joins())):
+        if not (self.drops() or (os.path.lexists(path) and self._script.has_peers())):
             return False
         return not self.is_own(path)
 
@@ -148,7 +143,8 @@ class Drafts:
             if real not in self._gone or os.path.lexists(real):
                 raise
             self._gone.discard(real)
-            told.once(f"rank {self.rank}: {os.path.basename(real)} was removed by its predecessor")
+            name = os.path.basename(real)
+            told.once(f"rank {self.rank}'s predecessor had already removed {name}")
 
     def is_dropped(self, path: Any) -> bool:
         """Whether a file is not there because it was not written."""
@@ -160,7 +156,7 @@ class Drafts:
         """A file is not written."""
         if len(self._dropped) < OWN_MAX:
             self._dropped.add(str(_real(path)))
-        told.once(f"rank {self.rank} does not write {path.name} on its way to its peers' place")
+        told.once(f"rank {self.rank} does not write {path.name} while it catches up with its peers")
 
     def take(self, path: Path) -> Path:
         """An unused name.

@@ -39,6 +39,8 @@ OF_RANK = "rank|process_zero|main_process|is_main|is_master|is_lead"
 DEPTH_MAX = 64
 CODES_MAX = 65_536
 GENERATOR = -1
+OF_MODULE = "<module>"
+"""In the name of a module's code, alone if the module is still being read."""
 Values = dict[str, Any]
 """Plain values by path (values/)."""
 
@@ -232,7 +234,7 @@ class _ModuleFrame:
 
     def __init__(self, module: ModuleType, file: str) -> None:
         self.module, self.f_locals = module, vars(module)
-        self.f_code = _Code(file, module.__name__)
+        self.f_code = _Code(file, f"{OF_MODULE}{vars(module)['__name__']}")
 
 
 @lru_cache(maxsize=1_024)
@@ -279,15 +281,15 @@ class _ModuleFrames:
         if len(self._seen) != len(sys.modules):
             for name in sys.modules.keys() - self._seen:
                 module = sys.modules.get(name)
-                if type(module) is ModuleType and (file := _own_file(module)):
+                if isinstance(module, ModuleType) and (file := own_file(module)):
                     self._known[name] = _ModuleFrame(module, file)
             self._seen = set(sys.modules)
         return [*self._known.values()]
 
 
-def _own_file(module: ModuleType) -> str:
+def own_file(module: ModuleType) -> str:
     """The file of a module of the script's; "": it is another one's."""
-    file = vars(module).get("__file__")
+    file = ModuleType.__getattribute__(module, "__dict__").get("__file__")  # loads no lazy one
     if not isinstance(file, str) or file.startswith(_OTHERS) or INSTALLED[0] in file:
         return ""  # most of them, without a look at their links
     return file if is_script(file) and not is_loop_package(file) else ""
@@ -298,7 +300,7 @@ _MODULES = _ModuleFrames()
 
 def module_frames(frames: Sequence[FrameType]) -> list[FrameType]:
     """What stands for the frames of the script's modules that are not among ``frames``."""
-    here = {id(frame.f_globals) for frame in frames if frame.f_code.co_name == "<module>"}
+    here = {id(frame.f_globals) for frame in frames if frame.f_code.co_name == OF_MODULE}
     return [frame for frame in _MODULES.all() if id(frame.f_locals) not in here]
 
 

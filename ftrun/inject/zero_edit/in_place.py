@@ -72,6 +72,7 @@ from ftrun.training.healing import OWN
 from ftrun.training.reductions import Reduction
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
     from ftrun.training.engine import Engine
     from ftrun.training.resuming import Resuming
 
@@ -178,9 +179,12 @@ class InPlace(Generations):
         if self.is_repeating or not self._inherits:
             return None
         try:
-            return Inherited(engine, self._inherits, lambda: self.predecessor)
+            return Inherited(engine, self._inherits, self._script)
         except (OSError, ValueError):
             return None  # another replica's, which trains again, and has freed it
+
+    def _script(self) -> Script | None:
+        return None if self.predecessor is None else self.predecessor.script
 
     def connect(self, session: Any) -> None:
         """See Keeper."""

@@ -9,10 +9,7 @@ Not here: the contents of the log (in_place.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from ftrun.inject.zero_edit.in_place import InPlace, _World
 from ftrun.inject.zero_edit.results import Results
@@ -29,7 +26,7 @@ class _DeviceResults(Results):
 
     def _log(self, *given: Any) -> bool:
         name, call, kind, tensors, mark = given
-        return super()._log(name, call, kind, on_host(tensors), mark)
+        return super()._log(name, call, kind, [x.cpu() for x in tensors], mark)
 
 
 class DeviceInPlace(InPlace):
@@ -42,8 +39,3 @@ class DeviceInPlace(InPlace):
             self.cannot(call)  # torch completes the future before the tensors are ready
             return
         super().logs(call, is_half=is_half)
-
-
-def on_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors, each copied to host memory unless it is there already."""
-    return [x.cpu() for x in tensors]

@@ -49,7 +49,7 @@ class Inside:
         self.lets_join()
         limit_s = self._script.here.quorum_timeout_s
         if since_s > limit_s and not self._script.world.is_whole:
-            why = f"which nobody has made for {limit_s:.0f} s while a rank is away"
+            why = f"which no rank has made for {limit_s:.0f} s while a rank is away"
             self._script.world.gives_up(f"{words}, {why}")
 
     @ours

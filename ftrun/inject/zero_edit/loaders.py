@@ -136,7 +136,9 @@ class OpenIterators:
     def words(self) -> str:
         """A description of the loop that takes the batches, for messages."""
         loaders = [str(x.spot) for x in self.all() if x.is_fresh]
-        return f"the loader at {', '.join(loaders)}" if loaders else "a loop without a loader"
+        if not loaders:
+            return "a loop without a data loader"
+        return f"the data loader at {', '.join(loaders)}"
 
 
 OPEN = OpenIterators()
@@ -457,8 +459,9 @@ class LoaderIterator:
             is_short = False
         if not is_short:
             told.once(
-                f"the loader at {self.spot} has more than {SAMPLES_MAX:,} samples, or no length: "
-                "what its sampler draws at the end of an epoch was not drawn again"
+                f"the data loader at {self.spot} has more than {SAMPLES_MAX:,} samples, or no "
+                "length. So ftrun did not repeat the random numbers that its sampler draws at the "
+                "end of an epoch"
             )
         return is_short
 
@@ -651,7 +654,10 @@ def _count_on(counted: Any, by: int) -> None:
     if number.value == counted.__reduce__()[1][1]:
         number.value += by
     else:
-        told.once("an enumerate cannot be set to the peers' place: this Python's is unknown")
+        told.once(
+            "this replica cannot set an enumerate() to its peers' count, because ftrun does not "
+            "know this Python's. It counts on from its own"
+        )
 
 
 def refuse_thread(iterator: LoaderIterator) -> NoReturn:
@@ -662,8 +668,8 @@ def refuse_thread(iterator: LoaderIterator) -> NoReturn:
     """
     refuse(
         f"{iterator.spot}: a thread of the script's draws the batches of this loader, and ftrun "
-        "follows a loop by its own draws. Draw them in the loop; the loader's num_workers has them "
-        "ready in time"
+        "follows a loop by the batches that the loop itself draws. Draw them in the loop; the "
+        "loader's num_workers prepares them in time"
     )
 
 

@@ -33,7 +33,7 @@ from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
 from ftrun.inject.zero_edit.memory import Memory
-from ftrun.inject.zero_edit.moving import Moving, come_near
+from ftrun.inject.zero_edit.moving import Moving
 from ftrun.inject.zero_edit.passing import peers_are_gone, stands_elsewhere
 from ftrun.inject.zero_edit.refusals import Refused, is_unfit, ours
 from ftrun.inject.zero_edit.script import Script
@@ -75,8 +75,6 @@ class Loop:
         script = self.script
         if not script.models.wrapped:
             return
-        if script.trial is not None and not iterator.entry:
-            script.trial.loader_begins()
         if self._course.now is not BETWEEN:  # mostly it is
             script.ending.goes_on(draws=True)
             if not self._course.now.has_stepped and script.joins_at():
@@ -91,6 +89,8 @@ class Loop:
     def before_turn(self, spot: Spot) -> None:
         """A turn of a loop begins that may be one around steps without a loader."""
         script = self.script
+        if script.trial is not None:
+            script.trial.look_at_draws()
         if not script.drafts.is_loops:
             return
         if self._course.now.has_stepped:
@@ -133,13 +133,9 @@ class Loop:
 
     def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:
         """The script, or ftrun, gives a module other values."""
-        self._before_load(module)
-        return plain(module, *args, **kwargs)
-
-    @ours
-    def _before_load(self, module: Module) -> None:
         if self._course.now is BETWEEN:
             self.script.marking.before_load(module)
+        return plain(module, *args, **kwargs)
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""
@@ -274,14 +270,9 @@ class Loop:
 
     def _pass_over(self, draws: list[LoaderIterator]) -> None:
         """Pass over a loop in which the peers are not."""
-        passing, peers = self.script.passing, self.script.peers
         if not draws:
             self.script.noting.tells_turns()
-        if not passing.knows(draws) and not peers.now().entry:
-            peers_are_gone()
-        here = (draws[0].entry if draws else ()) or stack()
-        unlike = self.script.counters.unlike_loops(peers.place)
-        passing.pass_over(peers.place, here, draws, unlike)
+        self.script.passing.pass_over(draws)
         self._course.goes(Event.PASS, State.GHOST)
 
     def passes(self) -> None:
@@ -298,7 +289,7 @@ class Loop:
             False if they have gone on to another loop: they wait until this replica comes there.
         """
         script, manager = self.script, self.script.manager()
-        has_passed, who = script.passing.is_on, f"replica {script.here.replica_id}"
+        has_passed = script.passing.is_on
         self._course.goes(event, State.JOINING)
         if (loaded := script.peers.elsewhere) is not None:
             self._course.goes(Event.BEGUN, STEPPING)
@@ -309,7 +300,7 @@ class Loop:
             if not has_passed:
                 script.charge.take(manager)
             if script.peers.are_looked_for:
-                come_near(iterator, script.peers.now, who=who, tells=script.mates.is_lead)
+                self._moving.come_near(iterator)
             loaded = script.start(manager, allow_heal=True)
         if loaded is None and has_passed:
             peers_are_gone()
@@ -370,7 +361,7 @@ class Loop:
             script.repeated.ends()
             if script.mates.is_lead:
                 who = f"replica {script.here.replica_id}"
-                told.say(f"{who} joined at the end of the script, to which its own files led it")
+                told.say(f"{who} joined at the script's end, which it reached by its own files")
         elif script.memory is None and state.is_within and not script.ending.has_followed:
             # Between a pass and its step, which peers wait for.
             self._outcome = manager.should_commit()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,12 +28,11 @@ from ftrun.base.chaos_trap import corruption_trap
 from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.standing import Standing
+from ftrun.inject.zero_edit.refusals import ours
 from ftrun.training.manager import Manager
 
 if TYPE_CHECKING:
-    from ftrun.inject.zero_edit.world.world import World
+    from ftrun.inject.zero_edit.script import Script
 
 _NUMBERS = (int, float)
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -45,21 +44,21 @@ Settings = list[tuple[str, list[tuple[str, Any]]]]
 class Marking:
     """The marks of one replica.
 
-    Args:
-        mates: its workers; ``standing``: its place.
-        world: the script's world; None: a replacement gets the state of its own rank, so ranks may
-            differ.
-
     Attributes:
         optimizers: the optimizers that step the models' parameters.
+        known: returns the ids of these. What else the optimizers step is compared with nobody's: a
+            rank may have parameters of its own, as its part of a table.
         is_reduced: gradients were averaged in the step under way.
         apart: the line where an optimizer first stepped with gradients of this rank only; "": none.
         ended: this worker's digest of the parameters after the last step; None: not taken yet.
     """
 
-    def __init__(self, mates: Mates, standing: Standing, world: World | None) -> None:
-        self._mates, self._standing, self._world = mates, standing, world
+    def __init__(self, script: Script) -> None:
+        self._mates, self._standing = script.mates, script.standing
+        # A replacement in one group gets the state of its own rank, so ranks may differ.
+        self._world = script.world if script.memory is None else None
         self.optimizers: Sequence[Optimizer] = ()
+        self.known: Callable[[], Collection[int]] = set
         self.is_reduced, self.apart = False, ""
         self.ended: str | None = None
         who = os.environ.get("FTRUN_REPLICA_ID", ""), os.environ.get("FTRUN_GROUP_RANK", "")
@@ -95,8 +94,9 @@ class Marking:
         return self._of_all(digest_of(self._parameters()))
 
     def _parameters(self) -> Iterator[torch.Tensor]:
+        known = self.known()
         groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
-        return (p for group in groups for p in group["params"])
+        return (p for group in groups for p in group["params"] if id(p) in known)
 
     def _of_all(self, own: str) -> str:
         return self._mates.digest(own) if self._mates.are_several else own
@@ -106,6 +106,7 @@ class Marking:
         if self.ended is None and self._world is not None:
             self.ended = digest_of(self._parameters())
 
+    @ours
     def before_load(self, module: torch.nn.Module) -> None:
         """A module is about to load other values: take the digest first, if it is trained."""
         if self.ended is None and self._world is not None:

@@ -148,7 +148,7 @@ class Memory(Generations):
     def tell(self, lacking: Sequence[str]) -> None:
         """Tell what this replacement could not be given."""
         if lacking:
-            told.say(f"rank {self.world.rank} goes on without {', '.join(lacking)}")
+            told.say(f"rank {self.world.rank} continues without {', '.join(lacking)}")
 
     # ------------------------------------------------------------ generations
 

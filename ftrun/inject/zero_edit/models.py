@@ -45,13 +45,10 @@ class Models:
             None: it has none. An evaluation, or a pass that only accumulates, can change this; all
             ranks must do the same.
         is_averaged: averaging of FSDP2's shards across the replicas is set up.
-        on_inputs: called with a model's inputs before the loop handles a pass in training, and with
-            None after it.
     """
 
     def __init__(self, script: Script) -> None:
         self.makes_ddp: Callable[[], bool] = lambda: True
-        self.on_inputs: Callable[[Any], None] | None = None
         self.script, self.mates, self.world = script, script.mates, script.world
         self._mesh: Any = None
         self._sharded: dict[int, Any] = {}  # by id: the hook before its forward pass
@@ -101,10 +98,10 @@ class Models:
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps a parameter of a model."""
-        known = self._known()  # usually its first parameter is one
+        known = self.known()  # usually its first parameter is one
         return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
 
-    def _known(self) -> set[int]:
+    def known(self) -> set[int]:
         """The ids of the models' parameters."""
         if self._parameters is None:
             self._parameters = {id(p) for module in self.wrapped for p in parameters_of(module)}
@@ -141,13 +138,13 @@ class Models:
         if self.is_averaged or not self._sharded:
             return
         self.is_averaged = True
-        self._parameters, known = None, self._known()
+        self._parameters, known = None, self.known()
         for optimizer in optimizers:
             if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
                 refuse(
                     f"{self.sites[0]}: {type(optimizer).__name__} steps parameters that no "
-                    "fully_shard has, which nothing would average. Call fully_shard on the whole "
-                    "model, after its parts"
+                    "fully_shard has, so nothing would average their gradients. Call fully_shard "
+                    "on the whole model, after its parts"
                 )
         for module in self.wrapped:
             if id(module) in self._sharded:
@@ -163,14 +160,14 @@ class Models:
 
     def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
         """A pass in training begins; returns False if it does not count (``before_forward``)."""
-        told = self.on_inputs
-        if told is None:
+        kept = self.script.predecessor
+        if kept is None:
             return self.script.loop.before_forward()
-        told(inputs)
+        kept.passes(inputs)
         try:
             return self.script.loop.before_forward()
         finally:
-            told(None)
+            kept.passes(None)
 
     def is_sharded(self, module: nn.Module) -> bool:
         return id(module) in self._sharded

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate
 from types import GeneratorType
@@ -56,6 +56,28 @@ class Moving:
         self._place, self._held = Place(), list[Suspended]()
         self._own: Mapping[tuple[str, str], Any] = {}
         self._generators: WeakSet[Any] = WeakSet()  # that have given no item there
+
+    def come_near(self, iterator: LoaderIterator | None) -> None:
+        """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
+
+        ``iterator``: it is about to give its first batch; None: there is nothing to read.
+        """
+        if iterator is None or not iterator.must_read:
+            return
+        script = self._script
+        for index in range(ROUNDS_MAX):
+            found, _ = matched(script.peers.now().loaders, iterator)
+            places = [x for x, like in found if like is iterator]
+            left = places[0].drawn - iterator.cursor.drawn if places else 0
+            if left <= NEAR:
+                return
+            if script.mates.is_lead and not index:
+                told.say(
+                    f"replica {script.here.replica_id} reads and skips {left} batches of the data "
+                    f"loader at {iterator.spot} to reach its peers' place, because an "
+                    "IterableDataset has no indices. Its peers train on meanwhile"
+                )
+            follow([(iterator, iterator.go_to(None, places[0].drawn))])
 
     def go_to(self, place: Place, first: LoaderIterator | None, *, is_drawn: bool) -> None:
         """Set all to ``place``, in a step that has begun, and tell it.
@@ -107,9 +129,9 @@ class Moving:
         if not is_own:
             theirs = [Suspended(*x) for x in place.held]
             taken.lacking += suspended.elsewhere(counters.walk.held(), theirs)
-        taken.lacking += [f"the batches of the loader at {x.spot}" for x in without]
+        taken.lacking += [f"the batches of the data loader at {x.spot}" for x in without]
         if place.commits and not place.has_finished:
-            taken.lacking.append(f"what was counted in the last {place.commits} steps")
+            taken.lacking.append(f"what the script counted in the last {place.commits} steps")
         script.lacking = taken.lacking
         self._begun_with = {} if is_drawn else place.begun_with
         if place.has_finished or place.behind:
@@ -214,25 +236,25 @@ class Moving:
             if not is_lead:
                 who += f" (its worker {here.group_rank})"
             is_new = not taken.has_left and not here.restarts
-            again = "" if not place.again else f", and goes through {_steps(place.behind)} again"
+            again = "" if not place.again else f", and repeats {_steps(place.behind)}"
             told.say(f"{who} joined at {place.words()}{again}{taken.words(is_new=is_new)}")
         was_away = here.restarts and not script.peers.have_gone_back
         if here.replica_id == "0" and was_away and not here.group_rank:
             told.say(
-                "replica 0 was away: what rank 0 alone does, such as an evaluation or a checkpoint "
-                "that was due meanwhile, was not done"
+                "while replica 0 was away, the job skipped what rank 0 alone does, such as an "
+                "evaluation or a checkpoint that was due"
             )
         if self._script.trial is not None and is_lead:
             self._script.trial.has_joined(place.words(), taken.changed, taken.lacking)
 
 
 def _steps(number: int) -> str:
-    return "the step since" if number == 1 else f"the {number} steps since"
+    return "the step since then" if number == 1 else f"the {number} steps since then"
 
 
 def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:
     return [
-        f"its loop at {spot} does not come to {number}" + (f" of {theirs}" if theirs else "")
+        f"its loop at {spot} does not reach index {number}" + (f" of {theirs}" if theirs else "")
         for spot, number, theirs in ranges
     ]
 
@@ -258,7 +280,7 @@ def _items(place: Place, before: Mapping[Spot, int]) -> int | None:
 def _in_cycles(moved: Sequence[tuple[LoaderPlace, LoaderIterator]]) -> list[str]:
     """What ``itertools.cycle`` has kept of loaders, to give it again, in words."""
     return [
-        f"what itertools.cycle has kept of the loader at {place.spot}"
+        f"what itertools.cycle has kept of the data loader at {place.spot}"
         for place, iterator in moved
         if place.drawn and any(type(x) is itertools.cycle for x in gc.get_referrers(iterator))
     ]
@@ -290,30 +312,3 @@ def _move(
             iterator.spot, iterator.number = loader.spot, loader.number
         moved.append((iterator, by))
     return moved
-
-
-def come_near(
-    iterator: LoaderIterator | None, find: Callable[[], Place], *, who: str, tells: bool
-) -> None:
-    """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
-
-    Args:
-        iterator: the one that is about to give its first batch; None: there is nothing to read.
-        find: gives the present place of the peers.
-        who: the name of this replica, for people.
-        tells: print a notice; one worker of a replica does.
-    """
-    if iterator is None or not iterator.must_read:
-        return
-    for index in range(ROUNDS_MAX):
-        found, _ = matched(find().loaders, iterator)
-        places = [x for x, like in found if like is iterator]
-        left = places[0].drawn - iterator.cursor.drawn if places else 0
-        if left <= NEAR:
-            return
-        if tells and not index:
-            told.say(
-                f"{who} reads {left} batches of the loader at {iterator.spot} to come to its "
-                "peers' place, because an IterableDataset has no indices. They train on meanwhile"
-            )
-        follow([(iterator, iterator.go_to(None, places[0].drawn))])

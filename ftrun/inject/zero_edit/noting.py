@@ -238,9 +238,10 @@ class Noting:
         is_drawn: bool = False,
         hands_on: bool = False,
     ) -> Noted:
+        variables = [variables_of(frame) for frame in frames]
+        self._script.frameworks.look(variables)
         every = self._counters.walk.with_others(frames)
-        variables = [variables_of(frame) for frame in every]
-        self._script.frameworks.look(variables[: len(frames)])
+        variables += [variables_of(frame) for frame in every[len(frames) :]]
         reached = self._counters.walk.walk(every, variables)
         held = self._counters.walk.held(reached)
         of_held = frames_of(held)

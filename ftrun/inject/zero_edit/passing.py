@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, told
 from ftrun.inject.zero_edit.counting import RANGES
-from ftrun.inject.zero_edit.frames import Spot, script_frames
+from ftrun.inject.zero_edit.frames import Spot, script_frames, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator
 from ftrun.inject.zero_edit.place import Place
 
@@ -49,10 +49,6 @@ class Passing:
         self._ghosts = 0
         self._told: set[Spot] = set()
 
-    def knows(self, draws: Sequence[LoaderIterator]) -> bool:
-        """Whether the loop that draws from these iterators is being skipped already."""
-        return any(iterator in self._over for iterator in draws)
-
     def begin(self, place: Place) -> None:
         """Start to skip: nothing has an effect until the newcomer reaches the peers' ``place``."""
         if not self.is_on:
@@ -66,49 +62,43 @@ class Passing:
         RANGES.tells_all = True
         if self._mates.is_lead:
             told.say(
-                f"{self._who} has come to {here[0]} to join its peers, but they have gone on "
-                f"meanwhile ({place.words()}): it goes there, and they wait for it"
+                f"{self._who} has reached {here[0]} to join its peers, but they are at "
+                f"{place.words()} by now. It goes there, and they wait for it"
             )
         self.begin(place)
 
-    def pass_over(
-        self,
-        place: Place,
-        here: Sequence[Spot],
-        draws: Sequence[LoaderIterator],
-        unlike: Sequence[around.Loop],
-    ) -> None:
+    def pass_over(self, draws: Sequence[LoaderIterator]) -> None:
         """A forward pass in training, in a loop that the peers have left or have not reached.
 
-        Args:
-            place: the peers' place.
-            here: the stack at the first draw of this loop; without a loader, the stack of the pass.
-            draws: the iterators of its batches.
-            unlike: the loops around it that cannot be set and whose position differs.
+        ``draws``: the iterators of its batches.
 
         Raises:
-            UserError: this was called more than ``GHOSTS_MAX`` times.
+            UserError: none trains any more, or this was called more than ``GHOSTS_MAX`` times.
         """
+        peers = self._script.peers
+        if not any(iterator in self._over for iterator in draws) and not peers.now().entry:
+            peers_are_gone()
+        place, here = peers.place, (draws[0].entry if draws else ()) or stack()
+        unlike = self._script.counters.unlike_loops(place)
         self.begin(place)
         at = next((spot for spot in here if spot.line), here[0])  # the first outside a framework
         comes_there = around.holds_both(script_frames(), place.entry)
         if at not in self._told and self._mates.is_lead:
             self._told.add(at)
             way = (
-                f"goes through turns of the loop at {at}, until it comes to its peers at another "
-                f"line of it ({place.words()}): nothing of it counts"
+                f"goes through turns of the loop at {at}, until it reaches its peers at another "
+                f"line of that loop: at {place.words()}. Nothing of these turns counts"
                 if comes_there
-                else f"passes over the loop at {at}, because its peers are not in it "
-                f"({place.words()}): it takes one batch there, and nothing of it counts"
+                else f"skips the loop at {at}, because its peers are elsewhere: at "
+                f"{place.words()}. It takes one batch there, and nothing of it counts"
             )
             told.say(f"{self._who} {way}")
         self._ghosts += 1
         if self._ghosts > GHOSTS_MAX:
             raise UserError(
-                f"this replica was started again, and passes over loops of the script to come to "
-                f"its peers ({place.words()}), but the one around {at} does not end after "
-                f"{GHOSTS_MAX} steps: it cannot follow them. Use ftrun.Manager there "
-                "(docs/MANAGER.md)"
+                f"this replica was restarted and cannot reach its peers, which are at "
+                f"{place.words()}: it skips the loop around {at}, which does not end after "
+                f"{GHOSTS_MAX} steps. Use ftrun.Manager there (docs/MANAGER.md)"
             )
         if not comes_there:
             self._over.update(iterator for iterator in draws if iterator.is_fresh)
@@ -167,8 +157,8 @@ def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
         UserError: always.
     """
     raise UserError(
-        f"this replica was started again, and has come to {here[0] if here else 'its end'} without "
-        f"a loop in which its peers are ({place.words()}): it cannot follow them. Does the script "
+        f"this replica was restarted and cannot reach its peers: it has come to "
+        f"{here[0] if here else 'its end'}, and they are at {place.words()}. Does the script "
         "resume from a file of its own? Use ftrun.Manager there (docs/MANAGER.md)"
     )
 
@@ -180,6 +170,6 @@ def peers_are_gone() -> NoReturn:
         UserError: always.
     """
     raise UserError(
-        "this replica was started again, and has passed over a part of the script to come to its "
-        "peers, of which none trains any more. It begins again"
+        "this replica was restarted and skipped a part of the script to reach its peers, but none "
+        "of them trains any more. It starts from the beginning"
     )

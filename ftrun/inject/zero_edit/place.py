@@ -78,8 +78,8 @@ class Place:
     """Where the script stands at the boundary of a step.
 
     ``stack``: the script's frames at the first draw since the last step, innermost first.
-    ``counters``: by function, there or held, by module of the script's and for a framework, the
-    plain values that have ever changed since the first step.
+    ``counters``: by function, there or held, and by module of the script's, the plain values that
+    have ever changed since the first step.
     ``details``: the part that only a newcomer needs.
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
@@ -180,12 +180,12 @@ class Place:
         """For people."""
         if self.has_finished:
             return "the end of the script"
-        parts = [f"{number} of the loop at {spot}" for spot, number in self.ranges]
+        parts = [f"index {number} of the loop at {spot}" for spot, number in self.ranges]
         if self.turn is not None and self.turn[0] not in dict(self.ranges):
             parts.append(f"item {self.turn[1]} of the loop at {self.turn[0]}")
         for loader in self.loaders:
             epoch = "" if loader.epoch is None else f"epoch {loader.epoch}, "
-            parts.append(f"{epoch}batch {loader.drawn} of the loader at {loader.spot}")
+            parts.append(f"{epoch}batch {loader.drawn} of the data loader at {loader.spot}")
         return ", ".join(parts) or "its training loop"
 
 

@@ -29,13 +29,10 @@ from ftrun.inject.zero_edit.gradients import Gradients
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.printed import Printed
-from ftrun.inject.zero_edit.values.tensors import FAR
-from ftrun.inject.zero_edit.values.tensors import KEY as TENSORS
 from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.replayed import stay
 from ftrun.snapshots.area import Entry
 from ftrun.snapshots.board import Word
-from ftrun.training.healing import USER
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.in_place import InPlace
@@ -59,12 +56,12 @@ class Predecessor:
     """
 
     def __init__(self, script: Script, keeper: InPlace | Memory) -> None:
-        self._script, self.keeper, self._world = script, keeper, script.world
+        self.script, self.keeper, self._world = script, keeper, script.world
         own = keeper.world
         self.place = Place.decode(keeper.place) if own.is_newcomer else None
         self.has_come = own.is_proven = not own.is_newcomer
         self.is_at_place = self.is_passing = False
-        self.batches = Batches(self.is_due, self.differs)
+        self.batches = Batches(self)
         self._misses = Misses()
         self.gradients = Gradients(lambda: script.stepping.optimizers.all(), self.lacks)
         self.printed = Printed(keeper.board, own.rank)
@@ -75,29 +72,28 @@ class Predecessor:
 
     def install(self, patches: Patches) -> None:
         self.batches.install(patches)
-        self._script.models.on_inputs = self._passes
         self.gradients.install(patches)
 
     def keep(self) -> None:
         """The script's Manager is about to be made."""
-        keeper = self._script.mates.keeper
+        keeper = self.script.mates.keeper
         if keeper is not None:  # else one group's, in which no call is across replicas
             keeper.predecessor, self._world.keeper = self, keeper
 
     def lacks(self, what: Sequence[str]) -> None:
         """A replacement would be, or is, without something that the script trains with."""
         if what:
-            self.keeper.world.falls(Fall.SCRIPT, f"it would go on without {', '.join(what)}")
+            self.keeper.world.falls(Fall.SCRIPT, f"it would continue without {', '.join(what)}")
         if what and self.keeper.is_repeating:
             stay()
 
     def differs(self, what: Sequence[str]) -> None:
         """This replacement has not what its predecessor had in this step, and must not go on."""
-        self.keeper.world.must_follow(f"it would go on without {', '.join(what)}")
+        self.keeper.world.must_follow(f"it would continue without {', '.join(what)}")
         self.lacks(what)
         stay()
 
-    def _passes(self, inputs: Any) -> None:
+    def passes(self, inputs: Any) -> None:
         """A pass in training begins; None: the loop has been told of it."""
         self.is_passing = inputs is not None
         if self.is_passing:
@@ -114,11 +110,11 @@ class Predecessor:
 
     def is_due(self) -> bool:
         """Whether a generation is due in the step that begins."""
-        return self._script.made is None or self.keeper.wants(self.keeper.step)
+        return self.script.made is None or self.keeper.wants(self.keeper.step)
 
     def is_noted(self) -> None:
         """The script is noted, perhaps at the place of the step that begins next."""
-        own, is_in_step = self.keeper.world, self._script.course.now.is_in_step
+        own, is_in_step = self.keeper.world, self.script.course.now.is_in_step
         can = own.is_open and own.fell is None and not (own.is_apart or is_in_step)
         if can and self.is_due():
             own.is_at_place(self.keeper.step)
@@ -136,7 +132,7 @@ class Predecessor:
     ) -> tuple[dict[str, Any], list[bytes]] | None:
         """The head of a generation of the step that has begun, and more bytes of it. None: nobody
         could begin there. ``is_logged``, ``is_settled``: see Misses, of calls in the group."""
-        script, step = self._script, self.keeper.step
+        script, step = self.script, self.keeper.step
         place: Place = script.standing.shown()
         if not self.is_at_place:
             return None
@@ -153,7 +149,7 @@ class Predecessor:
         names, random = script.randomness.encoded()
         head = {
             "count": place.within,
-            "place": script.encoded(),
+            "place": script.encoded(place),
             "batches": self.batches.digests(),
             "draws": self.batches.have_drawn,
             "iterators": names,
@@ -170,33 +166,11 @@ class Predecessor:
     @contextmanager
     def giving(self) -> Iterator[None]:
         """The state is asked for, for a successor."""
-        self._script.tensors.gives_all = True
+        self.script.tensors.gives_all = True
         try:
             yield
         finally:
-            self._script.tensors.gives_all = False
-
-    def inherits(self, head: dict[str, Any], bodies: Sequence[bytes]) -> None:
-        """All replicas were restarted, and this worker goes on from a generation of before."""
-        self._script.randomness.given = head["iterators"], list(bodies[: head["random"]])
-        self._generators_of(head)  # what does not come there is told as it joins
-
-    def _generators_of(self, head: dict[str, Any]) -> list[str]:
-        """Let the generators that the script holds stand where they stood; those that do not."""
-        walk, held = self._script.counters.walk, Place.decode(head["place"]).held
-        return suspended.come_to(walk.held(), [suspended.Suspended(*x) for x in held])
-
-    def borrows(self, head: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-        """The same from a generation of another replica: its state, as a peer gets it."""
-        own, tensors = head["own"], self._script.tensors
-        user = {**tree[USER], TENSORS: tensors.without_own(tree[USER][TENSORS], own)}
-        return {**tree, USER: user}
-
-    def borrowed(self, place: str, head: dict[str, Any]) -> str:
-        """Its place, likewise."""
-        walk, far = self._script.counters.walk, head["own"][FAR]
-        known = Place.decode(place).for_peers(lambda at, path: walk.is_far(at, path, far))
-        return known.encode()
+            self.script.tensors.gives_all = False
 
     # ------------------------------------------------------------ a replacement
 
@@ -212,7 +186,7 @@ class Predecessor:
 
         ``repeats``: whether it still does what its predecessor has done.
         """
-        script, own = self._script, self.keeper.world
+        script, own = self.script, self.keeper.world
         random, self._bodies = bodies[: head["random"]], bodies[head["random"] :]
         self._groups = head.get("groups", {})
         script.randomness.given = head["iterators"], list(random)
@@ -221,14 +195,15 @@ class Predecessor:
         self.batches.expect(head["batches"], states, have_drawn=have_drawn)
         if self.is_passing:  # of the first step: there was no draw before it
             self.batches.compare()
-        self.lacks(self._generators_of(head))
+        held = [suspended.Suspended(*x) for x in Place.decode(head["place"]).held]
+        self.lacks(suspended.come_to(script.counters.walk.held(), held))
         self.appended.goes_on(head["step"], head["files"])
         self.printed.goes_on(head["printed"], repeats)
 
     def come(self) -> None:
         """This worker stands where its predecessor stood, or its peers."""
         self.has_come, self.place = True, None
-        RANGES.are_predecessors = self._script.memory is not None
+        RANGES.are_predecessors = self.script.memory is not None
         if self.is_passing:
             self._is_like_before()
 
@@ -236,6 +211,6 @@ class Predecessor:
         """Its state is loaded: be where the predecessor was in the groups across replicas."""
         with self._world.changed:
             is_like = succeeding.go_on(self._world, self._groups, self._bodies, logged)
-            self._script.quorums.succeed(quorum, seen)
+            self.script.quorums.succeed(quorum, seen)
         if not is_like:
             self.lacks(["the process groups that its predecessor had"])

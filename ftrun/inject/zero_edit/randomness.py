@@ -27,9 +27,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -37,6 +36,9 @@ from ftrun.core.worker.origins import Origin, random_origin
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values.generators import TORCH, global_ones, set_to, state_of
 from ftrun.inject.zero_edit.values.journal import Journal, packed, read, unpacked
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 FILE = "random-{replica_id}.{group_rank}"
 PLACES = 4
@@ -146,24 +148,11 @@ class Randomness:
         own: the script's generators by name, as last found.
         given: the states in a predecessor's generation, as ``encoded`` returns them; None: there is
             no generation, so the file is read.
-
-    Args:
-        path: the slot's file.
-        rank: of this worker in the script's world.
-        step: returns the number of committed steps.
-        life: returns the id of the job's life; "" before the first step.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        rank: int,
-        step: Callable[[], int],
-        life: Callable[[], str],
-    ) -> None:
-        self._path = path
-        self._rank, self._step, self._life = rank, step, life
-        self._journal = Journal(path, "the random numbers of this worker are lost with it")
+    def __init__(self, script: Script) -> None:
+        self._script, self._path = script, script.file(FILE)
+        self._journal = Journal(self._path, "if this worker dies, its random numbers are lost")
         self._has_left = self._is_off = self.is_noted = False
         self._seeds: Left = ()
         self._noted: States | None = None
@@ -182,7 +171,7 @@ class Randomness:
     def note(self, states: States, seeds: Left) -> None:
         """Write the states at a step's place, and the seeds of the iterators there."""
         self.is_noted, self._seeds, self._noted = True, seeds, states
-        self._places.append((self._step(), states))
+        self._places.append((self._script.committed(), states))
         self._leave(states, is_between=False)
 
     def shown(self, details: Callable[[], Details]) -> Callable[[], Details]:
@@ -209,15 +198,16 @@ class Randomness:
     def step_ended(self) -> None:
         """Write the current states, after a noted step or before the script writes a file."""
         self.is_noted = False
-        if not self._is_off and self._life():
+        if not self._is_off and self._script.life():
             self._leave(States.now(self.own), is_between=True)
 
     def _leave(self, states: States, *, is_between: bool) -> None:
-        life = self._life()
+        life = self._script.life()
         if self._is_off or not life:
             return
         self._has_left, (names, parts) = True, self._encoded(states)
-        self._is_off = not self._journal.put([life, self._step(), is_between, names], parts)
+        head = [life, self._script.committed(), is_between, names]
+        self._is_off = not self._journal.put(head, parts)
 
     # ------------------------------------------------------------ of a newcomer
 
@@ -233,7 +223,7 @@ class Randomness:
                 the next one, so an iterator that has yielded no batch draws its order again.
         """
         left = self._left = None if self._has_left else self._found(place)
-        renew_random(self._rank, self._step())
+        renew_random(self._script.mates.rank, self._script.committed())
         yield
         if left is not None:
             left.states.set(self.own)
@@ -257,7 +247,7 @@ class Randomness:
         left, noted, is_here = None, dict[int, States](), False
         try:
             for (life, step, is_between, names), parts in read(self._path):
-                if life == self._life() and step <= place.step:
+                if life == self._script.life() and step <= place.step:
                     left = left_of(names, parts, is_between=is_between)
                     is_here = step == place.step and not is_between
                     noted |= {} if is_between else {step: left.states}

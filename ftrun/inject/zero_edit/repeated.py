@@ -15,12 +15,14 @@ from __future__ import annotations
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.printed import PIECES, Streams
 from ftrun.inject.zero_edit.values.journal import Journal, read
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 FILE = "repeated-{replica_id}.{group_rank}"
 LINES_MAX = 4_096
@@ -32,18 +34,11 @@ _WORDS = re.compile(r"[^\W_]+")
 
 
 class Repeated(Streams):
-    """The lines of one worker's set-up.
+    """The lines of one worker's set-up. It ends when a newcomer stands where its peers are."""
 
-    Args:
-        path: of the slot's file.
-        rank: of this worker.
-        is_on_its_way: whether this worker is to join where its predecessor, or its peers, are. It
-            ends when the worker stands there.
-    """
-
-    def __init__(self, path: Path, rank: int, is_on_its_way: Callable[[], bool]) -> None:
+    def __init__(self, script: Script) -> None:
         super().__init__()
-        self._rank, self._is_on_its_way = rank, is_on_its_way
+        path, self._script = script.file(FILE), script
         self._journal = Journal(path)
         self._own: list[Counter[int]] = [Counter(), Counter()]
         self._theirs: list[Counter[int]] | None = None
@@ -62,7 +57,7 @@ class Repeated(Streams):
         self._journal.begin([self._own])
 
     def _write(self, number: int, given: bytes) -> None:
-        is_compared = self._theirs is not None and self._is_on_its_way()
+        is_compared = self._theirs is not None and self._script.is_on_its_way()
         if not is_compared:
             self.plain[number](given)
         for piece in PIECES.findall(given):
@@ -78,24 +73,18 @@ class Repeated(Streams):
                 self._compare(number, line, key)
 
     def _compare(self, number: int, line: bytes, key: int) -> None:
-        if self._is_theirs(number, key):
+        assert self._theirs is not None, "it is asked of a successor"
+        if self._theirs[number][key]:
+            self._theirs[number][key] -= 1
             self._dropped_bytes += len(line)
             if self._dropped_bytes <= DROPPED_BYTES_MAX:
                 self._dropped.append((number, line))
             return
         told.once(
-            f"rank {self._rank} repeats its set-up, and prints there what its predecessor had "
-            "not printed: such lines are shown"
+            f"rank {self._script.mates.rank} repeats its set-up. Lines that its predecessor had "
+            "printed are hidden; those that differ are shown"
         )
         self.plain[number](line)
-
-    def _is_theirs(self, number: int, key: int) -> bool:
-        assert self._theirs is not None, "it is asked of a successor"
-        theirs = self._theirs[number]
-        if not theirs[key]:
-            return False
-        theirs[key] -= 1
-        return True
 
 
 def _checksum(line: bytes) -> int:

@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
@@ -88,13 +88,13 @@ class Rewriting(ModuleType):
         self._held.clear()
         if names:
             files = first_of(list(dict.fromkeys(names)))
-            told.say(f"rank {self._drafts.rank} goes on in its predecessor's files: {files}")
+            told.say(f"rank {self._drafts.rank} continues its predecessor's files: {files}")
         if self._emptied:
             emptied = first_of(list(dict.fromkeys(self._emptied)))
             told.say(
-                f"what was in {emptied} is lost: the script has opened it for writing "
-                "before its process group, so that ftrun could not know yet that this replica was "
-                "to go on there. Open it after init_process_group, or with mode 'a'"
+                f"the previous content of {emptied} is lost: the restarted script opened it for "
+                "writing before its process group, when ftrun did not know yet that this replica "
+                "would continue. Open it after init_process_group, or with mode 'a'"
             )
         self._emptied.clear()
 
@@ -130,14 +130,18 @@ class Rewriting(ModuleType):
         is_written = is_written or (purpose == "a" and not self._has_begun())
         if is_written and opener is None and (path := self._is_followed(file)):
             if self._has_begun():
-                return _draft(path, self._drafts, mode, *more)
+                return _draft(path, self._drafts, mode, more)
             is_main = threading.current_thread() is threading.main_thread()
             if self._script.may_follow and is_main:
                 if self._drops(path) or self._is_to_hold(path, mode):
                     return self._hold(path, file, mode, more)
                 self._appending = [held for held in self._appending if held.is_open]
                 if purpose == "a" and len(self._appending) < HELD_MAX:
-                    return self._note_appending(path, _PLAIN(file, mode, *more, closefd))
+                    opened: IO[Any] = _PLAIN(file, mode, *more, closefd)
+                    self._appending.append(_Held(path, weakref.ref(opened)))
+                    if self.appended is not None:
+                        self.appended.opened(path, opened)
+                    return opened
         if is_ours and purpose in ("a", "w") and self._has_begun():
             self._script.writes()
         if is_ours and self._has_begun() and not is_by_script():
@@ -156,7 +160,7 @@ class Rewriting(ModuleType):
         if path is None or is_by_script(3):
             return path
         is_kept = not self._has_begun() and self._drafts.is_here(path)
-        return path if is_kept and self._drafts.joins() else None
+        return path if is_kept and self._script.has_peers() else None
 
     def _is_ours(self, file: Any, opener: Any, mode: Any) -> bool:
         """Whether a file that is written is the script's, or a package's that may append to it for
@@ -166,12 +170,6 @@ class Rewriting(ModuleType):
         if not (is_named and is_written and self._drafts.is_loops):
             return False
         return self._drafts.is_here(Path(os.fspath(file))) or is_by_script(3)
-
-    def _note_appending(self, path: Path, opened: IO[Any]) -> IO[Any]:
-        self._appending.append(_Held(path, weakref.ref(opened)))
-        if self.appended is not None:
-            self.appended.opened(path, opened)
-        return opened
 
     def _path(self, file: Any) -> Path | None:
         """The file, if it is an ordinary one under one name; before the first step also one that is
@@ -220,7 +218,7 @@ class Rewriting(ModuleType):
             self._forget_closed()
         has_any = path.exists() and path.stat().st_size > 0  # else a buffer had it, and is lost
         is_theirs = has_any and not self._drafts.is_own(path)
-        return is_theirs and len(self._held) < HELD_MAX and self._drafts.joins()
+        return is_theirs and len(self._held) < HELD_MAX and self._script.has_peers()
 
 
 # ---------------------------------------------------------------- before a newcomer has joined
@@ -347,29 +345,15 @@ class _Draft(io.FileIO):
             self._drafts.give_back(self._draft)
 
 
-def _draft(
-    path: Path,
-    drafts: Drafts,
-    mode: str,
-    buffering: int,
-    encoding: str | None,
-    errors: str | None,
-    newline: str | None,
-) -> IO[Any]:
+def _draft(path: Path, drafts: Drafts, mode: str, more: tuple[Any, ...]) -> IO[Any]:
     """As ``open`` makes it, over a draft."""
-    raw = _Draft(path, drafts)
-    if "b" in mode:
-        if encoding is not None or errors is not None or newline is not None:
-            raise ValueError("binary mode takes no encoding, errors or newline argument")
-        return raw if buffering == 0 else io.BufferedWriter(raw, _size(buffering))
+    _PLAIN(os.devnull, mode, *more).close()  # Python's own errors
+    raw, (buffering, encoding, errors, newline) = _Draft(path, drafts), more
     if buffering == 0:
-        raise ValueError("can't have unbuffered text I/O")
-    buffered = io.BufferedWriter(raw, _size(buffering))
+        return raw
+    buffered = io.BufferedWriter(raw, buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE)
+    if "b" in mode:
+        return buffered
     text: Any = io.TextIOWrapper(buffered, encoding, errors, newline, buffering == 1)
     text.mode = mode
-    found: IO[Any] = text
-    return found
-
-
-def _size(buffering: int) -> int:
-    return buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
+    return cast(IO[Any], text)

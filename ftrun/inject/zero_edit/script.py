@@ -5,13 +5,12 @@ Not here: what is done when the script draws, runs its model or steps (loop.py).
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
-from ftrun.inject.zero_edit import randomness, repeated, told
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.at_fall import AtFall
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.charge import Charge
@@ -116,37 +115,34 @@ class Script:
         RANGES.are_predecessors = memory is not None or self.is_in_place
         if memory is not None:
             self.tensors.busy = memory.world.busy
-        step = lambda: 0 if self.made is None else self.made.current_step()  # noqa: E731
         share = SHARE if memory is None else 0.0  # a place goes with a generation
-        self.sparing = Sparing(self._needs_place, step, share)
-        path = self.file(randomness.FILE)
-        self.randomness = Randomness(path, self.mates.rank, step, self.life)
+        self.sparing = Sparing(self._needs_place, self.committed, share)
+        self.randomness = Randomness(self)
         self.noting = Noting(self)
         self.world.is_of_model = self.tensors.are_trained
         self.models = Models(self)
         self.stepping = Stepping(self)
         self.counters.walk.optimizers = self.stepping.optimizers.all
         self.tensors.stepping = self.stepping.optimizers.that_heal
-        self.tensors.step = step
+        self.tensors.step = self.committed
         self.exactly_once: ExactlyOnce = ExactlyOnce(self)
         self.carried: Carried = Carried(self)
         self.ending: Ending = Ending(self)
         self.standing = Standing()
-        self.marking = Marking(self.mates, self.standing, self.world if memory is None else None)
+        self.marking = Marking(self)
         self.trial = trial_of(here)
-        area: Any = area_here if kept is None else lambda: None
-        life = lambda: self.carried.life  # noqa: E731
-        is_exact = self.trial is not None
-        self.own = Own(area, self.tensors, life, self._alike(), is_exact=is_exact)
+        self.own = Own(self, area_here if kept is None else lambda: None)
         self.passing, self.inside = Passing(self), Inside(self)
         self.drafts: Drafts = Drafts(self)
         self.directories = Directories(self)
-        self.counters.walk.writers = self.directories.writers
+        self.counters.walk.writers = self._writers
         self.rewriting = Rewriting(self)
         if self.predecessor is not None:
             self.rewriting.appended = self.predecessor.appended
-        path = self.file(repeated.FILE)
-        self.repeated = Repeated(path, self.mates.rank, self._is_on_its_way)
+        self.repeated = Repeated(self)
+
+    def _writers(self) -> list[Any]:
+        return [*self.directories.writers(), *self.frameworks.callbacks]
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
@@ -156,7 +152,7 @@ class Script:
             return True
         return self.memory is None and self.here.peers_train and self.directories.is_successor
 
-    def _is_on_its_way(self) -> bool:
+    def is_on_its_way(self) -> bool:
         """Whether it has peers to join, as far as that was found out. In any thread."""
         peers = self.peers
         return bool(peers.place.entry) if peers.are_looked_for else self._joins()
@@ -195,12 +191,9 @@ class Script:
         """Whether all replicas train in the step under way."""
         return len(self.manager().session.exchanges.members()) == self.here.replicas > 1
 
-    def _alike(self) -> list[int]:
-        """The ranks of this node that have in other replicas what this one has; itself first."""
-        mine, size = self.mates.rank, self.mates.size
-        first = mine - int(os.environ.get("LOCAL_RANK", "0"))
-        here = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return [mine, *(x for x in here if x != mine and (x - mine) % size == 0)]
+    def committed(self) -> int:
+        """How many steps are committed."""
+        return 0 if self.made is None else self.made.current_step()
 
     def writes(self) -> None:
         """The script begins to write a file: what it has come to since its last step is left to a
@@ -293,9 +286,9 @@ class Script:
             self._catch_up()
         elif has_lost:
             told.say(
-                f"replica {self.here.replica_id} has lost the last step before its loader ended, "
-                "and goes on with the state before it: its peers keep no copy of one so large. "
-                "It heals at the next step"
+                f"replica {self.here.replica_id} has lost the last step before the end of its data "
+                "loader, and continues with the state before that step, because its peers keep no "
+                "copy of a state so large. It heals at the next step"
             )
         if self.memory is None and self.ending.loader_ended():
             self.manager().session.keep_state()
@@ -308,8 +301,8 @@ class Script:
                 pass  # interrupted: each try waits for a quorum, which has a deadline
         except TimeoutError as error:
             told.say(
-                f"replica {self.here.replica_id} has lost its last step, and goes on with the "
-                f"state before it: {error}"
+                f"replica {self.here.replica_id} has lost its last step, and continues with the "
+                f"state before that step: {error}"
             )
 
     # ------------------------------------------------------------ places
@@ -344,12 +337,7 @@ class Script:
     def show_place(self, manager: Manager) -> None:
         """Show peers that heal where the script stands in this step."""
         shown, is_far = self.standing.shown, self.counters.walk.is_far
-        manager.session.exchanges.show_place(lambda: self._encoded(shown().for_peers(is_far)))
-
-    def encoded(self) -> str:
-        """The place of the step that has begun, for this worker's own successor."""
-        text: str = self._encoded(self.standing.shown())
-        return text
+        manager.session.exchanges.show_place(lambda: self.encoded(shown().for_peers(is_far)))
 
     @ours
     def _words(self) -> str:
@@ -357,8 +345,8 @@ class Script:
         return summary(self.standing.shown()) if self.course.now.has_stepped else ""
 
     @ours
-    def _encoded(self, place: Place) -> str:
-        """For a newcomer, in any thread."""
+    def encoded(self, place: Place) -> str:
+        """A place of this replica, for a newcomer or a successor. In any thread."""
         calls = self.world.since(place.exchanges, place.has_finished)
         return replace(place, calls=calls).encode()
 

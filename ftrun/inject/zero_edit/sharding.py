@@ -78,11 +78,11 @@ def _check(mesh: Any, kwargs: dict[str, Any]) -> None:
     if mesh is not None and (mesh.size() != size or mesh.ndim > DATA_DIMENSIONS_MAX):
         refuse(
             f"{call_site()}: fully_shard over a mesh of {mesh.size()} of {size} ranks in "
-            f"{mesh.ndim} dimensions: ftrun carries FSDP2 over all workers, with or without a "
+            f"{mesh.ndim} dimensions: ftrun heals FSDP2 over all workers, with or without a "
             "dimension that replicates, and no other parallelism beside it"
         )
     if kwargs.get("dp_mesh_dims") is not None:
         refuse(
-            f"{call_site()}: fully_shard(dp_mesh_dims=…): ftrun carries FSDP2 alone, and no other "
+            f"{call_site()}: fully_shard(dp_mesh_dims=…): ftrun heals FSDP2 alone, and no other "
             "parallelism beside it"
         )

@@ -52,12 +52,9 @@ class Sparing:
             return bool(self.is_noted)
         step = self.step()
         is_due = not step % (1 << (max(1, step - self._noted_step).bit_length() - 1))
-        is_noted = must or (is_due and self._may_take()) or self._needs()
+        may_take = is_due and (clock.now() - self._noted_at) * self._share > self.took_s
+        is_noted = must or may_take or self._needs()
         if is_noted:
             self._noted_at, self._noted_step, self.took_s = clock.now(), step, 0.0
         self.is_noted = is_noted
         return is_noted
-
-    def _may_take(self) -> bool:
-        """Whether the last noting cost less than ``share`` of the time since then."""
-        return (clock.now() - self._noted_at) * self._share > self.took_s

@@ -129,7 +129,8 @@ class Stepping:
         """Let schedulers stand still in a replay: what they hold is of its end."""
 
         def step(plain: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-            is_first = getattr(scheduler, "_is_initial", False) or not self._knows(scheduler)
+            is_first = getattr(scheduler, "_is_initial", False)  # it steps once as it is made
+            is_first = is_first or all(scheduler is not x for x in self.schedulers.all())
             if not is_first and (self._is_replay() or not self._counts(scheduler)):
                 return None
             return plain(scheduler, *args, **kwargs)
@@ -140,10 +141,6 @@ class Stepping:
         """Whether the script goes through its peers' last steps, and the code after them, with the
         state of their end, or passes over a loop."""
         return self._script.ending.stands_still or self._script.passing.is_on
-
-    def _knows(self, scheduler: Any) -> bool:
-        """Whether a scheduler has been made; it steps once while it is."""
-        return any(scheduler is made for made in self.schedulers.all())
 
     def _counts(self, scheduler: Any) -> bool:
         """False: no step was committed since this scheduler has stepped, and its samples come
@@ -186,7 +183,7 @@ class Stepping:
             if is_managed and not is_fit:
                 self.on_unfit(
                     f"{call_site()}: LBFGS runs the model several times in one step, which ftrun "
-                    "cannot carry. Use another optimizer"
+                    "cannot heal. Use another optimizer"
                 )
                 is_managed = False
             if not is_managed:

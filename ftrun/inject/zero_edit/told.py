@@ -31,20 +31,20 @@ def made_late(site: str, what: str, steps: int) -> None:
     """Report that the script made something after ``steps`` steps, which newcomers may lack."""
     once(f"{site} {what} after {steps} steps")
     once(
-        "What is made after the first step heals if a newcomer makes it too on its way to its "
-        "peers, as between two loops. Else, if a replica dies from now on, the run begins again as "
-        "torchrun would run it (on several nodes the others go on without that replica). Make it "
-        "before the first step, or between loops"
+        "What a script makes after its first step heals only if a restarted replica makes it too "
+        "before it reaches its peers, as between two loops. Otherwise the next death of a replica "
+        "restarts the job as torchrun would run it; on several nodes the others continue without "
+        "that replica. Make it before the first step, or between loops"
     )
 
 
 def left_early(replica_id: str, step: int) -> None:
     """Report that the script has ended here while its peers continue from the same step."""
     say(
-        f"replica {replica_id} has left the training loop at step {step}, where the others train "
-        "on: it leaves the job, and they go on without it. If it was to stop, let all ranks leave "
-        "the loop at one step, for example by an all_reduce of a flag; if it has no more data, "
-        "give all ranks equally many batches"
+        f"replica {replica_id} has left the training loop at step {step}, and the others train on. "
+        "It leaves the job, and they continue without it. If it was to stop, let all ranks leave "
+        "the loop at the same step, for example by an all_reduce of a flag. If it has no more "
+        "data, give all ranks the same number of batches"
     )
 
 

@@ -12,8 +12,6 @@ import contextlib
 import gc
 import hashlib
 import json
-import mmap
-import operator
 import os
 import random
 import signal
@@ -21,24 +19,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ftrun.base.files import write_whole
-from ftrun.checkpoint.format import leaves_of
-from ftrun.checkpoint.leaves import local_of
 from ftrun.inject.zero_edit.allowed import wait_to_begin
-from ftrun.inject.zero_edit.frames import module_frames, script_frames
+from ftrun.inject.zero_edit.digests import buffers_of, marked, marks_of
+from ftrun.inject.zero_edit.frames import NOWHERE, module_frames, script_frames
 from ftrun.inject.zero_edit.randomness import States, seed_with
-from ftrun.inject.zero_edit.values.generators import state_of
-from ftrun.inject.zero_edit.values.survey import survey
-from ftrun.inject.zero_edit.values.units import add_to
+from ftrun.inject.zero_edit.values.generators import global_ones
+from ftrun.inject.zero_edit.values.survey import carried_by, survey
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.values.walk import Walk
@@ -48,12 +43,9 @@ if TYPE_CHECKING:
 VARIABLE = "FTRUN_CHECK"
 PLAN, REFUSED = "plan.json", "refused.json"
 STARTING, TRAINING, WRITING, EVALUATION = "starting", "training", "writing", "evaluation"
-BESIDE, OUTSIDE = "modules beside the model", "tensors outside modules"
-TENSORS_MAX = 1_000
 TOGETHER_STEPS = 10
-DEEP = 4
 STEPS_MAX, FILES_MAX = 10_000, 10_000
-UNEVEN, LEAP_S, SLOW = "uneven", 2.0, 64
+OTHER, OTHER_BY, LEAP_S, SLOW = "other", 7919, 2.0, 64
 _EVEN = ("ftrun", "threading", "asyncio", "selectors", "queue", "subprocess", "multiprocessing")
 """Modules that keep an even clock, because they wait by it."""
 _NAMES = frozenset({"os.rename", "os.link", "os.symlink"})
@@ -76,6 +68,10 @@ class Trial:
         dies: this worker dies: the last worker of a replica.
         is_of_group: a single worker is replaced in its replica, so each one reports and may die.
         asks: it asks before each step whether the step may begin (allowed.py).
+        is_other: this undisturbed run is to show what cannot be compared. Clocks are uneven, and
+            the random numbers that a newcomer does not get back are others.
+        skips: the steps after which a worker was killed while it wrote, so that its successor did
+            not draw what the script draws from there to its next batch, as in an evaluation.
     """
 
     directory: Path
@@ -88,19 +84,26 @@ class Trial:
     dies: bool = True
     is_of_group: bool = False
     asks: bool = False
+    is_other: bool = False
+    skips: set[int] = field(default_factory=set)
     _here: str = field(default_factory=os.getcwd)
     _step: int = 0
     _has_begun: bool = False
     _complete_for: int = 0
     _inputs: dict[int, list[str]] = field(default_factory=dict)
+    _losses: dict[int, list[str]] = field(default_factory=dict)
+    _batches: dict[str, dict[int, list[list[str]]]] = field(default_factory=dict)
+    _trains: set[str] = field(default_factory=set)  # loaders of the training
     _files: set[str] = field(default_factory=set)  # names of those written since the first step
     _sizes: dict[str, dict[int, int]] = field(default_factory=dict)  # name: {step: size after it}
     _saves: list[int] = field(default_factory=list)
     _evaluations: list[int] = field(default_factory=list)
-    _draws: set[int] = field(default_factory=set)
-    _drawn: bytes = b""
-    _by_workers: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 1))  # 1: they have drawn
-    _own: list[tuple[Any, bytes]] | None = None  # the script's generators, and their states
+    _opened: Any = None  # the loaders' iterators (loaders.py)
+    _buffers: dict[str, str] = field(default_factory=dict)  # of the models, at the first step
+    _written: bytes = b""  # the random states as a file was written after the step
+    _drawn: set[int] = field(default_factory=set)  # steps after which numbers were drawn from there
+    _has_others: bool = False
+    _first: dict[str, Any] = field(default_factory=dict)  # the script's values at the first step
     _trained: set[int] = field(default_factory=set)  # ids of parameters
 
     # ------------------------------------------------------------ what the script does
@@ -125,10 +128,11 @@ class Trial:
         sys.addaudithook(note)
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
-        """Record the models' inputs and the files' sizes from now on."""
+        """Record the models' inputs, the losses and the files' sizes from now on."""
         for module in modules:
             module.register_forward_pre_hook(_Hook(self._note_inputs), with_kwargs=True)
             self._trained.update(map(id, module.parameters()))
+        self._buffers = {name: marked(x) for name, x in buffers_of(modules).items()}
         self._note_sizes()
         self._dies_in(STARTING)
 
@@ -141,33 +145,64 @@ class Trial:
                     sizes[self._step] = size
 
     def watch_loader(self, loader: Any) -> None:
-        """The script has made a loader: record whether its workers draw random numbers."""
-        if loader.num_workers:
-            loader.collate_fn = _Collating(loader.collate_fn, self._by_workers)
+        """The script has made a loader: a newcomer's workers begin with other random numbers."""
+        if self.is_other and loader.num_workers:
+            loader.worker_init_fn = _Otherwise(loader.worker_init_fn)
+
+    def watch_batches(self, opened: Any) -> None:
+        """Record each batch from now on, after what looks at batches already."""
+        looks, begins, draws = opened.on_batch, opened.on_begin, opened.before_draw
+        self._opened = opened
+
+        def on_begin(iterator: Any) -> Any:
+            self.look_at_draws()  # a newcomer draws again what this iterator draws
+            return begins(iterator)
+
+        def before_draw(iterator: Any) -> None:
+            if iterator.cursor.drawn:
+                self.look_at_draws()
+            draws(iterator)
+
+        def note(iterator: Any, batch: Any) -> Any:
+            batch = batch if looks is None else looks(iterator, batch)
+            if not iterator.is_sampler and iterator.cursor.drawn < STEPS_MAX:
+                of = self._batches.setdefault(_named(iterator), {})
+                of.setdefault(iterator.cursor.drawn, []).append(marks_of(batch))
+            return batch
+
+        opened.on_batch, opened.on_begin, opened.before_draw = note, on_begin, before_draw
+
+    def look_at_draws(self) -> None:
+        """Record whether the script has drawn random numbers since it wrote a file."""
+        if self._written and _random_numbers() != self._written:
+            self._drawn.add(self._step)
 
     def begins(self, step: int) -> None:
         """A step has begun, after ``step`` committed ones."""
-        if self._own is None:
-            self._own = [(x, state_of(x)) for x in _generators()]
-        self._step = step
-        if not self._has_begun:  # drop a newcomer's inputs from skipped loops
+        if self.is_other and not self._has_others:
+            self._has_others = True
+            carried = {} if self._opened is None else self._opened.own()
+            _draw_from(_generators_but(carried.values()))
+        self._step, self._written = step, b""
+        if not self._has_begun:  # drop what a newcomer got in skipped loops
+            self._first = {} if self.is_of_group else self._survey()
             self._inputs.clear()
+            self._losses.clear()
+            self._batches.clear()
         self._has_begun = True
-        self._inputs.pop(step, None)  # of an attempt that was not committed
-        self._note_draws()
+        self._drop(step)  # of an attempt that was not committed
         with open(self.directory / f"steps-{self.name}", "a") as steps:
             steps.write(f"{time.time()} {step}\n")  # the clock of files' times
         self.asks = self.asks and wait_to_begin(self.directory, step)
         self._dies_in(TRAINING)
 
     def goes_through_again(self) -> None:
-        """This replica repeats a step of its peers: drop the inputs recorded for it."""
-        self._inputs.pop(self._step, None)
+        """This replica repeats a step of its peers: drop what was recorded of it."""
+        self._drop(self._step)
 
-    def loader_begins(self) -> None:
-        """A loader yields its first batch. It has drawn a base seed, which does not count as a draw
-        of the script: no batch depends on it if the sampler has a seed."""
-        self._drawn = b""
+    def _drop(self, step: int) -> None:
+        self._inputs.pop(step, None)
+        self._losses.pop(step, None)
 
     def evaluates(self) -> None:
         self._happens(EVALUATION, self._evaluations)
@@ -175,6 +210,11 @@ class Trial:
     def _happens(self, phase: str, seen: list[int]) -> None:
         if self._step not in seen[-1:] and len(seen) < STEPS_MAX:
             seen.append(self._step)
+        if phase == WRITING and self._step in self.skips:
+            self.skips.remove(self._step)
+            _draw_from(global_ones().values())
+        if phase == WRITING and not self._written:
+            self._written = _random_numbers()
         self._dies_in(phase)
 
     def _dies_in(self, phase: str) -> None:
@@ -187,9 +227,14 @@ class Trial:
         # Not a teacher's inputs: only a pass with gradients may begin a step.
         is_trained = module.training and torch.is_grad_enabled()
         if is_trained and len(self._inputs) < STEPS_MAX:
-            hashed = hashlib.blake2b(digest_size=8)
-            add_to(hashed, (args, kwargs), DEEP)
-            self._inputs.setdefault(self._step, []).append(hashed.hexdigest())
+            self._inputs.setdefault(self._step, []).extend(marks_of((args, kwargs)))
+
+    def differentiates(self, plain: Callable[..., Any], tensors: Any, *args: Any, **of: Any) -> Any:
+        """The script calls ``backward()`` of these tensors: what it has computed of a batch, with
+        the labels and the noise that no model was given."""
+        if self._trained and len(self._losses) < STEPS_MAX:
+            self._losses.setdefault(self._step, []).extend(marks_of(tensors))
+        return plain(tensors, *args, **of)
 
     def committed(
         self, step: int, manager: Manager, facts: Callable[[], dict[str, Any]], walk: Walk
@@ -197,27 +242,26 @@ class Trial:
         """``step`` steps are committed. Writes the report and exits after the trial's last one."""
         self._step = step
         self._note_sizes()
-        self._note_draws()
+        if self._opened is not None:
+            self._trains.update(_named(x) for x in self._opened.all() if x.is_training)
         self._complete_for += 1
         if self.together and manager.num_participants() < self.together:
             self._complete_for = 0
         if self._step >= self.steps and self._complete_for >= min(TOGETHER_STEPS, self.together):
-            frames = script_frames()
-            every = [*frames, *module_frames(frames)]
-            like = walk if self.is_of_group else None
-            self.write(facts(), survey(every, like, self._here))
+            now = self._survey(walk if self.is_of_group else None)
+            counted = [x for x, y in now.items() if self._first.get(x, self) != y]
+            of_walk = carried_by(walk, script_frames()) if counted else ()
+            self.write(facts(), now, [x for x in counted if x in of_walk or _list_of(x) in of_walk])
             if self.is_of_group:
                 manager.linger()  # the others may still need a call of this worker's
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)  # at once, in the middle of the script
 
-    def _note_draws(self) -> None:
-        """Record whether the script has drawn random numbers since the last call."""
-        drawn = _random_numbers()
-        if self._drawn and drawn != self._drawn and len(self._draws) < STEPS_MAX:
-            self._draws.add(self._step)
-        self._drawn = drawn
+    def _survey(self, like: Walk | None = None) -> dict[str, Any]:
+        """All plain values that the script reaches."""
+        frames = script_frames()
+        return survey([*frames, *module_frames(frames)], like, self._here)
 
     def has_joined(self, place: str, set_to: list[str], lacking: list[str]) -> None:
         """Report that this replica has joined its peers."""
@@ -227,24 +271,36 @@ class Trial:
 
     # ------------------------------------------------------------ the report
 
-    def write(self, facts: dict[str, Any], now: dict[str, Any] | None = None) -> None:
-        """Write the report. ``now``: all values that the script reaches; None: it has ended."""
+    def write(
+        self,
+        facts: dict[str, Any],
+        now: dict[str, Any] | None = None,
+        counted: Sequence[str] = (),
+    ) -> None:
+        """Write the report. ``now``: all values that the script reaches; None: it has ended.
+
+        ``counted``: those that the script has changed since its first step, and that are carried.
+        """
         if not self.reports:
             return
-        if self._by_workers[0] or any(state_of(x) != state for x, state in self._own or ()):
-            self._draws.add(self._step)
         _write(
             self.directory / f"report-{self.name}.json",
             {
                 "starts": self.starts,
                 "step": self._step,
-                "inputs": {step: " ".join(found) for step, found in self._inputs.items()},
+                "inputs": self._inputs,
+                "losses": self._losses,
+                "batches": {x: of for x, of in self._batches.items() if x in self._trains},
                 "files": sorted(self._files),
                 "sizes": self._sizes,
                 "saves": self._saves,
                 "evaluations": self._evaluations,
-                "draws": sorted(self._draws),
+                "drawn": sorted(self._drawn),
                 "now": now or {},
+                "counted": counted,
+                "still": [
+                    x for x, y in self._buffers.items() if y == facts["kept"]["buffers"].get(x)
+                ],
                 **facts,
             },
         )
@@ -260,7 +316,8 @@ def trial_of(here: WorkerContext) -> Trial | None:
     number = int(here.replica_id) * here.workers_per_replica + here.group_rank
     is_of_group = bool(plan["is_group"])
     seed_with(number)
-    if plan.get("clock") == UNEVEN:
+    is_other = plan.get("kind") == OTHER
+    if is_other:
         _make_uneven()
     name = str(number) if is_of_group else here.replica_id
     kills = {
@@ -279,6 +336,8 @@ def trial_of(here: WorkerContext) -> Trial | None:
         is_of_group or here.group_rank == here.workers_per_replica - 1,
         is_of_group,
         bool(plan.get("asks")) and number == 0,
+        is_other and not is_of_group,  # a worker that is replaced has all of its predecessor's
+        {step for victim, step in plan["skips"] if victim == name},
     )
 
 
@@ -315,50 +374,6 @@ def note_refusal(form: str, text: str) -> None:
         _write(Path(named) / REFUSED, {"form": form, "reason": text})
 
 
-def digests_of(
-    trained: Sequence[nn.Module],
-    beside: Mapping[str, nn.Module],
-    optimizers: Sequence[Optimizer],
-    units: Mapping[str, Mapping[str, Any]],
-) -> dict[str, dict[str, str]]:
-    """A digest of each tensor except the models' parameters, by kind and name.
-
-    For a sharded tensor it is a digest of this worker's part. At most ``TENSORS_MAX`` a kind.
-    """
-    buffers = {name: x for module in trained for name, x in module.named_buffers()}
-    modules = {
-        f"{name}.{inner}": x
-        for name, module in beside.items()
-        for inner, x in module.named_parameters()
-    }
-    for name, module in beside.items():
-        buffers.update((f"{name}.{inner}", x) for inner, x in module.named_buffers())
-    moments = {
-        f"{type(optimizer).__name__} {number}{leaf.spec.path}": leaf.value
-        for optimizer in optimizers
-        for number, of in enumerate(optimizer.state.values())
-        for leaf in leaves_of(of)
-        if isinstance(leaf.value, torch.Tensor)
-    }
-    outside = {
-        f"{name.partition(' ')[2]}{leaf.spec.path}": leaf.value
-        for name, unit in units.items()
-        for leaf in leaves_of(unit.get("value"))
-        if isinstance(leaf.value, torch.Tensor)
-    }
-    every = ("buffers", buffers), (BESIDE, modules), ("optimizers", moments), (OUTSIDE, outside)
-    return {
-        kind: {name: _digest(x) for name, x in [*tensors.items()][:TENSORS_MAX]}
-        for kind, tensors in every
-    }
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    hashed = hashlib.blake2b(digest_size=8)
-    add_to(hashed, local_of(tensor.detach()), 0, whole=True)
-    return hashed.hexdigest()
-
-
 class _Hook:
     """A hook of a model. Copied or pickled with the model, it becomes one that does nothing."""
 
@@ -376,35 +391,51 @@ def _nothing(*_: Any) -> None:
     """Note nothing."""
 
 
-class _Collating:
-    """Wraps a loader's ``collate_fn``, which its workers call after they have read samples."""
+class _Otherwise:
+    """Wraps a loader's ``worker_init_fn``: the worker draws other random numbers."""
 
-    def __init__(self, plain: Callable[[Any], Any], drawn: mmap.mmap) -> None:
-        self._plain, self._drawn, self._before = plain, drawn, b""
+    def __init__(self, plain: Callable[[int], Any] | None) -> None:
+        self._plain = plain
 
-    def __call__(self, samples: Any) -> Any:
-        now = _random_numbers()
-        if self._before not in (b"", now):
-            self._drawn[0] = 1
-        self._before = now
-        return self._plain(samples)
-
-    def __reduce__(self) -> Any:
-        """Pickles as the plain function, for workers that are not forked."""
-        return operator.itemgetter(0), ((self._plain,),)
+    def __call__(self, worker: int) -> None:
+        if self._plain is not None:
+            self._plain(worker)
+        seed_with(torch.initial_seed() + OTHER_BY)
 
 
-def _generators() -> list[Any]:
-    """All Python and numpy random generators, except those of Python's library."""
+def _generators_but(carried: Collection[Any]) -> list[Any]:
+    """Python's and numpy's random generators, without those that a newcomer gets back and those of
+    Python's library."""
     library: list[Any] = [random.getstate, tempfile]
-    known = library[0].__self__, getattr(library[1]._name_sequence, "_rng", None)
+    known = [library[0].__self__, getattr(library[1]._name_sequence, "_rng", None), *carried]
     kinds = random.Random, getattr(sys.modules.get("numpy.random"), "Generator", random.Random)
     return [x for x in gc.get_objects() if type(x) in kinds and not any(x is y for y in known)]
+
+
+def _draw_from(generators: Iterable[Any]) -> None:
+    """Draw a number from each of torch's, Python's and numpy's generators."""
+    for generator in generators:
+        if isinstance(generator, torch.Generator):
+            torch.rand(1, generator=generator, device=generator.device)
+        else:
+            getattr(generator, "random_sample", generator.random)()
 
 
 def _random_numbers() -> bytes:
     """A digest of the states of the global generators."""
     return hashlib.blake2b(b"".join(States.now().encode()), digest_size=8).digest()
+
+
+def _named(iterator: Any) -> str:
+    """A loader, by the line that made it: a newcomer may begin to iterate at another one."""
+    at, number = iterator.made
+    made = f"the loader made at {at}" if at != NOWHERE else f"the loader at {iterator.spot}"
+    return made + f" ({number + 1})" * bool(number)
+
+
+def _list_of(path: str) -> str:
+    """The list or dict of an item."""
+    return path.rpartition("[")[0]
 
 
 def _is_in(path: str | os.PathLike[str], here: str) -> bool:

@@ -132,7 +132,7 @@ class Wrapping:
         if self._models.wrapped and model.training and torch.is_grad_enabled():
             refuse(
                 f"{call_site()}: this script trains a copy of a DistributedDataParallel, or one "
-                "from a file, which ftrun cannot carry step by step. Wrap its module again"
+                "from a file, which ftrun cannot heal step by step. Wrap its module again"
             )
         return _torchs_forward(model, *args, **kwargs)
 
@@ -193,5 +193,5 @@ def _check_layers(module: nn.Module) -> None:
         if isinstance(part, nn.SyncBatchNorm):
             refuse(
                 f"{call_site()}: the layer {name or type(part).__name__} is a SyncBatchNorm, which "
-                "reduces inside the forward pass: ftrun cannot carry it step by step. Use BatchNorm"
+                "reduces inside the forward pass: ftrun cannot heal it step by step. Use BatchNorm"
             )

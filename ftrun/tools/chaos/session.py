@@ -127,7 +127,7 @@ class Session:
         self._print(
             f"Job {self._job.job_id}: {settings.signal.name} to {whom} on this machine every "
             f"{duration(settings.mtbf_s)} on average, {self._length()} (seed {self._seed}). "
-            "Ctrl-C ends that; the job goes on."
+            "Ctrl-C ends that; the job continues."
         )
 
     def _check_alive(self) -> None:

@@ -35,7 +35,7 @@ from ftrun.tools.check.plan import WRITING, Kill, plan_of
 from ftrun.tools.check.runs import Run, Trial
 from ftrun.tools.check.verdict import lines_of
 
-VARIABLE, PLAN, UNEVEN = "FTRUN_CHECK", "plan.json", "uneven"
+VARIABLE, PLAN, OTHER = "FTRUN_CHECK", "plan.json", "other"
 """As in inject/zero_edit/trial.py, which imports torch."""
 INJECT, HOST = "auto", "127.0.0.1"
 RESTARTS = 10
@@ -121,11 +121,12 @@ def check_script(
     with tempfile.TemporaryDirectory(prefix="ftrun-check-") as name:
         directory = Path(name)
         place = Place(directory, Path.cwd())
+        skips: list[tuple[str, int]] = []
 
-        def run(kind: str, kills: Sequence[Kill], clock: str = "", loses: range = range(0)) -> Run:
+        def run(kind: str, kills: Sequence[Kill], loses: range = range(0)) -> Run:
             together = seen if kills and workers > 1 and not is_group else 0
             plan: dict[str, Any] = {"steps": steps, "together": together, "is_group": is_group}
-            plan |= {"clock": clock, "asks": bool(loses)}
+            plan |= {"kind": kind, "asks": bool(loses), "skips": skips}
             return _run(job, directory / kind, place, kills, plan, timeout_s, loses)
 
         _say(f"runs undisturbed{f', on {nodes} nodes' * (nodes > 1)}")
@@ -152,7 +153,8 @@ def check_script(
             runs = [x for x in (trial.exact, trial.lost) if x and x.is_whole(seen)]
             if any(may_vary(trial, x) for x in runs):
                 _say("runs undisturbed again, to see what is other in each run")
-                again = run("again", (), UNEVEN)
+                skips += [] if is_group else _skips(undisturbed, runs[0].kills)
+                again = run(OTHER, ())
                 beside = compare(undisturbed.files, again.files, {}, again.early)
                 trial.again = replace(again, beside=beside)
             if trial.plan.counted:
@@ -173,6 +175,13 @@ def _due(undisturbed: Run, kills: Sequence[Kill]) -> Due:
         for kill in writing
         for name, span in due_after(undisturbed.reports[kill.victim]["sizes"], kill.step).items()
     }
+
+
+def _skips(undisturbed: Run, kills: Sequence[Kill]) -> list[tuple[str, int]]:
+    """The replicas that were killed as they wrote a file, and drew random numbers afterwards."""
+    writing = [kill for kill in kills if kill.phase == WRITING]
+    drawn = {x: report["drawn"] for x, report in undisturbed.reports.items()}
+    return [(str(x.victim), x.step) for x in writing if x.step in drawn[x.victim]]
 
 
 def _starts(undisturbed: Run) -> dict[str, int]:

@@ -5,66 +5,115 @@ Not here: each run's own problems (verdict.py), the comparison of files (place.p
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from ftrun.base.words import counted as count_of
 from ftrun.base.words import first_of
 from ftrun.tools.check.place import Difference, How, form_of
+from ftrun.tools.check.results import (
+    BUFFERS,
+    LOSSES,
+    PARAMETERS,
+    READS,
+    ROUNDING,
+    Seen,
+    results,
+)
 from ftrun.tools.check.runs import Reports, Run, Trial
 
 TEXT_CHARS_MAX = 24
-OUTSIDE = "tensors outside modules"
-"""As in inject/zero_edit/trial.py, which imports torch."""
+_COUNTS = frozenset({bool, int, str})
+"""Values that do not follow from a running average, as a loss of an evaluation does."""
+WHY = (
+    "two undisturbed runs differ there, too: the second one has drawn other random numbers where a "
+    "newcomer does not get its predecessor's, as in the workers of a loader or in an evaluation "
+    "that it has not made"
+)
+
+
+Lines = tuple[list[str], list[str], list[str]]
+"""What is equal; what else is told; what makes the check fail."""
 
 
 def compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
     """Lines about equal and different results; and the problems that make the check fail."""
     before, after = trial.undisturbed.reports, run.reports
-    equal, told, problems = list[str](), list[str](), list[str]()
-    inputs = [*_other_inputs(before, after, trial.named)]
-    is_alike = all(after[x]["parameters"] == before[x]["parameters"] for x in before)
-    # Random numbers excuse a difference only if they show in a batch or a parameter.
-    draws = any(report["draws"] for report in before.values()) and not trial.is_group
-    draws &= bool(inputs) or not is_alike
-    why = (
-        "the script draws random numbers in its steps, and a newcomer goes on with the global "
-        "generators only: not with those of loader workers or of its own, nor with what was drawn "
-        "before a step"
-    )
-    steps = {index: report["step"] for index, report in after.items()}
+    problems, steps = list[str](), {index: report["step"] for index, report in after.items()}
     if steps != {index: report["step"] for index, report in before.items()}:
         problems.append(f"{trial.kind}s came to the steps {first_of([*steps.values()])}")
+    equal, told = list[str](), list[str]()
+    for look in (_results, _values, _files, _more_files):
+        for lines, more in zip((equal, told, problems), look(trial, run), strict=True):
+            lines += more
+    line = f"equal to the undisturbed run: {first_of(equal) or 'nothing'}"
+    return [line, *told], problems
 
-    def judge(what: str, is_equal: bool, other: str) -> None:
-        if is_equal:
-            equal.append(what)
-        elif draws:
-            told.append(f"not compared: {what}, because {why}")
-        else:
-            problems.append(other)
 
-    judge(f"what each {trial.kind} reads", not inputs, f"other batches: {first_of(inputs)}")
-    judge("parameters", is_alike, "the parameters are not those of the undisturbed run")
-    for kind in next(iter(before.values()))["kept"]:
-        others = sorted({x for index in before for x in _unlike(before, after, index, kind)})
-        if kind == "buffers" and others and not trial.is_group:
+def _results(trial: Trial, run: Run) -> Lines:
+    """What the workers have read and computed."""
+    equal, told, problems, left = list[str](), list[str](), list[str](), list[str]()
+    before, vary = trial.undisturbed.reports, set[tuple[str, int, tuple[str, ...]]]()
+    if trial.again is not None:
+        known = results(before, trial.again.reports)
+        vary = {(what, x.of, x.place) for what, seen in known for x in seen if not x.is_equal}
+    rounded = dict[str, list[Seen]]()
+    for what, seen in results(before, run.reports):
+        named, excused, wrong = what.format(kind=trial.kind), list[Seen](), list[Seen]()
+        for x in (x for x in seen if not x.is_equal):
+            may = any((what, x.of, x.place[:part]) in vary for part in range(len(x.place) + 1))
+            (excused if may else wrong).append(x)
+        averages = [x for x in wrong if what == BUFFERS and _is_average(trial, x)]
+        if averages:
             told.append(
-                f"not equal to the undisturbed run: buffers {first_of(others)}: those of replica 0 "
-                "count, and its death loses an update of a running average, or repeats one"
+                f"not equal to the undisturbed run: buffers {first_of(_where(averages))}: those "
+                "of replica 0 count, and its death loses an update of a running average, or "
+                "repeats one"
             )
-        elif others or any(report["kept"][kind] for report in before.values()):
-            words = f"{kind} {first_of(others)} are not those of the undisturbed run"
-            judge(kind, not others, words)
-    values = [*other_values(trial, run)]
-    number = sum(len(report["now"]) for report in before.values()) - len(values)
-    if number:
-        equal.append(f"{number} values of the script")
-    if values:
-        words = f"not equal to the undisturbed run: {first_of(values)}"
-        (problems if trial.is_group else told).append(words)
-    equal += run.beside.equal
+            wrong = [x for x in wrong if x not in averages]
+        if wrong and not trial.is_group and all(x.is_rounding for x in wrong):
+            rounded[what] = wrong
+        elif wrong:
+            problems.append(_wrong(trial, what, wrong))
+        share = _share(seen, excused)
+        if excused:
+            left.append(named + f" ({share})" * bool(share))
+        if seen and not (wrong or averages) and (share or not excused):
+            equal.append(f"the rest of {named}" if excused else named)
+    told += [f"not compared: {first_of(left)}, because {WHY}"] if left else []
+    if problems:  # and what follows from these
+        problems += [_wrong(trial, what, wrong) for what, wrong in rounded.items()]
+    elif rounded:
+        names = [what.format(kind=trial.kind) for what in rounded]
+        told.append(f"equal to the undisturbed run but for rounding: {first_of(names)}")
+    return equal, told, problems
+
+
+def _is_average(trial: Trial, buffer: Seen) -> bool:
+    """Whether a buffer may lack an update of a running average. One that no pass has changed in
+    the undisturbed run must be equal."""
+    still = trial.undisturbed.reports[buffer.of]["still"]
+    return not trial.is_group and buffer.where not in still and buffer.is_near
+
+
+def _values(trial: Trial, run: Run) -> Lines:
+    """The script's plain values."""
+    before, after = trial.undisturbed.reports, run.reports
+    number = sum(len(x["now"].keys() & after[index]["now"].keys()) for index, x in before.items())
+    number -= sum(1 for _ in _differing(before, after))
+    equal = [f"{count_of(number, 'value')} of the script"] if number else []
+    values, wrong = [*other_values(trial, run)], [*_lost_counters(trial, run)]
+    words = [f"not equal to the undisturbed run: {first_of(values)}"] if values else []
+    lost = [f"nothing has named what is not as undisturbed: {first_of(wrong)}"] if wrong else []
+    return (equal, [], words) if trial.is_group else (equal, words, lost)
+
+
+def _files(trial: Trial, run: Run) -> Lines:
+    """The files that the undisturbed run has written."""
+    told, problems = list[str](), list[str]()
     for name, found in run.beside.unlike.items():
         if name in run.beside.lost:
             told.append(f"lost with the replica that wrote it, and not due again: {name} {found}")
@@ -74,6 +123,13 @@ def compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
             problems.append(f"{name} {found}, unlike the undisturbed run's")
         else:
             told.append(f"not equal to the undisturbed run: {name} {found}")
+    return run.beside.equal, told, problems
+
+
+def _more_files(trial: Trial, run: Run) -> Lines:
+    """The files that only the run with deaths has written."""
+    told, problems = list[str](), list[str]()
+    before, after = trial.undisturbed.reports, run.reports
     ours = {name for report in after.values() for name in report["files"]}
     known = {os.path.basename(name) for report in before.values() for name in report["files"]}
     left = [x for x in run.beside.more if x not in ours and os.path.basename(x) in known]
@@ -91,7 +147,7 @@ def compared(trial: Trial, run: Run) -> tuple[list[str], list[str]]:
             f"{first_of(left)} was left by the replica that died: the undisturbed run has removed "
             "it, or has it elsewhere"
         )
-    return [f"equal to the undisturbed run: {first_of(equal)}", *told], problems
+    return [], told, problems
 
 
 def _is_wrong(trial: Trial, found: Difference) -> bool:
@@ -131,31 +187,52 @@ def after_evaluations(trial: Trial, run: Run) -> Iterator[str]:
         yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
 
 
-def _other_inputs(before: Reports, after: Reports, named: Callable[[int], str]) -> Iterator[str]:
-    """The first step at which a replica got a different batch. A newcomer has no earlier ones."""
-    for index, report in before.items():
-        theirs = after[index]["inputs"]
-        odd = [int(x) for x in theirs if report["inputs"].get(x, theirs[x]) != theirs[x]]
-        if odd:
-            yield f"{named(index)} from step {min(odd)} on"
+def _where(seen: Sequence[Seen]) -> list[str]:
+    return sorted({x.where for x in seen})
 
 
-def _unlike(before: Reports, after: Reports, index: int, kind: str) -> Iterator[str]:
-    ours, theirs = after[index]["kept"][kind], before[index]["kept"][kind]
-    # A newcomer may have variables that only its peer had.
-    names = ours.keys() & theirs.keys() if kind == OUTSIDE else {**ours, **theirs}
-    yield from (name for name in names if ours.get(name) != theirs.get(name))
+def _wrong(trial: Trial, what: str, wrong: Sequence[Seen]) -> str:
+    """A problem, in words."""
+    if what == PARAMETERS:
+        return "the parameters are not those of the undisturbed run"
+    if what not in (READS, LOSSES):
+        return f"{what} {first_of(_where(wrong))} are not those of the undisturbed run"
+    places = {x.of: dict[str, None]() for x in wrong}
+    for x in wrong:
+        places[x.of][x.where] = None
+    each = [
+        f"{trial.named(index)} {f'from {first} on' if more else f'at {first}'}"
+        for index, (first, *more) in sorted(places.items())
+    ]
+    return f"other {'batches' if what == READS else LOSSES}: {first_of(each)}"
+
+
+def _share(seen: Sequence[Seen], excused: Sequence[Seen]) -> str:
+    """Which part of the results could not be compared, in words; "": all."""
+    left = {x.place for x in excused}
+    if left >= {x.place for x in seen}:
+        return ""
+    return first_of(sorted({" ".join(reversed(place)) for place in left}))
 
 
 def may_vary(trial: Trial, run: Run) -> bool:
     """Whether a run differs from the undisturbed one where two undisturbed runs may differ too."""
     unlike = (x for name, x in run.beside.unlike.items() if name not in run.beside.lost)
-    is_unlike = any(_is_wrong(trial, found) for found in unlike)
-    return is_unlike or (trial.is_group and any(other_values(trial, run)))
+    if any(_is_wrong(trial, found) for found in unlike):
+        return True
+    before, after = trial.undisturbed.reports, run.reports
+    others = (x for _, seen in results(before, after) for x in seen if not x.is_equal)
+    values = other_values if trial.is_group else _lost_counters
+    return any(others) or any(values(trial, run))
 
 
 def other_values(trial: Trial, run: Run) -> Iterator[str]:
     """Values of the script that differ in another run, each once."""
+    return (words for *_, words in _others(trial, run))
+
+
+def _others(trial: Trial, run: Run) -> Iterator[tuple[str, tuple[Any, Any], str]]:
+    """The path of each, the values, and the words."""
     before, after = trial.undisturbed.reports, run.reports
     again = {} if trial.again is None else trial.again.reports
     seen = {path for path, _ in _differing(before, again)} if again else set()
@@ -164,7 +241,55 @@ def other_values(trial: Trial, run: Run) -> Iterator[str]:
         if path not in seen:
             seen.add(path)
             name = path.partition(" ")[2]
-            yield f"{name} ({shown(now)}, undisturbed {shown(value)})"
+            yield path, (value, now), f"{name} ({shown(now)}, undisturbed {shown(value)})"
+
+
+def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
+    """Values that the script changes in its steps, and that a newcomer lacks although no line of
+    its join says so."""
+    before, after = trial.undisturbed.reports, run.reports
+    every = [*before.values(), *after.values()]
+    counted = {path for report in every for path in report["counted"]}
+    named = {x for report in every for x in (*report["lacking"], *report["changes"])}
+    named |= {x for _, join in run.joins for x in join["lacking"]}
+    known = {x.removeprefix("its own ").partition(" (")[0] for x in named}
+    have_averages = any(
+        x["kept"]["buffers"] != after[n]["kept"]["buffers"] for n, x in before.items()
+    )
+
+    def is_named(name: str) -> bool:
+        return any(name == x or name.startswith((f"{x}.", f"{x}[")) for x in known)
+
+    for path, values, words in _others(trial, run):
+        is_count = not have_averages or all(type(x) in _COUNTS for x in values)
+        is_known = is_named(path.partition(" ")[2]) or _is_rounded(*values)
+        if path in counted and is_count and not is_known:
+            yield words
+    again = {} if trial.again is None else trial.again.reports
+    known_items = dict(_items(before, again)) if again else {}
+    for path, (number, now) in _items(before, after):
+        name = path.partition(" ")[2]
+        if path not in known_items and f"{path}[{number - 1}]" in counted and not is_named(name):
+            yield f"{name} ({count_of(now, 'item')}, undisturbed {number})"
+
+
+def _is_rounded(value: Any, now: Any) -> bool:
+    """Whether two numbers may be computed from another order of sums."""
+    are_floats = type(value) is float and type(now) is float
+    return are_floats and math.isclose(value, now, rel_tol=ROUNDING)
+
+
+def _items(before: Reports, after: Reports) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The lists that have another number of items in another run."""
+    for index, report in before.items():
+        now = after[index]["now"] if index in after else {}
+        theirs, ours = (
+            Counter(path.rpartition("[")[0] for path in of if path.endswith("]"))
+            for of in (report["now"], now)
+        )
+        for path in theirs.keys() & ours.keys():
+            if theirs[path] != ours[path]:
+                yield path, (theirs[path], ours[path])
 
 
 def _differing(before: Reports, after: Reports) -> Iterator[tuple[str, tuple[Any, Any]]]:

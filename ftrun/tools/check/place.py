@@ -187,9 +187,7 @@ def compare(
             files.equal.append(name)
             continue
         ours, theirs = b"".join(killed[x].read_bytes() for x in alike), path.read_bytes()
-        first = theirs[: starts.get(name, 0)]
-        while first and ours.startswith(2 * first):
-            ours = ours[len(first) :]
+        ours = _once(ours, theirs[: starts.get(name, 0)])
         if ours == theirs:
             files.equal.append(f"{name} (but for what a start wrote that came to no step)")
             continue
@@ -204,6 +202,20 @@ def compare(
         if beside & due.keys() and beside & due.keys() <= files.lost:
             files.lost.add(name)
     return files
+
+
+def _once(text: bytes, first: bytes) -> bytes:
+    """``text`` without what a start wrote that came to no step, if the next start has written it
+    again, numbers aside. ``first``: what a start writes."""
+    begun, lines = _form_of(first), text.splitlines(keepends=True)
+    while begun and _form_of(b"".join(lines[: 2 * len(begun)])) == 2 * begun:
+        lines = lines[len(begun) :]
+    return b"".join(lines)
+
+
+def _form_of(text: bytes) -> list[bytes]:
+    """The lines, with all numbers replaced by 0."""
+    return _NUMBER.sub(b"0", text).splitlines()
 
 
 def _pairs(
@@ -238,14 +250,14 @@ def _difference(theirs: bytes, ours: bytes) -> Difference:
         return Difference(How.BYTES)
     if more := ours.count(b"\n") - theirs.count(b"\n"):
         return Difference(How.COUNT, more)
-    is_alike = _NUMBER.sub(b"0", theirs) == _NUMBER.sub(b"0", ours)
+    is_alike = _form_of(theirs) == _form_of(ours)
     return Difference(How.NUMBERS if is_alike else How.LINES)
 
 
 def _lacks_only(theirs: bytes, ours: bytes, start: int, end: int) -> bool:
     """Whether ``ours`` differs only by lacking lines of the range, in one place, numbers aside."""
     parts = theirs[:start], theirs[start:end], theirs[end:], ours
-    before, due, after, whole = (_NUMBER.sub(b"0", part).splitlines() for part in parts)
+    before, due, after, whole = map(_form_of, parts)
     kept = len(whole) - len(before) - len(after)
     return any(
         whole == [*before, *due[:at], *due[len(due) - kept + at :], *after]

@@ -11,6 +11,7 @@ from typing import Any
 from ftrun.base.words import counted, first_of
 from ftrun.tools.check.comparison import after_evaluations, compared
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
+from ftrun.tools.check.results import OWN
 from ftrun.tools.check.runs import Reports, Run, Trial
 
 
@@ -41,6 +42,8 @@ def _after(trial: Trial) -> tuple[list[str], list[str]]:
         if run is not None:
             lines += _deaths_in_group(trial, run) if trial.is_group else _deaths(trial, run)
             problems += _ends(trial, run, "with deaths", due)
+    if trial.again is not None:
+        problems += _ends(trial, trial.again, "undisturbed again")
     if trial.lost is not None:
         lines += _loss(trial, trial.lost)
         problems += _ends_after_loss(trial, trial.lost)
@@ -48,7 +51,7 @@ def _after(trial: Trial) -> tuple[list[str], list[str]]:
     lines += _changes(runs)
     lacks = [*_lacking(runs)]
     lines += [] if trial.is_group else lacks
-    lines += [] if trial.is_group else _only_first(first.reports)
+    lines += [] if trial.is_group else [*_only_first(first.reports), *_own(first.reports)]
     lines += [f"not tried: a death {phase}" for phase in plan.untried]
     if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
         lines.append(
@@ -187,6 +190,17 @@ def _only_first(reports: Reports) -> Iterator[str]:
     names = sorted(first.difference(*others))
     if names:
         yield f"not done while replica 0 is away: what it alone writes ({first_of(names)})"
+
+
+def _own(reports: Reports) -> Iterator[str]:
+    """Parameters that each replica has otherwise, because no DistributedDataParallel has them."""
+    every = [report["kept"].get(OWN, {}) for report in reports.values()]
+    names = sorted({x for of in every for x in of if len({one.get(x) for one in every}) > 1})
+    if names:
+        yield (
+            f"each replica has its own {OWN} ({first_of(names)}): compared with its own of the "
+            "undisturbed run"
+        )
 
 
 def _ends(trial: Trial, run: Run, kind: str, due: Sequence[Kill] = ()) -> Iterator[str]:

@@ -154,7 +154,7 @@ def logs(
     follow: Annotated[
         bool,
         typer.Option(
-            "-f", "--follow", help="Go on until the job ends: look for more five times a second."
+            "-f", "--follow", help="Continue until the job ends: look for more five times a second."
         ),
     ] = False,
     grep: Annotated[

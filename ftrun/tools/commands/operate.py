@@ -168,7 +168,7 @@ def chaos(
     duration: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Time to go on. [default: until the job ends, or Ctrl-C]"
+            metavar="TIME", help="Time to continue. [default: until the job ends, or Ctrl-C]"
         ),
     ] = None,
     kills: Annotated[

@@ -69,7 +69,7 @@ def _kill_wait(wait_s: int) -> Finding:
 
 def _wait_time(wait_s: int) -> Finding:
     if not wait_s:
-        return ok("WaitTime", "if the tasks of one node end, those of the others go on")
+        return ok("WaitTime", "if the tasks of one node end, those of the others continue")
     return warning(
         "WaitTime",
         f"{wait_s} s after the first task has ended Slurm kills all others: a second task of a "

@@ -99,7 +99,7 @@ def run_operation(
         print(error, file=out)
         return NOT_DONE
     if operation["state"] == "under way" and is_awaited:
-        print(f"That is not done after {timeout_s:g} s, and goes on.", file=out)
+        print(f"That is not done after {timeout_s:g} s. It continues.", file=out)
         return NOT_DONE
     for stack in operation["stacks"]:
         _show_stack(stack["replica_id"], stack["group_rank"], stack["text"], out)
@@ -109,6 +109,6 @@ def run_operation(
 def _show_stack(replica_id: str, group_rank: int, text: str, out: TextIO) -> None:
     print(f"\n--- worker {plain(replica_id)}.{group_rank}", file=out)
     if not text:
-        print("no stacks: it has not come to its script, is stopped, or has ended", file=out)
+        print("no stacks: it has not reached its script, is stopped, or has ended", file=out)
     for line in text.splitlines():
         print(plain(line), file=out)

@@ -38,7 +38,7 @@ class RequestLost(PeerError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The lighthouse was started again and has lost its journal: it does not know this "
+            "The lighthouse was restarted and has lost its journal, so it does not know this "
             "request any more. It may be carried out, or not: look at `ftrun status`, and ask "
             "again."
         )
@@ -148,7 +148,7 @@ class Asker:
                     silent_since = now
                     self._check_may_come_back(error)
                     self._say(
-                        "The lighthouse does not answer. It may be started again: asking on, for "
+                        "The lighthouse does not answer. It may be restarting: asking on, for "
                         f"{max(0.0, self.left_s):.0f} s at most."
                     )
                 self._check_goes_on(error, now - silent_since)
@@ -175,7 +175,7 @@ class Asker:
         if self.left_s <= 0:
             raise LighthouseUnreachable(
                 f"No lighthouse has answered for {silent_s:.0f} s. The request {state}: "
-                "a lighthouse that is started again on it goes on with it. To see: ftrun status"
+                "a lighthouse that restarts with it carries it out. To see: ftrun status"
             ) from error
 
     def _agent_lives(self) -> bool | None:

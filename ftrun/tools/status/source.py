@@ -202,7 +202,7 @@ class Source:
         found = _exit_of(Path(known.log_dir), known)
         if found is not None or lives is None:
             return found
-        words = f"its ftrun on this machine (pid {known.pid}) was killed, and left no word why"
+        words = f"its ftrun on this machine (pid {known.pid}) was killed, and left no reason"
         return {"exit_code": -1, "reason": words}
 
 

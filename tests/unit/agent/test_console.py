@@ -46,6 +46,6 @@ def test_a_line_of_the_job_is_shown_once_in_one_output(
     is_shown = not (node and elsewhere)
     assert ("ftrun: Replica 1 joined." in lines) == is_shown
     assert f"{own} This node stands by." in lines
-    assert any(x.startswith(f"{own} This node does not see") for x in lines)
+    assert any(x.startswith(f"{own} This node cannot see") for x in lines)
     assert any("The job has finished" in line for line in lines) == is_shown
     assert not any("has ended" in line for line in lines)

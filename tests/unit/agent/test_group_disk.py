@@ -115,7 +115,7 @@ def test_a_slow_disk_skips_and_is_told_when_it_begins_and_ends(tmp_path: Path) -
     assert [kind for kind, _ in disk.orders] == [WRITE, WRITE]
     assert disk.orders[0][1]["writer"] == "incarnation"
     assert disk.told[0].startswith("snapshots are skipped from step 9 on, because the one before")
-    assert disk.told[1].startswith("the snapshot of step 3 was not written to its end, because all")
+    assert disk.told[1].startswith("the snapshot of step 3 is incomplete, because the job")
     assert disk.told[2] == "wrote the snapshot of step 5 to p: 7 kB in 1.0 s; no worker waited"
 
 
@@ -130,7 +130,7 @@ def test_a_process_that_has_ended_and_a_failure_are_told(tmp_path: Path) -> None
         await disk.until(lambda: disk.whole)
 
     disk = play(tmp_path, work, {})
-    how = "Training goes on; the next one is due in 1 s or less"
+    how = "Training continues; the next one is due in 1 s or less"
     assert (
         disk.told[0] == f"a snapshot was not written: the process that writes it has ended. {how}"
     )
@@ -181,7 +181,7 @@ def test_a_group_goes_on_from_what_is_there_or_is_not_started(tmp_path: Path) ->
         disk.may.set()
         assert await disk.fill() == NONE and not disk.orders
         whole(where, 7)
-        with pytest.raises(PeerError, match="there is too little memory to go on from"):
+        with pytest.raises(PeerError, match="there is too little memory to resume from"):
             await disk.disk.fill(None, "0", "a")
         assert await disk.fill() == 7
         kind, order = disk.orders[0]
@@ -201,7 +201,7 @@ def test_a_group_goes_on_from_what_is_there_or_is_not_started(tmp_path: Path) ->
 
     disk = play(tmp_path, work, {"damaged": ""})
     assert disk.told == [
-        f"All workers go on from step 7, the newest snapshot in {where / 'step-000000000007'}."
+        f"All workers resume from step 7, the newest snapshot in {where / 'step-000000000007'}."
     ]
     assert disk.whole == [7]
     assert ("snapshot_step", 7.0) in disk.disk.scalars
@@ -213,7 +213,7 @@ def test_a_damaged_one_is_passed_over_and_nothing_starts_if_none_is_left(tmp_pat
         for step in (7, 8):
             whole(tmp_path / "s", step)
         (tmp_path / "s/step-000000000009").mkdir()
-        with pytest.raises(UserError, match=r"no whole snapshot is left in .* --resume none"):
+        with pytest.raises(UserError, match=r"no complete snapshot is left in .* --resume none"):
             await disk.fill()
 
     disk = play(tmp_path, work, {"damaged": "torn"})

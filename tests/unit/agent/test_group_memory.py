@@ -101,7 +101,7 @@ def play(
 def test_it_is_told_once_when_all_have_a_generation(tmp_path: Path) -> None:
     told, _ = play(tmp_path)
     assert len(told) == 1
-    assert told[0].startswith("Memory snapshots: on this node (")
+    assert told[0].startswith("Memory snapshots are kept on this node (")
     assert told[0].endswith("at most 268 MB). A lost worker costs no step.")
 
 
@@ -372,26 +372,26 @@ def test_a_script_that_makes_a_manager_has_them_only_if_asked(
     texts: list[str] = []
     asyncio.run(run())
     assert len(texts) == len(given)
-    assert not given or "the script makes a Manager, which only --inject explicit" in texts[0]
+    assert not given or "ftrun knows that in time only with --inject explicit" in texts[0]
 
 
 def test_a_full_log_is_told_when_it_begins_to_be_so(tmp_path: Path) -> None:
     told, _ = play(tmp_path, fills=True)
     assert told[1] == (
         "Memory snapshots: the results of a step's collectives do not fit into its log (12 kB a "
-        "worker). Until the next snapshot a death takes all workers back to step 12. To have "
-        "larger logs, free memory."
+        "worker). Until the next snapshot, a death takes all workers back to step 12. Free "
+        "memory to get larger logs."
     )
 
 
 def test_while_a_replacement_catches_up_nothing_is_told_to_be_too_large(tmp_path: Path) -> None:
     told, _ = play(tmp_path, gap=True)
-    assert len(told) == 1 and told[0].startswith("Memory snapshots: on this node")
+    assert len(told) == 1 and told[0].startswith("Memory snapshots are kept on this node")
 
 
 def test_of_several_replicas_one_is_restarted_then(tmp_path: Path) -> None:
     told, _ = play(tmp_path, fills=True, **TWO)
-    assert "Until the next snapshot a death restarts its replica. To have" in told[1]
+    assert "Until the next snapshot, a death restarts its replica. Free memory" in told[1]
 
 
 def test_a_control_group_bounds_it(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_gpus_node_is_its_place_on_the_bus(tmp_path: Path) -> None:
     where = gpus(tmp_path, [0, 0, 1, 1])
     assert gpu_nodes("node", ["0", "3", "2"], "", **where) == [0, 1, 1]
     assert gpu_nodes("node", ["GPU-22-x", "GPU-1"], "", **where) == [1, 0]
-    with pytest.raises(UserError, match="CUDA device MIG-7 cannot be told"):
+    with pytest.raises(UserError, match="CUDA device MIG-7 cannot be found"):
         gpu_nodes("node", ["MIG-7"], "", **where)
     with pytest.raises(UserError, match="CUDA device 4 cannot be told"):
         gpu_nodes("node", ["4"], "", **where)

@@ -128,7 +128,7 @@ def test_a_gpu_that_stays_full_is_told_and_used_all_the_same(
     waits, starts = [notice.text for notice in shown]
     assert waits.startswith("Replica 3 waits until its dead worker's memory on GPU 0 is free")
     assert "61440 MiB in use" in starts
-    assert "by pid 812: the next worker starts there all the same" in starts
+    assert "by pid 812: the next worker starts there nevertheless" in starts
 
 
 @pytest.mark.parametrize("table", ["nvidia-ml-py is not installed", Table(), Table([])])

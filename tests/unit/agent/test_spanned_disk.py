@@ -156,7 +156,7 @@ def test_what_two_nodes_have_written_two_others_begin_from(tmp_path: Path) -> No
     team = play(tmp_path, work)
     assert [x.name for x in snapshots(tmp_path / "s")] == ["step-000000000031"]
     assert [type(x) for x in team.sent] == [WriteRanks, FillRanks]
-    assert team.told[0] == ("The last snapshot is of step 31. The same command goes on from there.")
+    assert team.told[0] == ("The last snapshot is of step 31. The same command resumes from there.")
     assert [node.began for node in team.nodes] == [[("c", 31)]] * 2
     assert not team.copying.is_taken
 
@@ -177,7 +177,7 @@ def test_no_draft_is_left_of_what_a_lost_node_should_have_written(tmp_path: Path
         await team.disk.last(team.trains(30), "a", DEADLINE_S)
 
     team = play(tmp_path, work)
-    why = "a snapshot was not written: n1 (10.0.0.2): it is lost. Training goes on"
+    why = "a snapshot was not written: n1 (10.0.0.2): it is lost. Training continues"
     assert team.told[0].startswith(why)
     assert list((tmp_path / "s").iterdir()) == []
 
@@ -194,7 +194,7 @@ def test_a_part_that_is_damaged_makes_all_take_the_one_before(tmp_path: Path) ->
 
     team = play(tmp_path, work)
     assert team.told[-1] == (
-        "the snapshot step-000000000040 is damaged, and is passed over: on n1 (10.0.0.2): "
+        "the snapshot step-000000000040 is damaged and is skipped: on n1 (10.0.0.2): "
         "__1_0.distcp is not what was written: its hash differs"
     )
     assert [node.began[-1] for node in team.nodes] == [("b", 30)] * 2

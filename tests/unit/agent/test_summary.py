@@ -65,7 +65,7 @@ def test_the_lost_time_is_the_lighthouses_if_it_has_told_it() -> None:
     told = JobAccount(60.0, 4.24, 0.9567, 1, (SlotAccount("0", 4.2), SlotAccount("9", 3.0)))
     lines = summary_lines(slots, EndAgent(0, ""), 61.0, LOGS, None, told)
     assert lines[1:] == [
-        "The account: 1 step in 60.0 s, goodput 95.7 %, 4.2 replica-seconds lost.",
+        "Summary: 1 step in 60.0 s, goodput 95.7 %, 4.2 replica-seconds lost.",
         "  replica 0: drained, 12 steps, 1 restart, 4.2 s lost, last exit status 75",
         "  replica 1: drained, 12 steps, 1 restart, 2.0 s lost, last exit status 75",
     ]

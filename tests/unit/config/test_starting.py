@@ -142,7 +142,7 @@ def test_the_start_follows_the_script_and_the_option(
     assert starts_fresh(told, {})
     assert "OMP_NUM_THREADS at own.py:2" in line(told, {})
     forked = of(tmp_path, "sets.py", start="fork")
-    assert not starts_fresh(forked, {}) and "forked all the same" in line(forked, {})
+    assert not starts_fresh(forked, {}) and "forked nevertheless" in line(forked, {})
     hurried = replace(told, standbys=1, preload=("math",))
     assert "`import torch`, also with --standby and --preload." in line(hurried, {})
     module = of(tmp_path, "package.train", kind=TargetKind.MODULE)

@@ -123,7 +123,10 @@ def test_what_followed() -> None:
 @pytest.mark.parametrize(
     ("response", "expected"),
     [
-        ({"step": 7, "quorum": "1.2"}, "nobody was left: training went on at step 7 with quorum"),
+        (
+            {"step": 7, "quorum": "1.2"},
+            "no replica was left: training continued at step 7 with quorum",
+        ),
         ({"survivors": ["0"]}, "replica 0 repaired the step in place in quorum"),
         (
             {"survivors": ["0", "2"], "recomputes": ["0"], "step": 7},

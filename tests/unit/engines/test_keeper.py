@@ -161,4 +161,4 @@ def test_a_killed_agent_has_a_successor_when_all_of_it_has_ended(
         linux._prctl(linux.PR_SET_CHILD_SUBREAPER, 0)
     said = capfd.readouterr().err
     assert said.count("n3-7.0.0") == 2, "the first one is told later"
-    assert "died: SIGKILL. It is started again" in said
+    assert "died: SIGKILL. It restarts" in said

@@ -53,7 +53,7 @@ def test_one_that_cannot_be_read_is_told_and_forgotten(
     path.write_bytes(text.encode("latin-1"))
     with caplog.at_level(logging.WARNING):
         assert AccountFile(path).load() is None
-    assert "begins again" in caplog.text
+    assert "starts over now" in caplog.text
 
 
 def test_a_full_disk_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

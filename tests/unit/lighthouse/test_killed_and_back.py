@@ -59,7 +59,7 @@ def test_a_restarted_lighthouse_adopts_the_quorum_in_force(tmp_path: Path) -> No
             assert lighthouse.end(signal.SIGKILL) == -signal.SIGKILL
             for worker in agent.workers.values():
                 worker.received.clear()
-                worker.steps(3)  # training goes on without a lighthouse
+                worker.steps(3)  # training continues without a lighthouse
             await asyncio.to_thread(lighthouse.start)
             await is_back(agent)
             after = await settled(lighthouse)

@@ -173,7 +173,7 @@ def test_an_agent_that_breaks_the_protocol_is_cut_and_told(
 
 
 def test_a_journal_that_cannot_be_written_stops_it(tmp_path: Path) -> None:
-    """Nothing is sent that is not on disk; training goes on, and a restart takes over."""
+    """Nothing is sent that is not on disk; training continues, and a restart takes over."""
 
     async def main() -> None:
         with LighthouseProcess(tmp_path, new_token()) as lighthouse:

@@ -50,9 +50,9 @@ def test_a_job_goes_on_from_the_newest_that_all_replicas_agreed_on(tmp_path: Pat
     directory.agree(paths[2], 3)
     looked = directory.look(tmp_path)
     assert looked.newest is not None and looked.newest.manifest.agreed == 3
-    assert looked.unagreed == tuple(paths[:2]) and "it is not known" in looked.words()
+    assert looked.unagreed == tuple(paths[:2]) and "it is unknown whether" in looked.words()
     text = " ".join(prepare(settings))
-    assert "step-000000000004, step-000000000003: newer, and passed over" in text
+    assert "step-000000000004, step-000000000003: newer, but skipped" in text
     after = directory.age_s(tmp_path)
     assert before is not None and after is not None and after >= before
     assert directory.prune(tmp_path, 1, keeps_agreed=True) == 2
@@ -146,10 +146,10 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     origin = {**own, "workers_per_replica": 1, "replicas": 3, "job_id": "j"}
     write_tree(where, tree_of(5, a={"x": torch.ones(2)}), origin=origin)
     [line] = prepare(settings)
-    assert f"goes on from step 5, the newest snapshot in {where}" in line and "3 replicas" in line
+    assert f"resumes from step 5, the newest snapshot in {where}" in line and "3 replicas" in line
     other = tmp_path / "other"
     [line] = prepare(replace(settings, snapshot=other, resume=str(where)))
-    assert f"goes on from step 5, the newest snapshot in {where}" in line and str(other) in line
+    assert f"resumes from step 5, the newest snapshot in {where}" in line and str(other) in line
     with pytest.raises(UserError, match="the job on the other nodes"):
         prepare(replace(settings, resume="none", lighthouse="h:1"))
     meeting = Rendezvous(2, 2, None, "h", 1, is_static=False, stated_by="--rdzv-endpoint")
@@ -158,7 +158,9 @@ def test_a_start_says_where_the_job_begins(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is a snapshot of .* with --inject explicit"):
         prepare(replace(settings, inject="ddp"))
     (newest(where).path / "__0_0.distcp").write_bytes(b"")
-    with pytest.raises(UserError, match=r"step-000000000005 is damaged.*No whole snapshot is left"):
+    with pytest.raises(
+        UserError, match=r"step-000000000005 is damaged.*No complete snapshot is left"
+    ):
         prepare(settings)
     assert directory.snapshots(where) == []
 

@@ -247,7 +247,7 @@ def test_a_run_of_another_form_is_refused_before_it_starts(
     own = replace(found.manifest, origin=replace(found.manifest.origin, script=name))
     (found.path / "ftrun.json").write_bytes(own.encode())
     [line] = prepare(one)
-    assert line.startswith("The job goes on from step 3, the newest") and "of 2 workers" in line
+    assert line.startswith("The job resumes from step 3, the newest") and "of 2 workers" in line
     with pytest.raises(UserError, match=r"with memory snapshots and 2 .* with --inject ddp and 2"):
         prepare(replace(one, inject="ddp", replicas=2))
     for form, why in (
@@ -260,4 +260,4 @@ def test_a_run_of_another_form_is_refused_before_it_starts(
             with pytest.raises(UserError, match=why):
                 prepare(one)
         else:
-            assert "goes on from step 3" in prepare(one)[0]
+            assert "resumes from step 3" in prepare(one)[0]

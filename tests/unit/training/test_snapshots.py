@@ -141,7 +141,7 @@ def test_a_writer_that_is_killed_is_counted_and_replaced(
         step_until(running, lambda: counts(manager)[2] >= 1)
         written = counts(manager)[0]
         step_until(running, lambda: counts(manager)[0] > written)
-    assert "was not written: the process that writes it has ended. Training goes" in (
+    assert "was not written: the process that writes it has ended. Training continues" in (
         capfd.readouterr().err
     )
 
@@ -169,7 +169,7 @@ def test_a_state_that_cannot_be_had_is_told(
         fails = True
         step_until(running, lambda: counts(manager)[2] >= 1)
         fails = False
-    assert "the script's own error. Training goes on" in capfd.readouterr().err
+    assert "the script's own error. Training continues" in capfd.readouterr().err
 
 
 def test_one_that_heals_from_peers_reads_nothing(

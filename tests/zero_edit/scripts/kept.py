@@ -4,6 +4,7 @@ import argparse
 import math
 from collections import Counter, defaultdict, deque
 
+import logs
 import moment
 import torch
 import torch.distributed as dist
@@ -38,6 +39,7 @@ def train_epoch(model, loader, optimizer, epoch, meter, losses):
         number = epoch * 100 + i
         losses.append(number)
         running.append(number)
+        logs.add_mean("loss", number)
         meter.add(epoch, number)
         seen += len(x)
     return sum(running) / len(running), seen
@@ -49,6 +51,7 @@ def main():
     args = parser.parse_args()
     dist.init_process_group("gloo")
     rank = dist.get_rank()
+    logs.configure()
     torch.manual_seed(1)
     x = torch.randn(240, 8)
     data = TensorDataset(x, x @ torch.randn(8, 1))
@@ -67,6 +70,7 @@ def main():
         window.append(mean)
         names.add(f"epoch {epoch}")
         counts[epoch % 2] += 1
+        logs.write()
         if rank == 0 and epoch < 2:  # who is away at the end of an epoch has no score of it
             score = 5 - epoch
             log.append({"epoch": epoch, "score": score})
@@ -85,6 +89,7 @@ def main():
         "window": list(window),
         "names": sorted(names),
         "counts": sorted(counts.items()),
+        "logged": [logs.Logger.calls, logs.Logger.CURRENT.rows],
     }
     if rank == 0:  # nobody else has these, so nobody else can compare them
         assert (best, meter.best_epoch, best_epochs) == (4, 1, [(0, 5), (1, 4)]), (best, log)

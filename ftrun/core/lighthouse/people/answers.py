@@ -11,7 +11,7 @@ from ftrun.core.lighthouse.slots import Slot
 from ftrun.core.lighthouse.state import MembershipState
 
 NOT_FOUND, CONFLICT = 404, 409
-WAITS_FOR_AGENTS = "The lighthouse was started again: this goes on once its agents are back."
+WAITS_FOR_AGENTS = "The lighthouse was restarted. This continues once its agents are back."
 
 
 class Refused(Exception):

@@ -266,7 +266,7 @@ class Operators:
         elif not operation.was_live and operation.incarnation:
             self._answers.end(operation, f"Replica {name} runs again{_left_at(operation)}.")
         else:
-            self._answers.show(operation, f"Replica {name} has started again, and joins its peers.")
+            self._answers.show(operation, f"Replica {name} has restarted, and joins its peers.")
 
     # ------------------------------------------------------------ kill
 

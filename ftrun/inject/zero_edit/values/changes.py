@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ftrun.core.worker.origins import is_same
-from ftrun.inject.zero_edit.frames import Values
+from ftrun.inject.zero_edit.frames import OF_MODULE, Values
 from ftrun.inject.zero_edit.values import limits
 
 Steps = dict[str, dict[str, int]]
@@ -45,6 +45,8 @@ class Changes:
         """Record the values at a draw; returns those that changed since the last, by function."""
         changed: dict[str, Values] = {}
         for function, values in _innermost(found):
+            if function not in self._before and OF_MODULE in function:
+                self._before[function] = {**values}  # it was imported since: nothing has changed
             before = self._before.setdefault(function, {})
             if before == values:
                 continue

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.core.worker.origins import Origin
 from ftrun.inject.zero_edit import around
 from ftrun.inject.zero_edit.frames import (
-    KeptFrame,
+    OF_MODULE,
     Spot,
     Values,
     innermost_of,
@@ -35,9 +35,10 @@ from ftrun.inject.zero_edit.values.histories import (
     plain_of,
     see,
 )
+from ftrun.inject.zero_edit.values.kinds import GONE
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
-from ftrun.inject.zero_edit.values.sources import FRAMEWORK, Pair, Sources, Taken
-from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.sources import Pair, Sources, Taken
+from ftrun.inject.zero_edit.values.walk import CLASS, Reached, Walk
 from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ TOGETHER = 4
 
 
 Read = list[tuple[str, Values]]
-"""The functions and values of some frames, innermost first; then a framework's. Of containers the
-copies. Nobody changes it."""
+"""The functions and values of some frames, innermost first. Of containers the copies. Nobody
+changes it."""
 
 
 def plain(read: Read) -> Read:
@@ -67,11 +68,11 @@ class Counters:
     """
 
     def __init__(self, script: Script) -> None:
-        self._script, self._frameworks = script, script.frameworks
+        self._script = script
         self._together: deque[tuple[int, dict[str, Values]]] = deque(maxlen=TOGETHER)
         self._tried_again = self._compared_until = NEVER
         self.walk, self._changes = Walk(self._step), Changes()
-        self.walk.trainer = lambda: self._frameworks.trainer
+        self.walk.trainer = lambda: script.frameworks.trainer
         self._path = script.file(FILE)
         self._legacy = Legacy(self._path)
         self._left_for = ""  # the life whose values are being left
@@ -79,6 +80,9 @@ class Counters:
         self.has_all = False
         self._own: dict[str, set[str]] = {}
         self._before: list[tuple[FrameType, Values]] = []
+        self._made: list[
+            tuple[str, str]
+        ] = []  # objects that peers have made since their first step
 
     def _step(self) -> int:
         """How many steps are committed."""
@@ -90,11 +94,15 @@ class Counters:
             before = self._changes.before(one.function)
             for path, container in one.containers.items():
                 one.values[path] = see(container, before.get(path))
-        return [*((x.function, x.values) for x in reached), (FRAMEWORK, self._frameworks.values())]
+            for path in before.keys() - one.values.keys() if one.dicts else ():
+                way, _, key = path.removesuffix("]").rpartition("[")
+                if way in one.dicts and key not in one.dicts[way]:
+                    one.values[path] = GONE
+        return [(x.function, x.values) for x in reached]
 
     def begin(self, read: Read) -> None:
         """The script before its first step: nothing has changed."""
-        self.walk.begin()
+        self.walk.begin(self._made)
         self._changes.begin(read)
         self._has_begun_anew = True
 
@@ -162,7 +170,7 @@ class Counters:
 
     def remember(self) -> None:
         """A newcomer is about to pass over a loop: what it counts on its way is undone later."""
-        frames = [*script_frames(), *self.walk.kept()]
+        frames = self.walk.with_others(script_frames())
         read = self.read(self.walk.walk(frames))
         self._before = [
             (
@@ -182,7 +190,7 @@ class Counters:
         before, self._before = self._before, []
         now = script_frames()
         for frame, values in before:
-            if isinstance(frame, KeptFrame) or any(frame is x for x in now):
+            if not isinstance(frame, FrameType) or any(frame is x for x in now):
                 theirs = _given(place, spot_of(frame).name)
                 write_values(frame, {path: x for path, x in values.items() if path not in theirs})
 
@@ -208,11 +216,11 @@ class Counters:
         pairs = [] if left is None else self._pairs(place, theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
         frames = self.walk.frames()
-        for function, frame in innermost_of(frames).items():
+        here = innermost_of(frames)
+        for function, frame in here.items():
             self._take(frame, function, _given(place, function), sources, taken)
-        donors, own, _ = sources.of(FRAMEWORK, place.counters.get(FRAMEWORK, {}))
-        taken.changed += self._frameworks.write(donors)
-        taken.of_its_own += self._frameworks.write(own)
+        modules = (x.partition(OF_MODULE)[2] for x in place.counters if x not in here)
+        taken.lacking += [f"the values of {x}, which it has not imported" for x in modules if x]
         self._adopt(frames, theirs, left)
         return taken
 
@@ -226,6 +234,10 @@ class Counters:
     ) -> None:
         values = settable(frame, values)
         donors, own, found = sources.of(function, values)
+        made = {path: x for path, x in own.items() if path.endswith(f".{CLASS}")}
+        taken.of_its_own += write_values(frame, made)  # what its donor has changed there is set too
+        made.update((path, x) for path, x in donors.items() if path.endswith(f".{CLASS}"))
+        self._made += [(function, path.removesuffix(f".{CLASS}")) for path in made]
         taken.changed += write_values(frame, donors)
         taken.of_its_own += write_values(frame, own)
         taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
@@ -233,7 +245,7 @@ class Counters:
         differ = [path for path in stands_in if not path.endswith(DIGEST)]
         differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
         taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
-        taken.lacking += lacks(frame, (path for path in values if not path.endswith(DIGEST)))
+        taken.lacking += lacks(frame, (x for x in values if sources.is_missed(function, x)))
         self._own[function] = set(own)
 
     def _pairs(self, place: Place, theirs: Details, left: Left) -> list[Pair]:

@@ -1,4 +1,4 @@
-"""State of Hugging Face's Trainer and Lightning outside their loops: callbacks, a module's values.
+"""State of Hugging Face's Trainer and Lightning outside their loops: callbacks, sums, a log.
 
 The counters of their loops are found on the stack (walk.py). No frame's variable leads to their
 callbacks. Without its callbacks' state, a replica would stop early, or save a best model, when its
@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Values
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.kinds import is_plain, packed, plain_values, short, unpacked
+from ftrun.inject.zero_edit.values.kinds import packed, unpacked
 from ftrun.inject.zero_edit.values.units import mapped
 
 _TRANSFORMERS = "transformers.trainer"
@@ -70,16 +69,6 @@ def _stateful(owner: Any) -> Part:
             owner.load_state_dict(known)
 
     return Part(read, load)
-
-
-def _exported(owner: Any) -> Part:
-    """A callback of transformers that exports its state for checkpoints."""
-
-    def read() -> Callable[[], dict[str, Any]]:
-        found = owner.state()["attributes"]
-        return dict(found).copy
-
-    return Part(read, lambda state: vars(owner).update(state))
 
 
 def _history(trainer: Any) -> Part:
@@ -157,10 +146,13 @@ def _sum(metric: Any, trainer: Any) -> dict[str, Any]:
 
 
 class Frameworks:
-    """The trainer of this process, if a framework runs the script's loop."""
+    """The trainer of this process, if a framework runs the script's loop.
+
+    ``callbacks``: those whose plain values heal like other counters.
+    """
 
     def __init__(self) -> None:
-        self._holders: dict[str, Any] = {}
+        self.callbacks: list[Any] = []
         self._parts: list[Part] = []
         self._owner: Any = None
         self._trainer: Any = None
@@ -192,38 +184,13 @@ class Frameworks:
         """The parts of the trainer whose state heals."""
         return self._parts
 
-    def values(self) -> Values:
-        """The plain values of callbacks and of Lightning's module, by path."""
-        found: Values = {}
-        for path, holder in self._holders.items():
-            found.update(
-                (f"{path}.{name}", value) for name, value in plain_values(vars(holder)).items()
-            )
-        return found
-
-    def write(self, values: Values) -> list[str]:
-        """Set plain values; returns what was changed, as ``name a→b``."""
-        changed = []
-        for path, new in values.items():
-            holder, _, name = path.rpartition(".")
-            if holder not in self._holders:
-                continue
-            known = vars(self._holders[holder])
-            value = known.get(name)
-            if is_plain(value) and (new != value or type(new) is not type(value)):
-                known[name] = new
-                changed.append(f"{path} {short(value)}→{short(new)}")
-        return changed
-
     def _take(self, own: Any) -> bool:
         """Use ``own`` if it is a trainer or a loop of one; returns whether it is."""
         modules = [kind.__module__ for kind in type(own).__mro__]
         if _TRANSFORMERS in modules and hasattr(own, "callback_handler"):
             self._owner = self._trainer = own
-            self._holders = {}
             callbacks = own.callback_handler.callbacks
-            self._parts = [_exported(x) for x in _first(callbacks) if hasattr(x, "state")]
-            self._parts.append(_history(own))
+            self._parts = [_history(own)]
         elif any(x.startswith(_LIGHTNING) for x in modules) and hasattr(own, "trainer"):
             self._owner = own
             if own.trainer is self._trainer:
@@ -233,12 +200,9 @@ class Frameworks:
             self._parts = [_stateful(x) for x in _first(callbacks)]
             if _has_sums(self._trainer):
                 self._parts.append(_sums(self._trainer))
-            self._holders = {"module": self._trainer.lightning_module}
         else:
             return False
-        for index, callback in enumerate(_first(callbacks)):
-            if not _draws(callback):
-                self._holders[f"{type(callback).__name__}[{index}]"] = callback
+        self.callbacks = [x for x in _first(callbacks) if not _draws(x)]
         return True
 
 

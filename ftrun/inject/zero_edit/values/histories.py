@@ -131,15 +131,16 @@ def see(container: Any, last: Any = None) -> Copy:
                     return before
                 known.extend(_frozen_all(container[before.length : length]))
                 return Copy(kind, length, known, before.length)
-        values = _frozen_all(_parts(container))
+        parts = list(_parts(container))
+        if before is not None and before.length == length and are_equal(parts, before.copied):
+            return before  # mostly so; to copy it takes twenty times as long
+        values = _frozen_all(parts)
     except NotPlain:
         is_checked = kind is bytearray and length <= limits.ARRAY_BYTES  # it keeps its length
         start = zlib.crc32(container) if is_checked else 0
         if before is not None and (before.heals, before.length, before.start) == (0, length, start):
             return before
         return Copy(kind, length, None, start, _is_history(container))
-    if before is not None and before.length == length and before.copied == values:
-        return before
     return Copy(kind, len(values), values)
 
 

@@ -5,6 +5,7 @@
 | an object of the script | its attributes, also those in ``__slots__`` |
 | a class of the script | its namespace |
 | a function of the script | its closure, its attributes, the defaults of its arguments |
+| a module of the script that Python does not list | its variables |
 | a partial, a method, a weak reference | the objects that it was made of |
 | a namespace, a thread's local values | attributes |
 | a context variable | its value |
@@ -22,13 +23,19 @@ from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
 from functools import partial
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from types import (
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 from weakref import ReferenceType
 
-from ftrun.inject.zero_edit.frames import is_loop_package, is_script
+from ftrun.inject.zero_edit.frames import is_loop_package, is_script, own_file
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.limits import remembered
+from ftrun.inject.zero_edit.values.limits import Remembered, remembered
 
 OPEN = frozenset(
     {
@@ -52,11 +59,20 @@ _Put = Callable[[str, Any], None]
 
 
 class Held(dict[str, Any]):
-    """The values of a holder. ``put`` sets a value in the holder."""
+    """The values of a holder. ``put`` sets a value in the holder, and ``drop`` removes one."""
 
-    def __init__(self, known: Mapping[str, Any], put: _Put = lambda name, value: None) -> None:
+    def __init__(
+        self,
+        known: Mapping[str, Any],
+        put: _Put = lambda name, value: None,
+        drop: Callable[[str], None] = lambda name: None,
+    ) -> None:
         super().__init__(known)
-        self._put = put
+        self._put, self._drop = put, drop
+
+    def __delitem__(self, name: str) -> None:
+        self._drop(name)
+        super().__delitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._put(name, value)
@@ -113,22 +129,46 @@ def _of_slots(holder: Any, slots: Mapping[str, Any]) -> Held:
 
 
 def _of_class(kind: type) -> Held | None:
-    known = vars(kind).items() if _is_own(kind) else ()
-    found = {name: x for name, x in known if not name.startswith("__") and _may_change(x)}
-    return Held(found, partial(type.__setattr__, kind)) if found else None
+    if not _is_own(kind):
+        return None
+    known, seen = vars(kind), _NAMES[kind]
+    if seen.count != len(known):
+        items = list(known.items())
+        seen.names = [name for name, x in items if name[:2] != "__" and _may_change(x)]
+        seen.count = len(known)
+    found = {name: known[name] for name in seen.names if name in known}
+    return Held(found, partial(type.__setattr__, kind))
+
+
+class _Seen:
+    """The names in a class that may change, when it had ``count`` names."""
+
+    def __init__(self, _: type) -> None:
+        self.count, self.names = -1, list[str]()
+
+
+_NAMES: Remembered[type, _Seen] = Remembered(_Seen, {})
 
 
 def _may_change(value: Any) -> bool:
-    kind = type(value)
-    return kind not in _CODE if kind is not FunctionType else _of_function(value) is not None
+    return bool(_of_function(value)) if type(value) is FunctionType else type(value) not in _CODE
 
 
 @remembered
 def _is_own(kind: Any) -> bool:
     """Whether a class is defined in a file of the script, and is no enumeration."""
+    file = file_of(kind)
+    return is_script(file) and not is_loop_package(file) and not issubclass(kind, Enum)
+
+
+def file_of(kind: type) -> str:
+    """The file that defines a class, also one whose module Python does not list, or lists an object
+    in its place; "<none>": it has none."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    is_own = isinstance(file, str) and is_script(file) and not is_loop_package(file)
-    return is_own and not issubclass(kind, Enum)
+    if not isinstance(file, str):
+        codes = (x.__code__ for x in list(vars(kind).values()) if type(x) is FunctionType)
+        file = next((x.co_filename for x in codes if x.co_filename[:1] != "<"), None)
+    return file if isinstance(file, str) else "<none>"
 
 
 def _of_function(function: FunctionType) -> Held | None:
@@ -149,10 +189,10 @@ def _of_function(function: FunctionType) -> Held | None:
     def put(name: str, value: Any) -> None:
         if name in cells:  # if not, another function of this name had the variable
             cells[name].cell_contents = value
-        elif name in own:
+        elif name not in code.co_varnames + code.co_freevars:
             own[name] = value
 
-    return Held(found, put) if found else None
+    return Held(found, put)
 
 
 def _of_cell(cell: Any) -> Held | None:
@@ -180,7 +220,15 @@ def _of_context(variable: ContextVar[Any]) -> Held:
     return Held(found, put)
 
 
+def _of_module(module: ModuleType) -> Held | None:
+    known = ModuleType.__getattribute__(module, "__dict__")
+    if sys.modules.get(known.get("__name__", "")) is module or not own_file(module):
+        return None  # it has a frame of its own, or is a package's
+    return Held(known, known.__setitem__)
+
+
 _FINDS: Mapping[type, Callable[[Any], Held | None]] = {
+    ModuleType: _of_module,
     FunctionType: _of_function,
     MethodType: lambda x: Held({"self": x.__self__, "function": x.__func__}),
     partial: lambda x: Held({"func": x.func, "args": x.args, "keywords": x.keywords}),

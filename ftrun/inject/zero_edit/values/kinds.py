@@ -27,6 +27,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
+from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -39,7 +40,7 @@ from ftrun.inject.zero_edit.frames import (
 )
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.generators import is_generator
-from ftrun.inject.zero_edit.values.holders import is_cell, is_holder
+from ftrun.inject.zero_edit.values.holders import file_of, is_cell, is_holder
 from ftrun.inject.zero_edit.values.limits import Remembered, remembered
 
 PLAIN = (int, float, bool, str, type(None))
@@ -48,6 +49,8 @@ CONTAINERS = frozenset({list, deque, set, bytearray, *DICTS})
 """What a script collects values in."""
 Packed = dict[str, Any]
 """A value that JSON does not have: its kind, and its parts."""
+GONE: Packed = {"kind": "gone", "values": []}
+"""In place of the value of a dict's key that the script has removed."""
 _MADE_OF: Mapping[str, Callable[[list[Any]], Any]] = {
     "list": list,
     "deque": deque,
@@ -68,6 +71,7 @@ _TEXTS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     date: (date.isoformat, date.fromisoformat),
     Decimal: (str, Decimal),
     Fraction: (str, Fraction),
+    count: (repr, lambda text: count(*numbers_of(text))),
 }
 """Values that JSON has as text: how that is made, and read."""
 _BY_NAME = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
@@ -230,11 +234,7 @@ classes, and modules, are looked after elsewhere."""
 
 def _script_file_of(kind: type) -> str:
     """The file of a class, or of its nearest base, that is the script's or runs the loop for it."""
-    for one in kind.__mro__:
-        file = getattr(sys.modules.get(one.__module__), "__file__", None)
-        if isinstance(file, str) and is_script(file):
-            return file
-    return ""
+    return next((file for one in kind.__mro__ if is_script(file := file_of(one))), "")
 
 
 def is_name(key: Any) -> bool:
@@ -336,6 +336,8 @@ def unpacked(value: Any) -> Any:
     if type(value) is not dict or "kind" not in value:
         return value
     kind, parts = value["kind"], value["values"]
+    if value == GONE:
+        return None
     if kind == "tensor":
         torch, (dtype, shape, numbers) = sys.modules["torch"], parts
         return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(shape)
@@ -354,6 +356,13 @@ def _enum(module: str, path: str, name: str) -> Any:
     found = named(module, path)
     is_enum = isinstance(found, type) and issubclass(found, Enum)
     return found[name] if is_enum and name in found.__members__ else None
+
+
+def numbers_of(text: str) -> tuple[Any, Any]:
+    """The next number of an ``itertools.count``, and its step, from its text."""
+    parts = text.removeprefix("count(").removesuffix(")").split(", ")
+    number, step = (int(x) if x.lstrip("-").isdecimal() else float(x) for x in [*parts, "1"][:2])
+    return number, step
 
 
 def named(module: str, path: str) -> Any:

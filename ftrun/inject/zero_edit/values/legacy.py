@@ -67,8 +67,9 @@ class Legacy:
     """
 
     def __init__(self, path: Path) -> None:
-        self._journal = Journal(path, "what this worker alone counts is lost with it")
-        self._is_off = self._has_begun = self._was_early = False
+        self._journal = Journal(path, "if this worker dies, what it alone counts is lost")
+        self._is_off = self._has_begun = False
+        self._early_at = 0
         self._ranges: Ranges = ()
 
     def begin(
@@ -87,7 +88,7 @@ class Legacy:
         for function, path, step, packed in lists:
             values[function][path] = packed, step
         for words in lacking:
-            told.once(f"{words} is too large to be left to a worker that follows this one")
+            told.once(f"{words} is too large to keep: a worker that replaces this one lacks it")
         entry = {"life": life, "known": values, "ranges": _plain(ranges)}
         self._is_off = not self._journal.begin(entry)
 
@@ -101,7 +102,8 @@ class Legacy:
         """
         if self._is_off or not self._has_begun:
             return True
-        completes, self._was_early = self._was_early and not early_at, bool(early_at)
+        completes = self._early_at not in (0, early_at)  # also at another draw of the step
+        self._early_at = early_at
         if not (changed or completes):
             return True
         more = [

@@ -18,20 +18,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftrun.base import clock
 from ftrun.base.errors import UserError
 from ftrun.base.words import amount
 from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.mates import store_of_all
-from ftrun.inject.zero_edit.values.tensors import Left, Tensors
+from ftrun.inject.zero_edit.mates import Mates, store_of_all
+from ftrun.inject.zero_edit.values.tensors import Left
 from ftrun.snapshots.area import NONE, Area, AreaFull
 from ftrun.snapshots.states import described, restored
+
+if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.script import Script
 
 SHARE = 0.01
 """Of the worker's time, which copies take."""
@@ -45,23 +49,11 @@ class Own:
 
     Args:
         area: opens that of this slot; None: its launcher has none.
-        life: names that of the job: what is left in another one does not count.
-        ranks: of this node that would have the same in another replica; the worker's own first.
-        is_exact: it is copied each time, whatever that takes, because a trial compares it.
     """
 
-    def __init__(
-        self,
-        area: Callable[[], Area | None],
-        tensors: Tensors,
-        life: Callable[[], str],
-        ranks: Sequence[int],
-        *,
-        is_exact: bool,
-    ) -> None:
-        self._open, self._tensors, self._is_exact = area, tensors, is_exact
-        self._is_off = False
-        self._life, self._ranks = life, ranks
+    def __init__(self, script: Script, area: Callable[[], Area | None]) -> None:
+        self._script, self._tensors, self._open = script, script.tensors, area
+        self._ranks, self._is_off = _alike(script.mates), False
         self._due_at = 0.0
         self._has_begun = self._has_left = False
         self._found: tuple[str, Left] | None = None
@@ -81,9 +73,8 @@ class Own:
             assert state is not None, "nobody else writes"
             head = json.loads(state.head)
             self._found = head["life"], Left(state.step, **restored(state, head, ()))
-        return (
-            self._found[1] if self._found is not None and self._found[0] == self._life() else None
-        )
+        life, found = self._found or ("", None)
+        return found if life == self._script.carried.life else None
 
     def forget(self) -> None:
         """This worker has all that its predecessor had: no older copy of it counts."""
@@ -98,7 +89,7 @@ class Own:
             return
         if compares and step and not step & (step - 1):
             self._say(step)
-        if not (self._is_exact or now >= self._due_at):
+        if self._script.trial is None and now < self._due_at:  # a trial compares each copy
             return
         self._hear()
         self._has_begun, self._found, self._tensors.left = True, None, None
@@ -124,7 +115,7 @@ class Own:
 
     def _copy(self, area: Area, tree: dict[str, Any], step: int) -> bool:
         given = pack(tree)
-        head = json.dumps({"life": self._life(), **described(given)}).encode()
+        head = json.dumps({"life": self._script.carried.life, **described(given)}).encode()
         try:
             area.write(area.newest + 1, head, given.leaves, step, {}, {})
             self._has_left = True
@@ -132,9 +123,9 @@ class Own:
             nbytes = sum(leaf.spec.nbytes for leaf in given.leaves)
             where = "outside modules" if tree["units"] else "in modules beside the trained ones"
             told.once(
-                f"this worker keeps {amount(nbytes)} in tensors that its peers lack or have "
-                f"otherwise. That is too much for all of it to be left to a worker that follows "
-                f"it: those {where} are not"
+                f"this worker has {amount(nbytes)} in tensors that its peers lack, or have with "
+                f"other values. That is too much to keep all for a worker that replaces it: those "
+                f"{where} are not kept"
             )
             return False
         return True
@@ -175,3 +166,11 @@ class Own:
             self._shared = frozenset(alike)
             self._apart = frozenset().union(mine, *others) - alike
             self._said = None
+
+
+def _alike(mates: Mates) -> list[int]:
+    """The ranks of this node that have in other replicas what this one has; itself first."""
+    first = mates.rank - int(os.environ.get("LOCAL_RANK", "0"))
+    here = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    others = (x for x in here if x != mates.rank and (x - mates.rank) % mates.size == 0)
+    return [mates.rank, *others]

@@ -17,7 +17,7 @@ from typing import Any
 
 from ftrun.base.words import first_of
 from ftrun.core.worker.origins import Known, Origin, origin
-from ftrun.inject.zero_edit.frames import Spot, Values, script_frames, spot_of
+from ftrun.inject.zero_edit.frames import OF_MODULE, Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import DIGEST
@@ -25,8 +25,6 @@ from ftrun.inject.zero_edit.values.kinds import is_batch, is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 from ftrun.inject.zero_edit.values.walk import KEPT
 
-FRAMEWORK = ""
-"""Stands for a function's name, for the values that a framework keeps."""
 Pair = tuple[int, dict[str, Values], dict[str, Values]]
 """A step, and by function the plain values of the donor and of the predecessor."""
 _UNCHANGED = object()
@@ -67,7 +65,6 @@ class Sources:
                 tuple(_then(function, path, pair) for pair in pairs),
                 pairs[-1][0] if pairs else NEVER,
                 left is not None,
-                function == FRAMEWORK,
                 is_anew,
                 stands_alike and not is_batch(values.get(path)),
                 draws_ahead and type(values.get(path)) is bool,
@@ -80,6 +77,17 @@ class Sources:
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
                 donors[path] = values[path]
         return donors, own, {path: origins[path] for path in (*donors, *own)}
+
+    def is_missed(self, function: str, path: str) -> bool:
+        """Whether a value of the donor's is lost if this replica lacks what has it: not if its
+        predecessor lacked that too, as a writer of rank 0."""
+        if self.left is None or path in self.left.values.get(function, {}):
+            return not path.endswith(DIGEST)
+        known = max((step for step, *_ in self.pairs), default=NEVER)
+        details = self.place.details()
+        lists = {at: step for name, at, step, _ in details.lists if name == function}
+        changed = {**details.changed.get(function, {}), **lists}.get(path, NEVER)
+        return changed > known and not path.endswith(DIGEST)
 
     def differed(self, function: str, values: Values, ending: str) -> list[str]:
         """The paths with this ending among the donor's ``values`` of which donor and predecessor
@@ -108,14 +116,14 @@ class Taken:
 
     def words(self, *, is_new: bool) -> str:
         told = {
-            "set": self.changed,
-            "of its own": self.of_its_own,
-            "with what its donor added since": self.continued,
-            "not carried": self.lacking,
+            "restored from its peers": self.changed,
+            "restored from its predecessor": self.of_its_own,
+            "plus what its donor has added since": self.continued,
+            "not restored": self.lacking,
         }
         text = "".join(f"; {what}: {first_of(names)}" for what, names in told.items() if names)
         if is_new:
-            text += "; what it alone had counted is not carried: nothing of it is on this node"
+            text += "; not restored: what it alone had counted, because this node has none of it"
         return text
 
 
@@ -153,7 +161,7 @@ def _is_called_anew(function: str, place: Place, ranges: Mapping[Spot, int]) -> 
     """
     names = [spot.name for spot in place.stack]
     if function not in names:
-        return function not in (FRAMEWORK, KEPT)
+        return function != KEPT and OF_MODULE not in function
     outer = set(names[names.index(function) + 1 :]) - {function}
     now = {spot: number for spot, number in place.ranges if spot.name in outer}
     then = {spot: number for spot, number in ranges.items() if spot.name in outer}

@@ -10,14 +10,13 @@ Not here: when a trial surveys (trial.py), the verdict's texts (tools/check/verd
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import operator
 import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from types import FrameType, GeneratorType, ModuleType
+from types import FrameType, GeneratorType
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, vari
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.holders import attributes_of, is_holder
 from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_value, packed
-from ftrun.inject.zero_edit.values.units import leaves, part
+from ftrun.inject.zero_edit.values.units import hashed, leaves
 from ftrun.inject.zero_edit.values.walk import Walk
 
 DEEP = limits.DEEP + limits.DICTS_DEEP
@@ -64,17 +63,24 @@ def survey(frames: Sequence[FrameType], like: Walk | None = None, here: str = ""
     return found if like is None else found | _units(frames, like)
 
 
+def carried_by(like: Walk, frames: Sequence[FrameType]) -> set[str]:
+    """The values that heal, and the lists and dicts, by function and path."""
+    walk = Walk()
+    walk.reaches_all, walk.trainer = like.reaches_all, like.trainer
+    return {
+        f"{reached.function} {path}"
+        for reached in walk.walk(frames)
+        for path in (*reached.values, *reached.containers)
+    }
+
+
 def _units(frames: Sequence[FrameType], like: Walk) -> Values:
     walk, found = Walk(), Values()
     walk.reaches_all, walk.trainer, walk.optimizers = True, like.trainer, like.optimizers
     for reached in walk.walk([*frames, *walk.kept()]):
         for path, unit in reached.units.items():
-            hashed = hashlib.blake2b(digest_size=8)
-            for leaf in leaves(unit):
-                here = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(leaf)
-                flat = part(here).detach().contiguous().reshape(-1)
-                hashed.update(flat.view(torch.uint8).cpu().numpy().tobytes())
-            found[f"{reached.function} {path}"] = f"tensors {hashed.hexdigest()}"
+            tensors = [torch.as_tensor(leaf) for leaf in leaves(unit)]
+            found[f"{reached.function} {path}"] = f"tensors {hashed(tensors, 1, whole=True)}"
     return found
 
 
@@ -86,7 +92,7 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
         return
     if (state := _state_of(value)) is not None:
         found[path] = state
-    if not deep or id(value) in met or isinstance(value, ModuleType):
+    if not deep or id(value) in met:
         return
     met.add(id(value))
     kind = type(value)

@@ -34,7 +34,6 @@ from ftrun.inject.zero_edit.values.units import (
     Keys,
     Mark,
     Thin,
-    digest_of,
     identity_of,
     is_as,
     leaves,
@@ -275,7 +274,7 @@ class Tensors:
         counts = [x._version for x in some if x.device.type == "cpu"]
         seen = identity_of(value), counts
         if key not in self._digests or self._digests[key][0] != seen:
-            self._digests[key] = seen, digest_of(some)
+            self._digests[key] = seen, sampled(some)
         return self._digests[key][1]
 
     def _met(
@@ -367,8 +366,7 @@ class Tensors:
         own = trained | _memory_of(beside.values())
         found = self._units(own)
         states = {name: travelling(_state_of(x, trained)) for name, x in beside.items()}
-        both = beside.keys() & self._firsts.keys() - self._loaded
-        still = sorted(name for name in both if is_as(_every(beside[name]), self._firsts[name]))
+        changed = self._changed_modules()
         kept = {key: x for key, x in self._known.items() if key[0] == KEPT and x.mark is None}
         lost = {key for key, x in kept.items() if x.value is None}
         others = self._rebound(for_peers=not self.gives_all)
@@ -382,8 +380,8 @@ class Tensors:
             MODULES: states,
             ATTRIBUTES: attributes,
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
-            STILL: still,
-            CHANGED: {x: self._changed_at(x, _every(beside[x])) for x in beside.keys() - {*still}},
+            STILL: sorted(beside.keys() - changed.keys()),
+            CHANGED: {name: self._changed_at(name, _every(x)) for name, x in changed.items()},
         }
 
     def own_state(
@@ -414,7 +412,7 @@ class Tensors:
     def digests(self) -> dict[str, str]:
         """Of what ``own_state`` has, by name: to compare ranks. Running averages of a module that
         has parameters are each rank's own, until they are broadcast."""
-        changed = self._changed_modules(frozenset())
+        changed = self._changed_modules()
         modules = {name: [*x.parameters()] or _every(x) for name, x in changed.items()}
         units = {
             " ".join(key): known.value
@@ -423,7 +421,7 @@ class Tensors:
         }
         return {name: sampled(leaves(x)) for name, x in {**modules, **units}.items()}
 
-    def _changed_modules(self, also: Set[str]) -> dict[str, torch.nn.Module]:
+    def _changed_modules(self, also: Set[str] = frozenset()) -> dict[str, torch.nn.Module]:
         firsts = self._firsts
         return {
             name: module

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import hashlib
 import weakref
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -258,17 +259,11 @@ def _version_now(tensor: torch.Tensor, here: torch.Tensor, places: Sequence[int]
     return count << 32 | zlib.crc32(b"".join([ctypes.string_at(at, some) for at in places]))
 
 
-def digest_of(tensors: Sequence[torch.Tensor]) -> str:
-    """A digest of the tensors' shapes and first values, to compare two ranks."""
-    found = 0
-    for tensor in tensors:
-        here = part(tensor).detach()
-        while here.dim() > 1 and len(here):
-            here = here[0]
-        first = here.reshape(-1)[: SAMPLE_BYTES // here.itemsize].cpu().contiguous()
-        text = f"{[*tensor.shape]}".encode()
-        found = zlib.crc32(text + first.view(torch.uint8).numpy().tobytes(), found)
-    return f"{found:08x}"
+def hashed(value: Any, deep: int, *, whole: bool = False) -> str:
+    """A digest of a value's shapes and bytes; see ``add_to``."""
+    found = hashlib.blake2b(digest_size=8)
+    add_to(found, value, deep, whole=whole)
+    return found.hexdigest()
 
 
 def add_to(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
@@ -292,12 +287,13 @@ def add_to(hashed: Any, value: Any, deep: int, *, whole: bool = False) -> None:
 
 
 def sampled(values: Sequence[Any]) -> str:
-    """A digest of a few bytes at the start, the middle and the end of each value, to compare large
+    """A digest of each value's shape and a few bytes at its start, middle and end, to compare large
     values of two ranks."""
     found = 0
     for value in values:
         whole: Any = part(value).detach() if torch.is_tensor(value) else value
         flat, some = whole.reshape(-1), max(1, SAMPLE_BYTES // value.itemsize)
+        found = zlib.crc32(f"{[*value.shape]}".encode(), found)
         middle = len(flat) // 2
         for piece in (flat[:some], flat[middle : middle + some], flat[-some:]):
             is_tensor = torch.is_tensor(piece)

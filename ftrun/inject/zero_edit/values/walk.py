@@ -7,6 +7,10 @@
 | a tensor or an array; a dict, list or tuple of them | ``shadow``, ``ema.shadow`` | a unit |
 | a random generator | ``np.random.default_rng()`` | a generator |
 | an object of the script, in an attribute or an item | ``self.callbacks[0]`` | its contents |
+| a class, a function, a partial of the script (holders.py) | ``Logger``, ``step`` | its contents |
+
+The walk starts at the frames on the stack, and at the modules of the script. A class or a function
+is found in its own module, however many import it (modules.py).
 
 A path is a variable's name, followed by ``.attribute`` for objects and ``[key]`` for collections;
 ``[#3]`` is the integer 3 as a dict's key. The walk is breadth first. An object or a collection that
@@ -25,10 +29,9 @@ count. Attributes of its Trainer and of the optimizers count as if they were the
 no variable may lead to them, and also if they change at each draw. Any other package's object
 counts if it keeps tensors, such as an average of the weights.
 
-A newcomer that gets its predecessor's values (``reaches_all``) gets more: variables of the script's
-modules that are not on the stack, values that classes and functions hold (holders.py), the script's
-objects in torch's modules, and plain values in the attributes of packages' objects (a progress
-bar's count, a meter's sum). These may belong to the process, so peers do not get them.
+A newcomer that gets its predecessor's values (``reaches_all``) gets more: plain values in the
+attributes of packages' objects (a progress bar's count, a meter's sum), and what suspended
+generators have. These may belong to the process, so peers do not get them.
 
 Not here: which values have changed (changes.py), setting them (writing.py).
 """
@@ -38,12 +41,14 @@ from __future__ import annotations
 import gc
 import itertools
 import re
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
-from types import CodeType, FrameType, FunctionType, GeneratorType
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch.optim import Optimizer
@@ -51,6 +56,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import (
+    OF_MODULE,
     HeldFrame,
     KeptFrame,
     Values,
@@ -82,6 +88,8 @@ from ftrun.inject.zero_edit.values.kinds import (
     is_value,
     packed,
 )
+from ftrun.inject.zero_edit.values.limits import remembered
+from ftrun.inject.zero_edit.values.modules import READ_ANEW, Modules
 from ftrun.inject.zero_edit.values.units import is_leaf, is_of_tensors
 
 CLASS = "__class__"
@@ -94,9 +102,6 @@ CYCLE = "(cycle)"
 WHOLE = ""
 """The path to all variables of a frame."""
 ITERATORS_DEEP = 3
-READ_ANEW = 64
-"""A container of unchanged length is taken to be one of tensors, or not, as at the last draw. One
-draw in ``READ_ANEW`` reads all containers again."""
 _PYTHONS = "builtins", "itertools"
 _STEP = re.compile(r"[.\[(]")
 _TORCHS = vars(torch.nn.Module()).keys()
@@ -108,6 +113,7 @@ _OPTIMIZERS = vars(torch.optim.SGD([torch.nn.Parameter(torch.empty(0))])).keys()
 KEPT = spot_of(cast(FrameType, KeptFrame({}))).name
 """The function name of objects that packages keep (``Walk.kept``)."""
 _COLLECTIONS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
+_NOT_GIVEN = frozenset({Kind.NOTHING, Kind.RECORD, Kind.OBJECT, Kind.LINK})
 _Node = tuple[str, Any, int, int, int, int]
 """Path, object, kind, depth, the number of dicts directly above it, and the flags for below."""
 
@@ -127,6 +133,7 @@ class Reached:
         function: its name, as in a Spot.
         generators: random generators.
         held: Python's generators.
+        dicts: the dicts whose values are read one by one.
         far: the paths whose values go to this worker's successor only, not to peers.
     """
 
@@ -137,6 +144,7 @@ class Reached:
     generators: dict[str, Any] = field(default_factory=dict)
     held: dict[str, Any] = field(default_factory=dict)
     far: set[str] = field(default_factory=set)
+    dicts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ class _Seen:
     """A collection in a variable. ``first``: an object in it; ``step``: of the first look at it."""
 
     identity: int
-    first: weakref.ref[Any] | None
+    first: ref[Any] | None
     step: int
 
 
@@ -159,7 +167,7 @@ class Walk:
             reason only are ``far``: peers do not get them.
         trainer: returns the Trainer of the package that runs the loop, or None.
         optimizers: returns all optimizers.
-        writers: returns the packages' objects that write a table of the run.
+        writers: returns the packages' objects that write a table of the run, and callbacks.
     """
 
     def __init__(self, step: Callable[[], int] = lambda: 0) -> None:
@@ -167,7 +175,8 @@ class Walk:
         self.trainer: Callable[[], Any] = lambda: None
         self.optimizers: Callable[[], Sequence[Any]] = list
         self.writers: Callable[[], Sequence[Any]] = list
-        self._has_begun = self._is_off = self.reaches_all = False
+        self.has_begun = self._is_off = self.reaches_all = False
+        self.made_early: dict[str, set[str]] = {}  # paths of objects, by function
         self._far: dict[str, Set[str]] = {}  # by function, from its last walk
         self.kept_ids = set[int]()
         self._seen: dict[tuple[str, str], _Seen] = {}
@@ -176,10 +185,15 @@ class Walk:
         self._before: dict[int, tuple[int, bool]] = {}  # the same at the last walk
         self._made: dict[str, set[str]] = {}  # names of objects made before the first step
         self._around: dict[int, Mapping[str, Any]] = {}  # by the id of the code of a function
+        self._inside = WeakKeyDictionary[torch.nn.Module, list[tuple[str, ref[torch.nn.Module]]]]()
+        self.modules = Modules()
 
-    def begin(self) -> None:
-        """The first step begins. All that exists now was made before it."""
-        self._has_begun = True
+    def begin(self, late: Iterable[tuple[str, str]] = ()) -> None:
+        """The first step begins. All that exists now was made before it, but what a peer has made
+        ``late``: functions and paths."""
+        self.has_begun = True
+        for function, path in late:
+            self.made_early.get(function, set[str]()).discard(path)
 
     def frames(self) -> list[FrameType]:
         """The frames at which a walk starts: the script's on the stack, stand-ins for its modules
@@ -200,8 +214,7 @@ class Walk:
 
     def with_others(self, frames: list[FrameType]) -> list[FrameType]:
         """Add stand-ins for the script's modules and for what packages keep for it."""
-        modules = module_frames(frames) if self.reaches_all else []
-        return [*frames, *modules, *self.kept()]
+        return [*frames, *module_frames(frames), *self.kept()]
 
     def kept(self) -> list[Any]:
         """A stand-in frame for the Trainer, optimizers with attributes of their own, and writers.
@@ -230,8 +243,7 @@ class Walk:
         self._of_tensors = {}
         known = [variables_of(x) for x in frames] if variables is None else variables
         pairs = [*zip(frames, known, strict=True)]
-        if self.reaches_all:
-            self._around = {at: own for x, own in reversed(pairs) for at in _within(x.f_code)}
+        self._around = {at: own for x, own in reversed(pairs) for at in _within(x.f_code)}
         found = [self._of_frame(frame, own) for frame, own in pairs]
         self._around = {}  # it would keep a batch alive
         far: dict[str, Set[str]] = {}
@@ -260,10 +272,15 @@ class Walk:
 
     def _of_frame(self, frame: FrameType, variables: Mapping[str, Any]) -> Reached:
         to = Reached(spot_of(frame).name)
-        if not isinstance(frame, FrameType | KeptFrame):  # of a module, or of a generator
+        if isinstance(frame, HeldFrame):
             to.far.add(WHOLE)
         is_package = is_loop_package(frame.f_code.co_filename)
         search = _Search(self, to, VALUES if is_package else ALL)
+        if frame.f_code.co_name.startswith(OF_MODULE):
+            search.module = variables.get("__name__", "")
+            variables = self.modules.variables(to.function, variables, self._looks, search.counts)
+            if not variables:
+                return to
         if isinstance(frame, KeptFrame):
             search.keep(variables)
             variables = {}
@@ -275,7 +292,7 @@ class Walk:
             if LEFT_OUT[name]:
                 continue
             if kind is Kind.NOTHING:
-                if PACKAGES[type(value)]:
+                if PACKAGES[type(value)] or _is_torchs(type(value)):
                     packages.append((name, value))
                 elif self.reaches_all:
                     packages.append((name, value))
@@ -286,11 +303,11 @@ class Walk:
                 links.append((name, value, kind))
             else:
                 search.variable(name, value, kind)
-        if not isinstance(frame, FrameType) and self._has_made_more(to.function, variables):
-            flags = [name for name, value in to.values.items() if type(value) is bool]
-            to.values = {name: x for name, x in to.values.items() if name not in flags}
+        if search.module and not isinstance(frame, FrameType):
+            self.drop_flags(to, "", variables)
         for link in links:  # last, because a module has many
-            search.variable(*link)
+            if not (search.module and self.modules.still(to, *link[:2])):
+                search.variable(*link)
         if not self._is_off:
             try:
                 for one in packages:
@@ -299,24 +316,36 @@ class Walk:
             except Exception as error:  # noqa: BLE001 - the script's objects run its own code
                 self._is_off = True
                 told.say(
-                    "values in objects and collections are not carried, because looking for them "
-                    f"failed: {type(error).__name__}: {error}"
+                    "a restarted replica will not restore values in objects and collections, "
+                    f"because finding them failed: {type(error).__name__}: {error}"
                 )
         if is_package:
             to.containers = {}
         return to
 
-    def _has_made_more(self, function: str, variables: Mapping[str, Any]) -> bool:
-        """Whether a module has made an object since the first step that does not heal.
+    def drop_flags(self, to: Reached, path: str, known: Mapping[str, Any]) -> None:
+        """Leave out the flags of a module, or of a class at ``path``, that has made an object since
+        the first step that does not heal.
 
-        A flag of the module may record that the object exists. A newcomer has no such object and
-        makes it at its first call, so it must not get the flag.
+        A flag may record that the object exists. A newcomer has no such object and makes it at its
+        first call, so it must not get the flag.
         """
-        kinds = {name: KINDS[type(value)] for name, value in variables.items()}
-        made = {name for name, kind in kinds.items() if kind in (Kind.NOTHING, Kind.LINK)}
-        if not self._has_begun or function not in self._made:
-            self._made[function] = made
-        return not made <= self._made[function]
+        start = f"{path}." if path else ""
+        flags = [x for x, value in known.items() if type(value) is bool and start + x in to.values]
+        if not flags:
+            return
+        kinds = {name: KINDS[type(value)] for name, value in known.items()}
+        made = {
+            name
+            for name, kind in kinds.items()
+            if kind in _NOT_GIVEN and f"{start}{name}.{CLASS}" not in to.values
+        }
+        key = f"{to.function} {path}"
+        if not self.has_begun or key not in self._made:
+            self._made[key] = made
+        if not made <= self._made[key]:
+            for name in flags:
+                del to.values[start + name]
 
     def around(self, holder: Any) -> Mapping[str, Any]:
         """For a closure: the variables of the function on the stack that has made it. Variables
@@ -334,10 +363,22 @@ class Walk:
         if before is None or not is_same or not _is_at(before.first, first):
             if key in self._seen or len(self._seen) < limits.TRACKED:
                 self._seen[key] = _Seen(id(value), _reference(first), self._step())
-            return not self._has_begun
+            return not self.has_begun
         if before.first is None and first is not None:
             self._seen[key] = _Seen(before.identity, _reference(first), before.step)
-        return not self._has_begun or before.step < self._step()
+        return not self.has_begun or before.step < self._step()
+
+    def with_objects(self, root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+        """The modules inside ``root`` in whose attributes are objects of the script: the path from
+        it, and the module. Of a large model all are looked at in one walk of ``READ_ANEW``."""
+        known = self._inside.get(root)
+        if known is None or self._looks % READ_ANEW == 0:
+            self._inside[root] = known = [
+                ("".join(f"._modules[{name}]" for name in inner.split(".") if name), ref(module))
+                for inner, module in root.named_modules()
+                if any(is_kept_by_module(*pair) for pair in list(vars(module).items()))
+            ]
+        return [(way, module) for way, of in known if (module := of()) is not None]
 
     def is_unit(self, value: Any) -> bool:
         """Whether a dict, a list or a tuple consists of tensors."""
@@ -362,22 +403,36 @@ class Walk:
 
 
 class _Search:
-    """One walk from one frame. ``mode``: the flags for it (``ALL`` ...)."""
+    """One walk from one frame. ``mode``: the flags for it (``ALL`` ...). ``module``: the name of
+    the module whose variables these are; "": they are a function's."""
 
     def __init__(self, walk: Walk, to: Reached, mode: int) -> None:
-        self._walk, self._to, self.mode = walk, to, mode
+        self._walk, self._to, self.mode, self.module = walk, to, mode, ""
         self._nodes: list[_Node] = []
         self._met: set[int] = set()
         self._kept: set[int] = set()
         self._modules: set[int] = set()  # torch's
+        self._classes: list[tuple[str, type, Mapping[str, Any]]] = []  # of this module
         self._counting: list[tuple[str, Any]] = []  # packages' objects, by path
 
     def variable(self, name: str, value: Any, kind: int) -> None:
         """Add the value of a variable."""
         mode = self.mode
+        if self.module and kind in (Kind.OBJECT, Kind.RECORD):
+            self._is_made_late(name, value)
         if kind in _COLLECTIONS and mode & OBJECTS:
             mode -= OBJECTS * (not self._walk.stays(self._to.function, name, value))
         self._add(name, value, kind, 0, 0, mode)
+
+    def counts(self, name: str, value: Any) -> bool:
+        """Whether a variable of the module is a value, or leads to values."""
+        kind = KINDS[type(value)]
+        if LEFT_OUT[name] or kind not in (Kind.NOTHING, Kind.LINK):
+            return not LEFT_OUT[name]
+        if kind is Kind.LINK:
+            return self._leads_on(name, value, kind)
+        leads_on = self._walk.reaches_all and type(value).__module__ in _PYTHONS
+        return leads_on or PACKAGES[type(value)] or _is_torchs(type(value))
 
     def keep(self, objects: Mapping[str, Any]) -> None:
         """Add the objects that packages keep for the script."""
@@ -394,7 +449,7 @@ class _Search:
         walk = self._walk
         if walk.reaches_all and type(item).__module__ in _PYTHONS:
             self._iterator(path, item, ITERATORS_DEEP)
-        elif walk.reaches_all and isinstance(item, torch.nn.Module):
+        elif _is_torchs(type(item)):
             self._of_module(path, item, depth)
         elif not PACKAGES[type(item)]:
             return
@@ -433,12 +488,10 @@ class _Search:
         if id(root) in self._modules:
             return
         self._modules.add(id(root))
-        for inner, module in root.named_modules():
-            way = "".join(f"._modules[{name}]" for name in inner.split(".") if name)
+        for way, module in self._walk.with_objects(root):
             for name, item in list(vars(module).items()):
-                kind = KINDS[type(item)]
-                if kind >= Kind.RECORD and name not in _TORCHS and not LEFT_OUT[name]:
-                    self._object(f"{path}{way}.{name}", item, kind, depth + 1, ALL)
+                if is_kept_by_module(name, item):
+                    self._object(f"{path}{way}.{name}", item, KINDS[type(item)], depth + 1, ALL)
 
     def look(self) -> None:
         """Visit all that was added, and all that it leads to, breadth first."""
@@ -459,6 +512,8 @@ class _Search:
                     if inner >= Kind.LIST or inner is Kind.GENERATOR:
                         self._item(f"{path}[{index}]", item, inner, depth, 0, below, kind)
         self._counts()
+        for one in self._classes:
+            self._walk.modules.note(to, *one)
 
     def _items_kind(self, path: str, holder: Any, mode: int) -> int:
         """The kind of collection of a script's object that subclasses one; NOTHING: its items are
@@ -468,6 +523,8 @@ class _Search:
             return Kind.NOTHING
         if base not in DICTS or is_table(holder):
             self._to.containers[path] = holder
+        else:
+            self._to.dicts[path] = holder
         return KINDS[base] if len(holder) <= limits.ITEMS else Kind.NOTHING
 
     def _attributes(self, path: str, holder: Any, depth: int, mode: int) -> None:
@@ -487,9 +544,10 @@ class _Search:
             if LEFT_OUT[name] or name in torchs or around.get(name, around) is item:
                 continue
             if inner is Kind.NOTHING:
-                if self._walk.reaches_all and not PACKAGES[type(item)]:
+                is_given = PACKAGES[type(item)] or _is_torchs(type(item))
+                if self._walk.reaches_all and not is_given:
                     self._to.far.add(f"{path}.{name}")
-                if self._walk.reaches_all or PACKAGES[type(item)]:
+                if self._walk.reaches_all or is_given:
                     self.package(f"{path}.{name}", item, depth + 1, mode)
             elif inner is Kind.PLAIN:
                 values[f"{path}.{name}"] = item
@@ -498,8 +556,13 @@ class _Search:
                 to_mode = mode if is_value_or_tensor else below
                 self._add(f"{path}.{name}", item, inner, depth, 1, to_mode)
             elif not (id(holder) in self._kept and is_of_loop_package(type(item))):
+                self._is_made_late(f"{path}.{name}", item)
                 further = depth + (inner >= Kind.OBJECT) * (1 + is_package)
                 self._object(f"{path}.{name}", item, inner, further, mode)
+        if isinstance(holder, type):
+            self._walk.drop_flags(self._to, path, known)
+            if self.module and "." not in path:
+                self._classes.append((path, holder, known))
 
     def _items(self, path: str, holder: Any, depth: int, dicts: int, mode: int) -> None:
         for key, item in list(holder.items()):  # another thread of the script may add to it
@@ -533,12 +596,23 @@ class _Search:
                 self._to.values[f"{path}.{CLASS}"] = ""
             self._object(path, item, kind, depth + 1, ALL)
 
+    def _is_made_late(self, path: str, item: Any) -> None:
+        """Note an object in an attribute, or in a module's variable, that the script has made since
+        the first step: a newcomer that has None there makes it."""
+        known = self._walk.made_early.setdefault(self._to.function, set())
+        if not self._walk.has_begun:
+            known.add(path)
+        elif path not in known and _is_whole(item):
+            self._to.values[f"{path}.{CLASS}"] = class_name(type(item))
+
     def _add(self, path: str, value: Any, kind: int, depth: int, dicts: int, mode: int) -> None:
         if kind < Kind.BAG:
             self._add_single(path, value, kind, mode)
         elif kind is Kind.BAG:
             if mode & VALUES:
                 self._to.containers[path] = value
+            if mode & OBJECTS and type(value) is deque and 0 < len(value) <= limits.ITEMS:
+                self._nodes.append((path, value, Kind.LIST, depth, dicts, mode))
         elif kind >= Kind.RECORD:
             if self._leads_on(path, value, kind):
                 self._nodes.append((path, value, kind, depth, dicts, mode))
@@ -574,6 +648,8 @@ class _Search:
         if kind is Kind.DICT and mode & VALUES and (dicts >= limits.DICTS_DEEP or is_table(value)):
             self._to.containers[path] = value
             mode &= ~VALUES if dicts >= limits.DICTS_DEEP else -1
+        elif kind is Kind.DICT and mode & VALUES:
+            self._to.dicts[path] = value
         if depth and id(value) in self._met:
             return
         self._met.add(id(value))
@@ -594,14 +670,35 @@ class _Search:
             return False
         if kind is not Kind.LINK:
             return True
-        self._to.far.add(path)
-        return self._walk.reaches_all and bool(attributes_of(item))
+        known = attributes_of(item) if self._is_at_home(path, item) else None
+        return known is not None if isinstance(item, type) else bool(known)
+
+    def _is_at_home(self, path: str, item: Any) -> bool:
+        """Whether the ``path`` is the way to a class or a function by its own module, if it has
+        one: others import it, and a registry may have it."""
+        if not isinstance(item, type | FunctionType):
+            return True
+        home, name = sys.modules.get(item.__module__), item.__qualname__
+        has_home = isinstance(home, ModuleType) and vars(home).get(name) is item
+        return not has_home or (path == name and item.__module__ == self.module)
 
 
 def frames_of(held: Mapping[tuple[str, str], Any]) -> list[Any]:
     """Stand-ins for the frames of suspended generators."""
     known = ((path, x.gi_frame) for (_, path), x in held.items())
     return [HeldFrame(frame, path) for path, frame in known if frame is not None]
+
+
+def is_kept_by_module(name: str, item: Any) -> bool:
+    """Whether an attribute of torch's module is an object of the script's."""
+    kind = KINDS[type(item)]
+    is_one = kind >= Kind.RECORD and name not in _TORCHS and not LEFT_OUT[name]
+    return is_one and (kind is not Kind.LINK or bool(attributes_of(item)))
+
+
+@remembered
+def _is_torchs(kind: Any) -> bool:
+    return issubclass(kind, torch.nn.Module)
 
 
 def class_name(kind: type) -> str:
@@ -639,12 +736,12 @@ def _has_tensors(item: Any) -> bool:
     return any(KINDS[type(x)] is Kind.TENSOR and not is_parameter(type(x)) for x in parts)
 
 
-def _reference(item: Any) -> weakref.ref[Any] | None:
+def _reference(item: Any) -> ref[Any] | None:
     try:
-        return None if item is None else weakref.ref(item)
+        return None if item is None else ref(item)
     except TypeError:
         return None
 
 
-def _is_at(reference: weakref.ref[Any] | None, item: Any) -> bool:
+def _is_at(reference: ref[Any] | None, item: Any) -> bool:
     return reference is None or reference() is item

@@ -12,21 +12,23 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import partial
 from inspect import CO_OPTIMIZED
+from itertools import count, islice
 from types import FrameType
 from typing import Any, cast
 
 import torch
 
-from ftrun.inject.zero_edit.frames import Values, names_of
+from ftrun.inject.zero_edit.frames import OF_MODULE, Values, names_of
 from ftrun.inject.zero_edit.values import histories
 from ftrun.inject.zero_edit.values.holders import Held, attributes_of
 from ftrun.inject.zero_edit.values.kinds import (
     CONTAINERS,
     DICTS,
+    GONE,
     KINDS,
     PACKAGES,
     Kind,
@@ -37,6 +39,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     is_small,
     is_value,
     named,
+    numbers_of,
     packed,
     short,
     unpacked,
@@ -47,6 +50,8 @@ from ftrun.inject.zero_edit.values.walk import CLASS
 _PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
 _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
 _ABSENT = object()
+COUNTED_MAX = 1_000_000
+"""Items of an ``itertools.count`` that are drawn to come to a place."""
 
 
 Steps = list[tuple[str, bool]]
@@ -91,26 +96,31 @@ class FrameVariables:
         return value
 
     def make(self, path: str, class_name: str) -> bool:
-        """Make an object without attributes at ``path``, which ends with a key.
+        """Make an object without attributes at ``path``.
 
         False: there is one already, or it cannot be made.
         """
         found = _steps_of(path)
-        if found is None or not found[1]:
+        kind = _class_named(class_name)
+        if found is None or kind is None:
             return False
         name, steps = found
-        holder, (key, _) = self._walk(name, steps[:-1]), steps[-1]
-        kind = _class_named(class_name)
-        if kind is None or _item(holder, key) is not _ABSENT:
-            return False
-        is_next = type(holder) is list and key == str(len(holder))
-        if not is_next and type(holder) not in DICTS:
+        is_item = bool(steps) and steps[-1][1]
+        if is_item:
+            holder, key = self._walk(name, steps[:-1]), steps[-1][0]
+            is_next = type(holder) is list and key == str(len(holder))
+            may_be = is_next or type(holder) in DICTS
+            if not may_be or _item(holder, key) is not _ABSENT:
+                return False
+        elif (known := self.find(path)) is None or known[0].get(known[1]) is not None:
             return False
         try:
             made: Any = object.__new__(kind)
         except TypeError:
             return False
-        if is_next:
+        if not is_item and known is not None:
+            self.put(*known, made)
+        elif is_next:
             holder.append(made)
         else:
             holder[_key(key)] = made
@@ -134,7 +144,7 @@ class FrameVariables:
 def _item(value: Any, key: str) -> Any:
     """The item of a collection. A defaultdict makes a missing item, if its factory is a class of
     the script."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return value[int(key)] if key.isdecimal() and int(key) < len(value) else _ABSENT
     if base_of(type(value)) not in DICTS:
         return _ABSENT
@@ -158,7 +168,7 @@ def _inside(value: Any, is_key: bool) -> dict[Any, Any] | None:
         base = base_of(type(value))
         if type(value) is base or base not in DICTS:
             return value if base in DICTS else None
-        return Held(value, partial(base.__setitem__, value))
+        return Held(value, partial(base.__setitem__, value), partial(base.__delitem__, value))
     is_torchs = isinstance(value, torch.nn.Module | torch.optim.Optimizer)
     is_one = KINDS[type(value)] >= Kind.RECORD or is_torchs
     is_one = is_one or PACKAGES[type(value)]
@@ -193,11 +203,16 @@ def settable(frame: FrameType, values: Values) -> Values:
 
 
 def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:
-    """The paths of objects in collections that this replica lacks, so their values are not set."""
-    here = FrameVariables(frame)
-    return sorted(
-        {path.rpartition("].")[0] + "]" for path in paths if "]." in path and not here.find(path)}
-    )
+    """The paths of objects that this replica lacks, so their values are not set: in collections,
+    and what classes and modules have made since the first step."""
+    here, found = FrameVariables(frame), set[str]()
+    for path in paths:
+        name, _, way = path.partition(".")
+        is_kept = OF_MODULE in frame.f_code.co_name and isinstance(here.known.get(name), type)
+        is_kept |= not isinstance(frame, FrameType) and name in here.known and bool(way)
+        if ("]." in path or is_kept) and not here.find(path):
+            found.add(path.rpartition("].")[0] + "]" if "]." in path else path.rpartition(".")[0])
+    return sorted(found)
 
 
 def _written(here: FrameVariables, path: str, given: Any) -> str:
@@ -210,6 +225,11 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
         return ""
     holder, key = found
     value, new = holder.get(key, _ABSENT), unpacked(given)
+    if given == GONE:
+        if value is _ABSENT or not is_value(value):
+            return ""
+        del holder[key]
+        return f"{path} removed"
     if value is _ABSENT:  # the script has not set it yet
         here.put(holder, key, new)
         return f"{path} →{_short(new)}"
@@ -224,9 +244,18 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
     before = _short(value)
     if is_container:
         histories.put_into(value, new)
-    else:
+    elif not (type(value) is count and _comes_to(value, new)):
         here.put(holder, key, new)
     return f"{path} {before}→{_short(new)}"
+
+
+def _comes_to(counter: Any, there: Any) -> bool:
+    """Let a counter, which several may hold, count as far as another one has."""
+    (own, step), (wanted, by) = map(numbers_of, (repr(counter), repr(there)))
+    turns = (wanted - own) / step if step == by else -1
+    is_near = 0 <= turns <= COUNTED_MAX and own + turns * step == wanted
+    deque(islice(counter, int(turns) if is_near else 0), maxlen=0)
+    return is_near
 
 
 def _short(value: Any) -> str:

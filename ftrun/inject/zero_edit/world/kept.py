@@ -41,7 +41,8 @@ class Kept:
 
     def __init__(self, path: Path, *, is_successor: bool) -> None:
         self._numbers: Counter[tuple[str, str]] = Counter()
-        self._journal = Journal(path, "nobody can follow this rank in its set-up", BYTES_MAX)
+        loses = "a worker that replaces this one will lack the results of the set-up's collectives"
+        self._journal = Journal(path, loses, BYTES_MAX)
         self._known = dict(read(path)) if is_successor else {}
         self.is_found = is_successor and path.exists()
         if not is_successor:
@@ -59,10 +60,10 @@ class Kept:
 
     def unknown(self, site: str, what: str) -> str:
         """A notice that a newcomer continues with its own value at a line."""
-        why = "" if self.is_found else "; its predecessor was on another node, or left no notes"
+        why = "" if self.is_found else ": its predecessor was on another node, or left no notes"
         return (
-            f"{site}: what {what} gave there is not known to a replica that was started again, so "
-            f"it goes on with its own value{why}"
+            f"{site}: this restarted replica continues with its own value, because it does not "
+            f"know what {what} returned there{why}"
         )
 
     def _next(self, group: str, site: str) -> str:

@@ -102,8 +102,8 @@ class Objects:
             return
         if what == "broadcast_object_list" and _differ(output, known):
             told.once(
-                f"{near_site()}: rank {dist.get_rank()} would give other objects than its "
-                "predecessor gave: the predecessor's are taken"
+                f"{near_site()}: rank {dist.get_rank()} has other objects to broadcast than its "
+                "predecessor had. ftrun uses its predecessor's"
             )
         output[:] = known
 

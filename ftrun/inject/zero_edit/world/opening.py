@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlparse
 
 import torch
@@ -241,11 +241,11 @@ def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bo
     return method is not None and scheme not in rendezvous._rendezvous_handlers
 
 
-class _Wished:
+class _Wished(NamedTuple):
     """The options of a group, with the backend that the script has requested."""
 
-    def __init__(self, backend: Any, options: Any) -> None:
-        self.backend, self.options = backend, options
+    backend: Any
+    options: Any
 
 
 def _digest(roster: Roster) -> str:

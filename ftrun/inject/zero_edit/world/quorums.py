@@ -262,7 +262,7 @@ class Quorums:
         if numbers:
             call = next((calls[x] for x in sorted(numbers) if x in calls), None)
             what = "a collective" if call is None else call.kind.name
-            reason = f"a rank died in the middle of {what}, which nobody can make again"
+            reason = f"a rank died in the middle of {what}, which no other rank can make again"
             self._world.begins_again(reason)
             self._await_end(reason, signal)
 

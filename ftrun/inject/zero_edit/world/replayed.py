@@ -165,8 +165,8 @@ class ReplayedWorld(World):
         """
         if self.is_newcomer and not self.board.decree:
             raise CannotFollow(
-                f"rank {self.rank} cannot go on from the snapshot on the disk: {why}. Give "
-                "--resume none to begin at the start"
+                f"rank {self.rank} cannot resume from the snapshot on the disk: {why}. Give "
+                "--resume none to start over"
             )
 
     def proves(self) -> None:

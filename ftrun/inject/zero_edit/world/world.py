@@ -280,8 +280,8 @@ class World:
             root = call.args[-1].rootRank
             if root not in there.here:
                 told.once(
-                    f"{call_site()}: rank {root} of the group is away: the last broadcast that it "
-                    "made there stands in for it"
+                    f"{call_site()}: rank {root} of the group is away. The others use the last "
+                    "value that it broadcast there"
                 )
 
     def holds(self, call: Call, error: Impossible) -> bool:
@@ -312,7 +312,7 @@ class World:
             bodies = shell.replays.pop(0) if shell.replays else None
             if call.kind.needs_all:
                 name = call.kind.name
-                self._cannot(f"{call_site()}: {name}, which gives each rank another part")
+                self._cannot(f"{call_site()}: {name}, which sends each rank another part")
             if bodies is not None and not _unlike(call, bodies):
                 call.take(call.decoded(bodies), None)
                 return
@@ -332,7 +332,7 @@ class World:
         try:
             _, after = call.kind.fewer(call, there)
         except Impossible as error:
-            self._cannot(f"{call_site()}: {error}, in a replica that was started again")
+            self._cannot(f"{call_site()}: {error}, in a replica that was restarted")
             return
         if after is not None:
             after()
@@ -342,9 +342,9 @@ class World:
         root = getattr(call.args[-1], "rootRank", call.own)
         if call.kind.name in ("broadcast", "scatter") and root != call.own:
             raise UserError(
-                f"this replica was started again, and passes over loops of the script to come to "
-                f"its peers, but what rank {root} gave by {call.kind.name} at {call_site()} is not "
-                "known any more: it cannot follow them. Use ftrun.Manager there (docs/MANAGER.md)"
+                f"this replica was restarted and cannot reach its peers: it skips loops of the "
+                f"script, and the value that rank {root} sent by {call.kind.name} at "
+                f"{call_site()} is gone. Use ftrun.Manager there (docs/MANAGER.md)"
             )
 
     @contextmanager
@@ -401,8 +401,8 @@ class World:
             self._cannot(f"{call_site()}: {call.awaits}")
         if not self.is_walking:
             told.once(
-                f"{call_site()}: {call.awaits}: this rank waits until it is back, at most "
-                f"{self._here.quorum_timeout_s:.0f} s, and it joins there"
+                f"{call_site()}: {call.awaits}. This rank waits for it, "
+                f"{self._here.quorum_timeout_s:.0f} s at most, and it joins there"
             )
         self.lets_join()
 

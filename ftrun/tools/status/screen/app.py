@@ -244,7 +244,9 @@ class StatusApp(App[int]):
         text: list[str] = []
         for stack in operation["stacks"]:
             text += ["", f"worker {stack['replica_id']}.{stack['group_rank']}"]
-            rows = stack["text"].splitlines() or ["none: it has not come to its script, or ended"]
+            rows = stack["text"].splitlines() or [
+                "none: it has not reached its script, or has ended"
+            ]
             text += [f"  {plain(row, 2000)}" for row in rows]
         self.notice = ""
         self.push_screen(Page("Python stacks", indented(text[1:])))

@@ -103,7 +103,7 @@ HELP = (
     ("Look", ""),
     ("Enter", "all about the replica, or the incident"),
     ("l", "the worker's log as it grows"),
-    ("s", "the Python stacks of all its threads; it goes on meanwhile"),
+    ("s", "the Python stacks of all its threads; it runs on meanwhile"),
     ("e", "explain: the record of the chosen or of the last incident"),
     ("T", "torchft's replicas, where the lighthouse serves them (--torchft-bind)"),
     ("t", "dark, light, or the terminal's own colours"),

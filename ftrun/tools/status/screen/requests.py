@@ -105,7 +105,7 @@ class Requests:
         operation = asker.run(waits=lambda: not self._stopped.is_set(), wait_s=WAIT_S)
         if operation["state"] != "under way":
             return operation
-        self._hand(partial(told, f"{order.command}: not done yet, and goes on."))
+        self._hand(partial(told, f"{order.command}: not done yet. It continues."))
         return None
 
     def _spawn(self, work: Callable[[], None], failed: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ def test_one_that_never_comes_up_is_given_up() -> None:
     *before, last = delays(starts, STARTS_MAX)
     assert before == [0.05, 0.1, 0.2, 0.4]
     assert last is None
-    assert starts.then(None) == "It is not started again, so the job ends here"
+    assert starts.then(None) == "It does not restart, so the job ends here"
 
 
 def test_what_is_hopeless_is_not_tried_again() -> None:
@@ -46,9 +46,9 @@ def test_a_healthy_life_begins_the_count_again() -> None:
 def test_words_are_true_before_and_after_it_has_served() -> None:
     starts = LighthouseStarts()
     starts.ended(0.1, was_ready=False, is_hopeless=False)
-    assert starts.then(0.05) == f"It is started again: start 2 of {STARTS_MAX}"
+    assert starts.then(0.05) == f"It restarts: start 2 of {STARTS_MAX}"
     starts.ended(0.1, was_ready=True, is_hopeless=False)
-    assert "training goes on" in starts.then(0.1)
+    assert "training continues" in starts.then(0.1)
 
 
 def test_an_agent_that_was_killed_has_a_successor_and_any_other_end_is_its_own() -> None:

@@ -37,7 +37,7 @@ def test_a_loop_that_stands_still_is_found_after_its_limit_at_the_second_look() 
     assert watch.standing(last_at + LIMIT_S + SECOND_LOOK_S / 2) is None
     found = watch.standing(last_at + LIMIT_S + SECOND_LOOK_S)
     assert found is not None
-    assert found == (0, "hangs: its loop has stood still for 21 s, and a step takes it 2 s")
+    assert found == (0, "hangs: its loop has stood still for 21 s, and a step usually takes 2 s")
 
 
 def test_an_agent_that_was_stopped_hears_the_steps_before_its_second_look() -> None:

@@ -80,7 +80,7 @@ def test_a_newcomer_with_other_settings_is_replaced() -> None:
     assert cause.startswith(
         "has diverged at step 76: its optimizer has SGD lr 0.5, that of replicas 0 and 2 SGD lr 0.1"
     )
-    assert "heals anew" in cause
+    assert "heals again" in cause
     assert list(job.replaced) == ["1"]
 
 
@@ -95,7 +95,7 @@ def test_other_parameters_are_found_too() -> None:
     job = Job(healed="2")
     for name, digest in (("0", "aa"), ("1", "aa"), ("2", "bb")):
         job.marks(name, mark(100, parameters=digest))
-    assert "its parameters are not those of replicas 0 and 1" in job.replaced["2"]
+    assert "its parameters differ from those of replicas 0 and 1" in job.replaced["2"]
 
 
 def test_one_that_was_so_from_the_beginning_is_told_once() -> None:
@@ -128,13 +128,16 @@ def test_the_same_batch_by_other_lines_is_no_difference() -> None:
     job = Job(2)
     for name, file in (("0", "progress.py:7"), ("1", "train.py:60")):
         job.marks(
-            name, replace(mark(5), position=f"epoch 1, batch 4 of the loader at {file}, step 0")
+            name,
+            replace(mark(5), position=f"epoch 1, batch 4 of the data loader at {file}, step 0"),
         )
         assert not job.told
-    job.marks("0", replace(mark(6), position="epoch 1, batch 5 of the loader at progress.py:7"))
-    job.marks("1", replace(mark(6), position="epoch 1, batch 4 of the loader at train.py:60"))
+    job.marks(
+        "0", replace(mark(6), position="epoch 1, batch 5 of the data loader at progress.py:7")
+    )
+    job.marks("1", replace(mark(6), position="epoch 1, batch 4 of the data loader at train.py:60"))
     (text,) = job.told
-    assert text.endswith("of the loader at progress.py:7: its batches differ.")
+    assert text.endswith("of the data loader at progress.py:7: its batches differ.")
 
 
 def test_unlike_lineages_are_not_compared() -> None:
@@ -212,8 +215,8 @@ def test_without_a_majority_nobody_is_replaced_and_both_sides_are_named(digests:
         assert job.replaced == {}
         told |= job.told
     (text,) = told
-    assert "hold unlike parameters since a step after 100 and up to 200" in text
-    assert "nobody can tell which are right" in text and "Training goes on" in text
+    assert "hold different parameters since a step after 100 and up to 200" in text
+    assert "it is unknown which are right" in text and "Training continues" in text
 
 
 def test_corruption_is_reported_once_for_each_agreement() -> None:
@@ -281,11 +284,11 @@ def test_a_job_that_ends_with_unlike_replicas_does_not_end_with_0(action: Any, e
     job.compare(200, *["aa"] * len(ends))
     job.end(*map(last, ends))
     (text,) = job.told
-    assert job.compared == "end" and text.endswith("The job ends so.")
+    assert job.compared == "end" and text.endswith("The job ends like this.")
     assert "since a step after 200 and up to 240" in text
     outcome = job.finish()
     assert outcome is not None and outcome.exit_code == 78
-    assert outcome.reason.startswith("all have come to the end, but replica 1 ")
+    assert outcome.reason.startswith("all have reached the end, but replica 1 ")
 
 
 def test_parameters_that_the_script_may_have_set_after_its_loop_are_named_alone() -> None:

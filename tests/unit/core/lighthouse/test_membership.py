@@ -66,7 +66,7 @@ HALF_HEALED = (
 
 def test_a_replica_that_has_half_healed_is_replaced_when_nobody_can_help_it() -> None:
     replay, out = play(*HALF_HEALED, "1a.1: report 0/fresh interrupted=1.1#1")
-    assert out[0].startswith("A <- RestartReplica 1a: it holds no whole state")
+    assert out[0].startswith("A <- RestartReplica 1a: its state is incomplete")
     assert core(replay).state.phase is Phase.FENCE
 
 

@@ -41,7 +41,7 @@ def test_a_newcomer_that_trains_on_while_the_others_are_in_a_collective_is_repla
     (line,) = passes(replay, 5.0)
     assert " 1b" in line
     assert (
-        "waits in the reductions of step 8 while replicas 0 and 2 came to barrier at train.py:9: "
+        "waits in the reductions of step 8 while replicas 0 and 2 reached barrier at train.py:9: "
         "they have waited for each other for" in line
     )
 
@@ -53,7 +53,7 @@ def test_a_newcomer_in_a_collective_while_the_others_train_on_is_replaced() -> N
     assert passes(replay, LIMIT_S - 1.0) == []
     (line,) = passes(replay, 5.0)
     assert " 1b" in line
-    assert "waits in barrier at train.py:9 while replicas 0 and 2 came to the reductions" in line
+    assert "waits in barrier at train.py:9 while replicas 0 and 2 reached the reductions" in line
 
 
 def test_if_nobody_can_tell_who_is_wrong_the_job_ends_with_both_places() -> None:

@@ -90,7 +90,7 @@ def test_those_that_have_come_to_the_end_wait_for_the_others() -> None:
     replay.line("0a: progress 5 at its end")
     replay.line("2a: progress 5 at its end")
     picture: Any = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
-    words = "replicas 0 and 2 have come to the end of the script, and wait for replica 1"
+    words = "replicas 0 and 2 have reached the end of the script, and wait for replica 1"
     assert (picture["for"], picture["whom"]) == (words, ["1"])
     replay.line("1a: progress 5 at its end")
     picture = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
@@ -106,4 +106,4 @@ def test_one_that_comes_to_the_end_after_the_others_waits_for_nobody() -> None:
     for line in ("report 5/shared interrupted=1.1#1", "built 1.2#1", "progress 5 at its end"):
         replay.line(f"1a: {line}")
     picture: Any = replay.lighthouse.snapshot(replay.now + 1.0)["waiting"]
-    assert picture["for"] == "replica 1 has come to the end of the script, and waits to leave"
+    assert picture["for"] == "replica 1 has reached the end of the script, and waits to leave"

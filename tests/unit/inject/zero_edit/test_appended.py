@@ -142,7 +142,7 @@ def test_what_was_written_again_in_front_is_told(
                 file.flush()
                 path.write_text("a,b\n1,\n2,\n")
         Appended(tmp_path / "appended-1.0").goes_on(*made)
-        text = "table.csv was written again from its beginning"
+        text = "some lines of table.csv may be wrong"
         assert (text in capfd.readouterr().err) == is_again
         assert path.stat().st_size == (10 if is_again and mode == "a" else 4)
 

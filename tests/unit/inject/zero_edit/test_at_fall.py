@@ -146,7 +146,7 @@ def test_if_it_cannot_a_line_says_why(left: Left, change: Any, why: str) -> None
     left.asks()
     assert not left.area.generations()
     [line] = left.told
-    assert line.startswith("replica 1 does not leave its state in memory: ") and why in line
+    assert line.startswith("replica 1 leaves no state in memory, because ") and why in line
 
 
 def test_where_too_little_memory_is_free_nothing_is_left(

@@ -114,15 +114,15 @@ def test_a_second_loader_that_shuffles_is_as_written(capfd: pytest.CaptureFixtur
     script, first = Script(), shuffled()
     assert script.exact.claim(first) is not None
     assert script.exact.claim(shuffled()) is None
-    assert "its samples are as written" in capfd.readouterr().err
+    assert "ftrun does not choose its samples" in capfd.readouterr().err
     assert script.exact.claim(first) is not None
 
 
 def test_what_is_not_kept_is_said_or_refused(capfd: pytest.CaptureFixture[str]) -> None:
     script = Script()
     script.exact.claim(shuffled(drop_last=True))
-    assert "drop_last is not kept" in capfd.readouterr().err
-    with pytest.raises(UserError, match="comes from no loader that shuffles"):
+    assert "drop_last has no effect here" in capfd.readouterr().err
+    with pytest.raises(UserError, match="does not come from the first data loader that shuffles"):
         script.exact.expect()
 
     class Own(BatchSampler):

@@ -36,8 +36,12 @@ def noting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Noting]:
         memory=None,
         predecessor=None,
         sparing=Sparing(lambda: True, lambda: 0),
-        randomness=Randomness(tmp_path / "random", 0, lambda: 0, lambda: "life"),
+        file=lambda _: tmp_path / "random",
+        mates=SimpleNamespace(rank=0),
+        committed=lambda: 0,
+        life=lambda: "life",
     )
+    script.randomness = Randomness(script)
     made = Noting(script)
     monkeypatch.setattr(OPEN, "before_draw", made.draw)
     yield made

@@ -6,6 +6,7 @@ import io
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,8 +30,10 @@ class Mates:
     is_lead = True
 
 
-def newcomer(modules: Any = (), begins: Callable[[], None] = lambda: None) -> Passing:
+def newcomer(peers: Place, modules: Any = (), begins: Callable[[], None] = lambda: None) -> Passing:
     script: Any = SimpleNamespace(
+        peers=SimpleNamespace(place=peers, now=lambda: peers),
+        counters=SimpleNamespace(unlike_loops=lambda place: []),
         here=SimpleNamespace(replica_id="2"),
         mates=Mates(),
         world=SimpleNamespace(given=Given(), is_passing=False),
@@ -88,8 +91,8 @@ def test_the_way_begins_with_what_the_peers_were_given() -> None:
     peer = Given()
     peer.keep("0.0 a.py:7 of uint8 6", [b"chosen"])
     details = Details(given=peer.encoded())
-    ours = newcomer()
-    ours.pass_over(Place(details=lambda: details), [Spot(MAIN, 3)], [], [])
+    ours = newcomer(replace(place((MAIN, 9)), details=lambda: details))
+    ours.pass_over([])
     world = ours._world
     assert (world.given.at("0.0 a.py:7 of uint8 6"), world.is_passing) == ([b"chosen"], True)
     ours.joined()
@@ -121,32 +124,34 @@ def test_what_is_sent_of_broadcasts_has_a_limit() -> None:
 def test_a_loop_without_an_end_is_the_scripts_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passing, "GHOSTS_MAX", 2)
     begun: list[int] = []
-    ours = newcomer(begins=lambda: begun.append(1))
+    ours = newcomer(place((MAIN, 9)), begins=lambda: begun.append(1))
+    drawn: Any = Iterator(3)
     for _ in range(2):
-        ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [], [])
-    with pytest.raises(UserError, match=r"the one around a.py:3 does not end"):
-        ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [], [])
+        ours.pass_over([drawn])
+    with pytest.raises(UserError, match=r"the loop around a.py:3, which does not end"):
+        ours.pass_over([drawn])
     assert begun == [1]
 
 
 class Iterator:
     """A loader's."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: int = 77) -> None:
+        self.entry = (Spot(MAIN, line),)
         self.cursor = SimpleNamespace(has_ended=False)
         self.is_training = self.is_fresh = True
 
 
 def test_a_loop_in_which_the_peers_are_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen in a loop that draws from another loader in each second turn."""
-    said, drawn = io.StringIO(), cast(Any, Iterator())
+    said, drawn = io.StringIO(), cast(Any, Iterator(3))
     monkeypatch.setattr(sys, "__stderr__", said)
     monkeypatch.setattr(around, "holds_both", lambda frames, there: True)
-    ours = newcomer()
-    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 3)], [drawn], [])
+    ours = newcomer(place((MAIN, 9)))
+    ours.pass_over([drawn])
     ours.before_draw(drawn)
-    assert not ours.knows([drawn]) and not drawn.cursor.has_ended
-    assert "goes through turns of the loop at a.py:3, until it comes to its peers" in (
+    assert not drawn.cursor.has_ended
+    assert "goes through turns of the loop at a.py:3, until it reaches its peers" in (
         said.getvalue()
     )
 
@@ -156,11 +161,11 @@ def test_a_loader_has_one_batch_on_the_way(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "__stderr__", said)
     model, iterator, other = torch.nn.Linear(2, 1), Iterator(), Iterator()
     drawn: Any = iterator
-    ours = newcomer(modules=[model])
+    ours = newcomer(place((MAIN, 9)), modules=[model])
     model(torch.ones(2)).sum().backward()
-    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [drawn], [])
-    ours.pass_over(place((MAIN, 9)), [Spot(MAIN, 77)], [drawn], [])
-    assert ours.knows([drawn])
+    ours.pass_over([drawn])
+    ours.pass_over([drawn])
+    assert drawn in ours._over
     ours.before_draw(other)  # type: ignore[arg-type]
     assert not other.cursor.has_ended
     ours.before_draw(drawn)
@@ -168,7 +173,7 @@ def test_a_loader_has_one_batch_on_the_way(monkeypatch: pytest.MonkeyPatch) -> N
     ours.joined()
     assert not ours.is_on
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert said.getvalue().count("replica 2 passes over the loop at a.py:77") == 1
+    assert said.getvalue().count("replica 2 skips the loop at a.py:77") == 1
     reference = weakref.ref(iterator)
     del iterator, drawn
     assert reference() is None

@@ -30,7 +30,7 @@ def test_words() -> None:
     assert PLACE.words() == "the end of the script"
     going = replace(PLACE, has_finished=False)
     assert going.words() == (
-        "3 of the loop at train.py:79, epoch 3, batch 17 of the loader at train.py:41"
+        "index 3 of the loop at train.py:79, epoch 3, batch 17 of the data loader at train.py:41"
     )
     assert summary(going) == going.words()
     assert Place().words() == "its training loop"

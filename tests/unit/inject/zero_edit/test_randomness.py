@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,13 @@ class Worker:
 
     def __init__(self, path: Path, step: int = 0, life: str = "life") -> None:
         self.step = step
-        self.made = Randomness(path, 1, lambda: self.step, lambda: life)
+        script: Any = SimpleNamespace(
+            file=lambda _: path,
+            mates=SimpleNamespace(rank=1),
+            committed=lambda: self.step,
+            life=lambda: life,
+        )
+        self.made = Randomness(script)
 
     def trains(self, steps: int, *, iterator: LoaderIterator | None = None) -> list[float]:
         """What a script draws in its steps."""
@@ -220,7 +227,7 @@ def test_a_full_disk_costs_the_numbers_and_no_step(
     worker.made.note(States.now(), ())
     worker.made.step_ended()
     assert worker.made.now() is None
-    assert "the random numbers of this worker are lost with it" in capfd.readouterr().err
+    assert "if this worker dies, its random numbers are lost" in capfd.readouterr().err
 
 
 def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:

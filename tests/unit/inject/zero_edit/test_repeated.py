@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,12 @@ class Life:
         for name in ("stderr", "__stderr__"):
             monkeypatch.setattr(sys, name, self.streams[1])
         monkeypatch.setattr(told, "_SAID", set())
-        self.repeated = Repeated(directory / "repeated", 1, lambda: self.is_newcomer)
+        script: Any = SimpleNamespace(
+            file=lambda _: directory / "repeated",
+            mates=SimpleNamespace(rank=1),
+            is_on_its_way=lambda: self.is_newcomer,
+        )
+        self.repeated = Repeated(script)
 
     @property
     def out(self) -> str:
@@ -76,7 +83,7 @@ def test_what_its_predecessor_had_not_printed_is_shown(
     print("there\nstep 0: loss 1.0\nstep 0: loss 1.0")
     second.repeated.ends()
     assert second.out == "the cache is there\nstep 0: loss 1.0\n"
-    assert second.errors.count("had not printed") == 1
+    assert second.errors.count("those that differ are shown") == 1
 
 
 def test_one_that_begins_at_the_beginning_shows_all(

@@ -70,7 +70,7 @@ def test_a_successor_goes_on_where_it_has_joined(
     assert config.read_bytes() == b'{"seed": 1}'
     assert new.read_text() == "of this start"
     assert (
-        "rank 2 goes on in its predecessor's files: metrics.csv, config.json"
+        "rank 2 continues its predecessor's files: metrics.csv, config.json"
         in capfd.readouterr().err
     )
 
@@ -134,7 +134,7 @@ def test_on_the_way_past_a_loop_nothing_is_written(
     assert journal.read_text() == "before\nafter\n"
     assert (old.read_text(), new.read_text()) == ("old", "after")
     assert (tmp_path / "closed").read_text() == "whole"
-    assert "rank 2 does not write new on its way to its peers' place" in capfd.readouterr().err
+    assert "rank 2 does not write new while it catches up with its peers" in capfd.readouterr().err
 
 
 def test_on_the_way_past_a_loop_a_checkpoint_is_dropped(tmp_path: Path) -> None:
@@ -228,7 +228,10 @@ def test_nothing_is_held_where_nobody_is_to_be_joined(
     open(path, "w").close()
     assert path.read_bytes() == b""
     ours.joined()
-    assert "what was in log is lost: the script has opened it" in capfd.readouterr().err
+    assert (
+        "the previous content of log is lost: the restarted script opened it"
+        in capfd.readouterr().err
+    )
 
 
 def test_files_of_packages_and_other_modes_are_left_alone(
@@ -485,7 +488,7 @@ def test_nothing_that_a_newcomer_saves_replaces_what_was_there(
     assert best.read_bytes() == moved.read_bytes() == b"the predecessor's"
     assert torch.load(own) == 3
     assert sorted(x.name for x in tmp_path.iterdir()) == ["best.pt", "moved.pt", "own.pt"]
-    assert "rank 0 does not write best.pt on its way" in capfd.readouterr().err
+    assert "rank 0 does not write best.pt while it catches up" in capfd.readouterr().err
     joining.joins = False
     torch.save(4, best)
     moved.unlink()
@@ -517,7 +520,7 @@ def test_what_a_newcomer_has_made_it_removes(
     finally:
         patches.undo()
     assert sorted(x.name for x in tmp_path.iterdir()) == ["theirs"]
-    assert capfd.readouterr().err.count("on its way") == 1
+    assert capfd.readouterr().err.count("while it catches up") == 1
 
 
 @pytest.mark.parametrize("remove", ["os.remove", "Path.unlink", "shutil.rmtree"])
@@ -548,4 +551,4 @@ def test_what_a_predecessor_has_removed_may_be_removed_once_more(
             assert life < 2
         finally:
             patches.undo()
-    assert capfd.readouterr().err.count(f"{gone.name} was removed by its predecessor") == 1
+    assert capfd.readouterr().err.count(f"had already removed {gone.name}") == 1

@@ -35,7 +35,7 @@ def test_a_step_without_a_place_has_its_batches_and_older_counters() -> None:
     shown = standing.shown()
     assert shown == replace(place_at(3), loaders=place_at(4).loaders, commits=1)
     assert standing.position()() == (
-        "1 of the loop at train.py:5, epoch 1, batch 4 of the loader at train.py:7, "
+        "index 1 of the loop at train.py:5, epoch 1, batch 4 of the data loader at train.py:7, "
         "step 0 from there"
     )
 
@@ -44,7 +44,9 @@ def test_a_step_with_the_batches_of_the_one_before_is_counted() -> None:
     standing = at_a_place()
     standing.goes_on(None, 0)
     assert standing.shown() == replace(place_at(3), behind=1)
-    assert standing.position()().endswith("batch 3 of the loader at train.py:7, step 1 from there")
+    assert standing.position()().endswith(
+        "batch 3 of the data loader at train.py:7, step 1 from there"
+    )
 
 
 def test_a_newcomer_at_a_second_step_with_one_batch_stands_like_its_peer() -> None:

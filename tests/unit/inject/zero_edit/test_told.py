@@ -23,7 +23,7 @@ def test_what_is_made_late_is_told_by_line_and_the_consequence_once(said: io.Str
     told.made_late("a.py:4", "makes another StepLR", 7)
     text = said.getvalue()
     assert "a.py:3 makes another AdamW after 7 steps" in text and "a.py:4 makes another" in text
-    assert text.count("What is made after the first step") == 1
+    assert text.count("What a script makes after its first step") == 1
 
 
 def test_a_script_that_silences_print_silences_no_notice(

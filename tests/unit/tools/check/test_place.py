@@ -185,6 +185,20 @@ def test_what_each_start_appends_is_not_compared(tmp_path: Path) -> None:
     assert found == {"t": Difference(How.COUNT, 1)}
 
 
+def test_a_start_that_came_to_no_step_is_left_out_whatever_the_time_was(tmp_path: Path) -> None:
+    """Seen: "has 13 lines more" of a log with times, after a death before the first step."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.write_text("1:01 begin\n1:02 data\n1:03 step\n")
+    first = len("1:01 begin\n1:02 data\n")
+    text = "2:01 begin\n2:02 data\n3:01 begin\n3:02 data\n"
+    for end, how in (("3:03 step\n", How.NUMBERS), ("3:03 stop\n", How.LINES)):
+        after.write_text(text + end)
+        found = compare({"t": before}, {"t": after}, {}, starts={"t": first}).unlike
+        assert found == {"t": Difference(how)}
+    found = compare({"t": before}, {"t": after}, {}).unlike
+    assert found == {"t": Difference(How.COUNT, 2)}
+
+
 def test_files_of_one_form_are_paired_in_their_order(tmp_path: Path) -> None:
     """Each worker has one in a directory by the time, and a start that came to no step has left
     some, of which one is not written later at all."""

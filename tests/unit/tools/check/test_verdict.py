@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftrun.tools.check.comparison import OUTSIDE, may_vary
+from ftrun.tools.check.comparison import may_vary
 from ftrun.tools.check.outcome import (
     differences_of,
     lost_at,
@@ -20,6 +20,7 @@ from ftrun.tools.check.outcome import (
 )
 from ftrun.tools.check.place import Difference, Files, How
 from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill, Plan
+from ftrun.tools.check.results import OUTSIDE, OWN
 from ftrun.tools.check.runs import Loss, Run, Trial
 from ftrun.tools.check.verdict import lines_of
 
@@ -37,13 +38,17 @@ def report(**changes: Any) -> dict[str, Any]:
         "step": 20,
         "parameters": "aa",
         "kept": {
-            "buffers": {"bn": "1"},
+            "parameters": {},
+            "buffers": {"bn": "1 1.0"},
             "modules beside the model": {},
             "optimizers": {"SGD": "2"},
         },
-        "inputs": {"5": "x", "6": "y"},
+        "inputs": {"5": ["x"], "6": ["y"]},
+        "losses": {"5": ["0.5"], "6": ["0.25"]},
+        "batches": {"the loader at a.py:5": {"5": [["x", "1"]], "6": [["y", "2"]]}},
         "now": {"a.py:main i": 7, "a.py:main best": 0.5},
-        "draws": [],
+        "counted": [],
+        "still": [],
         "files": ["best.pt", "late.pt"],
         "lost": 0,
         "changes": [],
@@ -83,8 +88,8 @@ def test_a_script_that_heals() -> None:
         "set there: i 0→5",
         "replica 0 was killed while it wrote a file, after step 9, and joined at batch 9",
         "not tried: a death in an evaluation: there was none between the steps 1 and 18",
-        "equal to the undisturbed run: what each replica reads, parameters, buffers, optimizers, "
-        "4 values of the script, last.pt",
+        "equal to the undisturbed run: what each replica reads, losses, parameters, buffers, "
+        "optimizers, 4 values of the script, last.pt",
         "ok: the script heals",
     ]
 
@@ -104,7 +109,7 @@ GROUP = (Kill(1, STARTING, 0), *KILLS)
 
 def in_group(again: Sequence[tuple[int, int]], told: Sequence[str] = (), **changes: Any) -> Trial:
     """Two workers of one replica, each with its own part of the parameters."""
-    other = report(parameters="bb", draws=[3])
+    other = report(parameters="bb")
     died = run(second=report(**{**other, **changes}), kills=GROUP, joins=())
     died = replace(died, again=tuple(again), told=tuple(told))
     plan = Plan(GROUP, (), ())
@@ -126,8 +131,8 @@ def test_workers_of_one_replica_that_lose_no_step() -> None:
         "steps",
         "worker 0 was killed while it wrote a file, after step 9: no step lost; its replacement "
         "repeated 1 step",
-        "equal to the undisturbed run: what each worker reads, parameters, buffers, optimizers, "
-        "4 values of the script",
+        "equal to the undisturbed run: what each worker reads, losses, parameters, buffers, "
+        "optimizers, 4 values of the script",
         "ok: the script heals and no step was lost",
     ]
 
@@ -151,11 +156,11 @@ def test_a_lost_step_of_one_replica_is_told_with_its_reason() -> None:
     assert lines_of(replace(in_group([]), undisturbed=undisturbed)) == ([f"FAILED: {why}"], False)
 
 
-def test_of_one_replica_random_numbers_are_no_excuse() -> None:
-    changed: dict[str, Any] = {"inputs": {"6": "z"}}
+def test_of_one_replica_a_batch_must_be_as_undisturbed() -> None:
+    changed: dict[str, Any] = {"inputs": {"6": ["z"]}}
     lines, is_well = lines_of(in_group([(0, 0)] * 3, **changed))
     assert not is_well
-    assert lines[-1] == "FAILED: other batches: worker 1 from step 6 on"
+    assert lines[-1] == "FAILED: other batches: worker 1 at step 6"
 
 
 def test_of_one_replica_each_value_must_be_as_undisturbed() -> None:
@@ -198,7 +203,7 @@ def test_a_worker_of_several_replicas_whose_replica_restarted() -> None:
 def on_nodes(loss: Loss | None, told: Sequence[str] = (), **changes: Any) -> Trial:
     """Two workers on two nodes, of which the second one is lost."""
     one = in_group([(0, 0), (0, 2), (0, 1)])
-    other = report(**{"parameters": "bb", "draws": [3], **changes})
+    other = report(**{"parameters": "bb", **changes})
     lost = replace(run(second=other, kills=(), joins=()), loss=loss, told=tuple(told))
     return replace(one, nodes=2, lost=lost)
 
@@ -211,8 +216,8 @@ def test_a_lost_node_may_cost_the_steps_since_its_copy() -> None:
         "node 1 (worker 1) was lost in training, after step 9: 2 steps lost; its states of step 7 "
         "were on another node",
         *(
-            f"{when}equal to the undisturbed run: what each worker reads, parameters, buffers, "
-            "optimizers, 4 values of the script"
+            f"{when}equal to the undisturbed run: what each worker reads, losses, parameters, "
+            "buffers, optimizers, 4 values of the script"
             for when in ("", "after the loss of node 1 (worker 1): ")
         ),
         "ok: the script heals; no step was lost with a worker, and 2 steps with a node",
@@ -271,9 +276,23 @@ def test_steps_that_are_taken_again_are_counted_from_one_death_to_the_next() -> 
         ({"parameters": "bb"}, "the parameters differ at the end with deaths"),
         ({"lost": 4}, "4 steps were lost with deaths"),
         ({"step": 19}, "replicas came to the steps 20, 19"),
-        ({"inputs": {"6": "z"}}, "other batches: replica 1 from step 6 on"),
+        ({"inputs": {"6": ["z"]}}, "other batches: replica 1 at step 6"),
+        ({"inputs": {"6": ["y", "z"]}}, "other batches: replica 1 at step 6"),
+        ({"inputs": {"7": ["y"]}}, "other batches: replica 1 at step 7"),
         (
-            {"kept": {"buffers": {}, "modules beside the model": {}, "optimizers": {"SGD": "3"}}},
+            {"batches": {"the loader at a.py:5": {"6": [["y", "3"]]}}},
+            "other batches: replica 1 at batch 6 of the loader at a.py:5",
+        ),
+        (
+            {"batches": {"the loader at a.py:5": {"6": [["y", "2"], ["y", "2"]]}}},
+            "other batches: replica 1 at batch 6 of the loader at a.py:5",
+        ),
+        (
+            {"losses": {"5": ["1"], "6": ["2"]}},
+            "other losses: replica 1 from step 5 on",
+        ),
+        (
+            {"kept": {**report()["kept"], "optimizers": {"SGD": "3"}}},
             "optimizers SGD are not those of the undisturbed run",
         ),
     ],
@@ -316,30 +335,111 @@ def test_a_run_that_went_wrong(exact: Run, words: str) -> None:
     assert any(line.startswith("FAILED: ") and words in line for line in lines), lines
 
 
-def test_what_random_numbers_change_is_not_compared_and_said() -> None:
-    draws = report(draws=[3])
-    before = run(draws, draws, (), ())
-    other = report(draws=[3], parameters="b", inputs={"6": "z"})
-    lines, is_well = lines_of(trial(run(other, other), before))
-    assert is_well
-    assert any(line.startswith("not compared: parameters, because") for line in lines)
-    assert any(line.startswith("not compared: what each replica reads") for line in lines)
+def augmented(*labels: str, noise: str) -> dict[str, Any]:
+    """Batches of two epochs whose images a loader's workers have changed."""
+    each = [[f"{noise} {number}", label] for number, label in enumerate(labels)]
+    return {"batches": {"the loader at a.py:5": {"5": each}}}
 
 
-def test_random_numbers_are_no_excuse_where_batches_and_parameters_are_equal() -> None:
-    """An average that replica 0 alone keeps is lost, also if the script draws noise."""
+def test_what_two_undisturbed_runs_have_otherwise_is_not_compared_and_said() -> None:
+    first, second = (report(**augmented("1", "2", noise=x), parameters=x) for x in ("a", "b"))
+    before, again = run(first, first, (), ()), run(second, second, (), ())
+    other = report(**augmented("2", noise="c"), parameters="c")
+    one = trial(run(other, other), before)
+    assert one.exact is not None and may_vary(one, one.exact)
+    assert not lines_of(one)[1]
+    lines, is_well = lines_of(replace(one, again=again))
+    assert is_well, lines
+    (left,) = [x for x in lines if x.startswith("not compared: ")]
+    assert left.startswith(
+        "not compared: what each replica reads (tensor 1 of the loader at a.py:5), parameters, bec"
+    )
+    assert "equal to the undisturbed run: the rest of what each replica reads, losses, " in (
+        "\n".join(lines)
+    )
+
+
+def test_what_random_numbers_do_not_change_is_compared() -> None:
+    """Seen: "ok" of a script in which a newcomer trained with its donor's labels, because it
+    drew random numbers."""
+    first, second = (report(**augmented("1", "2", noise=x), parameters=x) for x in ("a", "b"))
+    before, again = run(first, first, (), ()), run(second, second, (), ())
+    other = report(**augmented("1", noise="c"), parameters="c")
+    lines, is_well = lines_of(replace(trial(run(other, other), before), again=again))
+    assert not is_well
+    words = "other batches: replica 0 at batch 5 of the loader at a.py:5, replica 1 at batch 5 of "
+    assert lines[-1].startswith(f"FAILED: {words}"), lines
+
+
+def test_batches_of_another_form_in_each_run_are_not_compared() -> None:
+    first, second = (report(inputs={"6": x}) for x in (["y"], ["y", "z"]))
+    before, again = run(first, first, (), ()), run(second, second, (), ())
+    one = trial(run(second, report(inputs={"6": ["x"]})), before)
+    lines, is_well = lines_of(replace(one, again=again))
+    assert is_well, lines
+
+
+def test_what_only_rounding_changes_is_well() -> None:
+    """Seen: the last bit of a gradient, as the memory of a newcomer is laid out otherwise."""
+    ours, rounded, other = "1 2.0 0.5", "2 2.000001 0.5", "3 2.000001 0.6"
+    first = report()
+    first["kept"] |= {"parameters": {"weight": ours}}
+    for found, loss, is_well in (
+        (rounded, "0.5", True),
+        (other, "0.5", False),
+        (rounded, "1", False),
+    ):
+        changed = report(parameters="bb", losses={"5": [loss], "6": ["0.25"]})
+        changed["kept"] |= {"parameters": {"weight": found}}
+        lines, is_found = lines_of(trial(run(changed, changed), run(first, first, (), ())))
+        assert is_found is is_well, lines
+        text = "equal to the undisturbed run but for rounding: parameters"
+        assert (text in lines) is is_well
+        assert ("FAILED: the parameters are not those of the undisturbed run" in lines) != is_well
+
+
+def test_a_second_undisturbed_run_that_failed_excuses_nothing() -> None:
+    """Seen: each file was "not compared, as in another undisturbed run", which had none."""
+    again = replace(run(kills=(), joins=()), exit_code=75, reports={})
+    lines, is_well = lines_of(replace(trial(), again=again))
+    assert not is_well
+    assert "FAILED: the job undisturbed again ended with exit code 75" in lines
+
+
+def test_nothing_else_excuses_what_was_lost() -> None:
+    """An average that replica 0 alone keeps, in a script that draws noise."""
     average = {"modules beside the model": {"ema": "3"}}
-    draws, other = (report(draws=[3]), report(draws=[3]))
-    draws["kept"] |= average
+    first, other = report(), report()
+    first["kept"] |= average
     other["kept"] |= {"modules beside the model": {"ema": "4"}}
-    before = run(draws, report(draws=[3]), (), ())
-    lines, is_well = lines_of(trial(run(other), before))
+    other["inputs"] = {"6": ["z"]}
+    noisy = report(inputs={"6": ["x"]})
+    noisy["kept"] |= average
+    before, again = run(first, kills=(), joins=()), run(noisy, kills=(), joins=())
+    lines, is_well = lines_of(replace(trial(run(other), before), again=again))
     assert not is_well
     assert lines[-1].startswith("FAILED: modules beside the model ema are not those of the und")
-    other["inputs"] = {"5": "x", "6": "z"}
-    lines, is_well = lines_of(trial(run(other), before))
-    assert is_well
-    assert any(x.startswith("not compared: modules beside the model, because") for x in lines)
+
+
+@pytest.mark.parametrize("found", ["1", "2"])
+def test_parameters_of_no_model_are_each_replicas_own(found: str) -> None:
+    """Seen: "the parameters differ at the end undisturbed" of a script that shares its tables
+    out over the ranks."""
+    first, second, other = report(), report(), report()
+    for one, table in ((first, "0"), (second, "1"), (other, found)):
+        one["kept"] = {**one["kept"], OWN: {"SGD 4": table}}
+    lines, is_well = lines_of(trial(run(first, other), run(first, second, (), ())))
+    assert is_well == (found == "1"), lines
+    words = "each replica has its own parameters of no model (SGD 4): compared with its own of the"
+    assert any(x.startswith(words) for x in lines), lines
+    wrong = "FAILED: parameters of no model SGD 4 are not those of the undisturbed run"
+    assert (wrong in lines) != is_well
+
+
+def test_values_that_one_run_lacks_are_not_counted_as_equal() -> None:
+    first = report(now={"a.py:main i": 7})
+    lines, is_well = lines_of(trial(run(first, report(now={}))))
+    assert is_well and any("optimizers, 1 value of the script" in x for x in lines), lines
 
 
 def test_a_lost_step_is_said_and_nothing_is_compared() -> None:
@@ -358,13 +458,66 @@ def test_what_replica_0_alone_writes_is_named() -> None:
 def test_what_differs_and_may_is_named() -> None:
     other = report(now={"a.py:main i": 7, "a.py:main best": 0.25})
     files = Files(unlike={"log": Difference(How.LINES)})
-    kept = {"buffers": {"bn": "9"}, "modules beside the model": {}, "optimizers": {"SGD": "2"}}
+    kept = {**report()["kept"], "buffers": {"bn": "9 0.8"}}
     lines, is_well = lines_of(trial(run(other, report(kept=kept)), files=files))
     assert is_well
     text = "\n".join(lines)
     assert "not equal to the undisturbed run: best (0.25, undisturbed 0.5)" in text
     assert "not equal to the undisturbed run: buffers bn" in text
     assert "not equal to the undisturbed run: log has other lines" in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "still"),
+    [("1 1.0", "9 0.5", []), ("1 1.0", "9 0.99", ["bn"]), ("1 1.0", "9", []), ("1 1.0", "", [])],
+)
+def test_a_buffer_that_lacks_more_than_an_update_is_not_well(
+    ours: str, theirs: str, still: list[str]
+) -> None:
+    """Or one that no forward pass changes."""
+    first, other = report(still=still), report()
+    first["kept"] |= {"buffers": {"bn": ours}}
+    other["kept"] |= {"buffers": {"bn": theirs} if theirs else {}}
+    lines, is_well = lines_of(trial(run(first, other), run(first, first, (), ())))
+    assert not is_well
+    assert lines[-1] == "FAILED: buffers bn are not those of the undisturbed run"
+
+
+NOW = {"a.py:main i": 7, "a.py:main best": 0.5, "a.py:main all[0]": 0.5, "a.py:main all[1]": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"a.py:main i": 6}, "i (6, undisturbed 7)"),
+        ({"a.py:main best": 0.25}, "best (0.25, undisturbed 0.5)"),
+        ({"a.py:main all[1]": None}, "all (1 item, undisturbed 2)"),
+    ],
+)
+def test_a_counter_that_nothing_names_is_not_well(changes: dict[str, Any], words: str) -> None:
+    """Seen: "ok" of a script in which a newcomer had its donor's counter."""
+    first = report(now=NOW, counted=[*NOW])
+    now = {path: x for path, x in {**NOW, **changes}.items() if x is not None}
+    name = words.partition(" (")[0]
+    before = run(first, first, (), ())
+    for lacking in ([], [f"its own {name} (ranks differ: it has its peer's)"]):
+        other = report(now=now, counted=[*now], lacking=lacking)
+        one = trial(run(first, other), before)
+        lines, is_well = lines_of(one)
+        assert is_well == bool(lacking), lines
+        text = f"FAILED: nothing has named what is not as undisturbed: {words}"
+        assert (lines[-1] == text) != is_well
+        assert one.exact is not None and may_vary(one, one.exact) != is_well
+    again = replace(before, reports={0: first, 1: report(now=now)})
+    assert lines_of(replace(trial(run(first, report(now=now)), before), again=again))[1]
+
+
+def test_a_float_may_follow_from_a_running_average() -> None:
+    first = report(now=NOW, counted=[*NOW])
+    other = report(now={**NOW, "a.py:main best": 0.25}, counted=[*NOW])
+    other["kept"] |= {"buffers": {"bn": "2 0.9"}}
+    lines, is_well = lines_of(trial(run(first, other), run(first, first, (), ())))
+    assert is_well, lines
 
 
 def test_files_that_were_not_written_are_not_well() -> None:
@@ -487,11 +640,11 @@ def test_a_script_that_is_too_short() -> None:
 
 def test_batches_that_differ_are_not_well() -> None:
     found = "Replica 1 was at epoch 1 at step 9, unlike replica 0 at epoch 2: its batches differ"
-    lacks = report(lacking=["the batches of the loader at a.py:9"])
+    lacks = report(lacking=["the batches of the data loader at a.py:9"])
     exact = replace(run(second=lacks), differences=[found])
     lines, is_well = lines_of(trial(exact))
     assert not is_well and lines[-1] == f"FAILED: {found}"
-    assert "the newcomer could not be given: the batches of the loader at a.py:9" in lines
+    assert "the newcomer could not be given: the batches of the data loader at a.py:9" in lines
 
 
 def test_differences_are_read_from_the_events_of_the_job(tmp_path: Path) -> None:

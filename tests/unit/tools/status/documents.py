@@ -214,7 +214,7 @@ def healing(poll: int) -> Status:
     under_way = incident(3, 9.1, "8", ecc, 5.9)
     under_way["is_open"], under_way["replicas"] = True, ["6", "8"]
     status["incidents"] += [incident(2, 60.0, "8", ecc, 14.2), under_way]
-    joined = "Replica 6 joined at step 14,380; in the quorum: replicas 0-7 and 9."
+    joined = "Replica 6 joined at step 14,380. The quorum is now replicas 0-7 and 9."
     status["events"].append(notice(joined, 2.4))
     return status
 

@@ -187,7 +187,7 @@ def test_a_job_that_ends_with_its_lighthouse(home: Path, has_exit: bool) -> None
     if has_exit:
         assert ended.outcome == {"exit_code": 3, "reason": "replica 0 failed"}
     else:
-        assert "was killed, and left no word why" in ended.outcome["reason"]
+        assert "was killed, and left no reason" in ended.outcome["reason"]
 
 
 def test_a_lighthouse_of_another_version_is_named(home: Path) -> None:

@@ -29,7 +29,7 @@ from tests.unit.core.books.booked_job import BookedJob
 from tests.unit.core.books.test_incident_takeover import BACK, Restarted
 from tests.unit.core.books.test_incidents import SPEC
 
-WAITS = "The lighthouse was started again: this goes on once its agents are back."
+WAITS = "The lighthouse was restarted. This continues once its agents are back."
 
 
 class Asked(Restarted):

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ftrun.inject.zero_edit.frames import Spot, spot_of
-from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import counters
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.histories import DIGEST
-from ftrun.inject.zero_edit.values.legacy import left_at
+from ftrun.inject.zero_edit.values.legacy import Left, left_at
 from ftrun.inject.zero_edit.values.sources import Sources, Taken
 from tests.unit.inject.zero_edit.values.counted import counters_of
 
@@ -37,8 +37,10 @@ class Replica:
         )
 
     def in_frame(self, call: Callable[[FrameType], Any]) -> Any:
+        calls = [call]
+
         def main(steps: int, best: Any, log: Any) -> tuple[Any, ...]:
-            found = call(sys._getframe())
+            found = calls.pop()(sys._getframe())  # no variable of this frame leads to its closure
             return found, steps, best, log
 
         found, *values = main(**self.names)
@@ -84,8 +86,11 @@ def test_what_one_rank_alone_keeps_comes_from_its_predecessor(
     first.note(0), peer.note(0)
     first.note(1, best=0.5, log=[(1, 0.5)])
     place = peer.note(9)
+    late = {"late.py:<module>late": {"count": 3}}
+    place = replace(place, counters={**place.counters, **late})
     again = Replica(tmp_path, "0")
     taken = again.joins(place, 9, monkeypatch)
+    assert taken.lacking == ["the values of late, which it has not imported"]
     assert again.names == {"steps": 9, "best": 0.5, "log": [(1, 0.5)]}
     assert taken.of_its_own == ["best None→0.5", "log 0 values→1 value"]
     assert taken.changed == ["steps 0→9"]
@@ -163,7 +168,7 @@ def test_on_another_node_there_is_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     again = Replica(tmp_path / "b", "0")
     taken = again.joins(peer.note(9), 9, monkeypatch)
     assert not taken.has_left and again.names["best"] is None
-    assert "what it alone had counted is not carried" in taken.words(is_new=True)
+    assert "not restored: what it alone had counted" in taken.words(is_new=True)
 
 
 def test_a_replica_that_was_out_for_some_steps_keeps_its_own(
@@ -184,7 +189,7 @@ def test_a_list_that_was_too_long_is_named(tmp_path: Path, monkeypatch: pytest.M
     again = Replica(tmp_path, "0")
     taken = again.joins(place, 1, monkeypatch)
     assert taken.lacking == ["log (list of 20000)"]
-    assert "; not carried: log (list of 20000)" in taken.words(is_new=False)
+    assert "; not restored: log (list of 20000)" in taken.words(is_new=False)
 
 
 def test_what_was_counted_on_the_way_past_a_loop_is_undone(tmp_path: Path) -> None:
@@ -257,7 +262,7 @@ def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
     inner = replace(place, ranges=((spot, 0), (Spot("test_counters.py:main", 2), 9)))
     taken = successor.joins(inner, 9, monkeypatch)
     assert successor.names["log"] == 3.5  # 1.0 when all trained, and what the donor added to 2.0
-    assert "with what its donor added since: log" in taken.words(is_new=False)
+    assert "plus what its donor has added since: log" in taken.words(is_new=False)
     later = Replica(tmp_path, "1", log=0.0)
     taken = later.joins(replace(inner, ranges=((spot, 0), *inner.ranges)), 9, monkeypatch)
     assert later.names["log"] == 3.5
@@ -311,6 +316,17 @@ def test_a_value_differed_also_at_the_place_before_which_its_peer_has_died(
     taken = successor.joins(place, 4, monkeypatch)
     assert successor.names["best"] == 0.4
     assert taken.of_its_own == ["best None→0.4"]
+
+
+def test_what_its_predecessor_lacked_too_is_not_named() -> None:
+    """Seen: guided-diffusion's rank 0 has writers that no other rank has."""
+    steps = {"writers[2].keys": 3, "writers[1].rows": 3, "writers[3].rows": 4}
+    place = Place(details=lambda: Details({"f": steps}))
+    left = Left("life", {"f": {"writers[1].rows": (1, 3)}})
+    sources = Sources(place, left, [(3, {}, {})], lambda *_: -1)
+    assert [x for x in steps if sources.is_missed("f", x)] == ["writers[1].rows", "writers[3].rows"]
+    assert Sources(place, None, [], lambda *_: -1).is_missed("f", "writers[2].keys")
+    assert not sources.is_missed("f", f"writers[3].rows{DIGEST}")
 
 
 def test_a_value_that_was_alike_while_all_trained_is_the_donors(

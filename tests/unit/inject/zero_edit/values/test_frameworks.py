@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from ftrun.inject.zero_edit.frames import variables_of
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.kinds import packed, unpacked
+from ftrun.inject.zero_edit.values.walk import Walk
+from ftrun.inject.zero_edit.values.writing import write_values
 
 
 class Trainer:
@@ -27,13 +30,8 @@ class Trainer:
 
 
 class Patience:
-    """A callback that exports its state."""
-
     def __init__(self) -> None:
         self.waited = 0
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"waited": self.waited}}
 
 
 class Counts:
@@ -45,8 +43,7 @@ class Loop:
     """As a loop of Lightning."""
 
     def __init__(self, *callbacks: Any) -> None:
-        module = SimpleNamespace(batches=0)
-        self.trainer = SimpleNamespace(callbacks=list(callbacks), lightning_module=module)
+        self.trainer = SimpleNamespace(callbacks=list(callbacks))
 
     def advance(self) -> FrameType:
         return sys._getframe()
@@ -138,53 +135,54 @@ def found(frame: FrameType) -> Frameworks:
 
 def test_other_scripts_have_no_trainer() -> None:
     nothing = found(sys._getframe())
-    assert not nothing.parts() and not nothing.values()
+    assert not nothing.parts() and not nothing.callbacks
 
 
-def test_callbacks_of_transformers_heal() -> None:
+def test_the_log_of_transformers_heals() -> None:
     old, new = Trainer(Patience(), Counts()), Trainer(Patience(), Counts())
     donor, newcomer = found(old.train()), found(new.train())
-    old.callback_handler.callbacks[0].waited = 3
     old.state.log_history.append({"loss": 0.5})
     for given, taken in zip(donor.parts(), newcomer.parts(), strict=True):
         taken.load_state_dict(given.state_dict())
-    assert new.callback_handler.callbacks[0].waited == 3
     assert new.state.log_history == [{"loss": 0.5}]
     new.state.log_history.append({"loss": 0.4})
     assert len(old.state.log_history) == 1
 
 
 def test_plain_values_of_callbacks_are_counters() -> None:
-    old, new = Trainer(Patience(), Counts()), Trainer(Patience(), Counts())
-    donor, newcomer = found(old.train()), found(new.train())
-    old.callback_handler.callbacks[1].seen = 7
-    assert donor.values() == {"Patience[0].waited": 0, "Counts[1].seen": 7}
-    assert newcomer.write(donor.values()) == ["Counts[1].seen 0→7"]
-    assert new.callback_handler.callbacks[1].seen == 7
-    assert not newcomer.write({"Counts[1].table": 4, "Gone[2].seen": 1})
+    read = []
+    for seen in (7, 0):
+        trainer = Trainer(Patience(), Counts())
+        walk, frameworks = Walk(), found(trainer.train())
+        walk.writers = partial(getattr, frameworks, "callbacks")
+        trainer.callback_handler.callbacks[1].seen = seen
+        (kept,) = walk.kept()
+        read.append((kept, walk.walk([kept])[0].values))
+    (_, donors), (newcomer, _) = read
+    assert donors == {"Patience.waited": 0, "Counts.seen": 7}
+    assert write_values(newcomer, donors) == ["Counts.seen 0→7"]
+    assert trainer.callback_handler.callbacks[1].seen == 7
+    assert not write_values(newcomer, {"Gone.seen": 1})
 
 
 def test_peers_take_the_state_of_the_place() -> None:
     trainer = Trainer(Patience())
     donor = found(trainer.train())
     donor.capture()
-    trainer.callback_handler.callbacks[0].waited = 1
     trainer.state.log_history.append({"loss": 0.5})
-    assert [part.state_dict() for part in donor.parts()] == [{"waited": 0}, {"log_history": []}]
+    assert [part.state_dict() for part in donor.parts()] == [{"log_history": []}]
 
 
 def test_callbacks_of_lightning_heal_also_where_the_newcomer_has_none_of_their_tensors() -> None:
     old, new = Loop(Best()), Loop(Best())
     donor, newcomer = found(old.advance()), found(new.advance())
     old.trainer.callbacks[0].models["a.ckpt"] = torch.tensor(0.25)
-    old.trainer.lightning_module.batches = 9
     donor.capture()
     old.trainer.callbacks[0].models["b.ckpt"] = torch.tensor(0.125)
     state = donor.parts()[0].state_dict()
     assert "Tensor" not in repr(state)
     newcomer.parts()[0].load_state_dict(state)
     assert new.trainer.callbacks[0].models == {"a.ckpt": torch.tensor(0.25)}
-    assert newcomer.write(donor.values()) == ["module.batches 0→9"]
 
 
 def logging_loop() -> tuple[Loop, Results]:
@@ -248,15 +246,14 @@ def test_small_tensors_travel_as_numbers(kind: torch.dtype, shape: tuple[int, ..
 def test_a_second_trainer_takes_the_place_of_the_first() -> None:
     old, new = Trainer(Counts()), Trainer(Patience(), Counts())
     made = found(old.train())
-    assert len(made.parts()) == 1
     made.look([variables_of(new.train())])
-    made.parts()[0].load_state_dict({"waited": 7})
-    assert new.callback_handler.callbacks[0].waited == 7
-    assert any(path.startswith("Counts[1]") for path in made.values())
+    made.parts()[0].load_state_dict({"log_history": [{"loss": 1}]})
+    assert new.state.log_history == [{"loss": 1}]
+    assert made.callbacks == new.callback_handler.callbacks
 
 
 def test_a_progress_bar_is_of_its_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its numbers name lines that another process has drawn, and this one has not."""
     monkeypatch.setattr(Counts, "__module__", "lightning.pytorch.callbacks.progress.rich_progress")
     trainer = Loop(Counts())
-    assert found(trainer.advance()).values() == {"module.batches": 0}
+    assert not found(trainer.advance()).callbacks

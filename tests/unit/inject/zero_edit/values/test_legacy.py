@@ -72,6 +72,10 @@ def test_what_is_left_between_steps_is_no_note_of_the_step_that_begins(tmp_path:
     worker.add(3, {}, LOOP)
     left = left_at(path, 3)
     assert left is not None and (left.noted, left.early_at) == ({3}, 0)
+    worker.add(4, {F: {"seen": 2}}, LOOP, early_at=7)  # the draw that finds the end of an epoch
+    worker.add(4, {}, LOOP, early_at=8)  # that of the next one's first batch
+    left = left_at(path, 4)
+    assert left is not None and (left.noted, left.early_at) == ({3}, 8)
 
 
 def test_lists_that_grow(tmp_path: Path) -> None:

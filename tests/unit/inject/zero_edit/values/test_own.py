@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +45,13 @@ class Rank:
         self.net, self.mean, self.step = nn.Linear(2, 1), [torch.zeros(3)], 0
         self.tensors = Tensors(lambda: (), {"net 1": self.net}.copy)
         self.tensors.step = lambda: self.step
-        self.own = Own(lambda: area, self.tensors, lambda: life, [0], is_exact=is_exact)
+        script: Any = SimpleNamespace(
+            tensors=self.tensors,
+            carried=SimpleNamespace(life=life),
+            trial=object() if is_exact else None,
+            mates=SimpleNamespace(rank=0, size=1),
+        )
+        self.own = Own(script, lambda: area)
         mean = self.mean
         for _ in range(2):
             draw(self.tensors, mean)
@@ -111,7 +118,7 @@ def test_too_much_is_named_once(area: Area, capfd: pytest.CaptureFixture[str]) -
         rank.goes_on(1.0)
         rank.own.leave(rank.step)
     text = capfd.readouterr().err
-    assert text.count("this worker keeps 2.1 MB in tensors that its peers lack") == 2
+    assert text.count("this worker has 2.1 MB in tensors that its peers lack") == 2
     assert text.count("those outside modules are not") == 1
     assert text.count("those in modules beside the trained ones are not") == 1
     assert Rank(area).own.find() is None
@@ -188,10 +195,9 @@ class Store(dict[str, bytes]):
 
 
 def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
-    ranks, store = (Rank(area), Rank(area)), Store()
+    ranks, store = (Rank(area, is_exact=False), Rank(area, is_exact=False)), Store()
     for number, one in enumerate(ranks):
-        one.own = Own(lambda: area, one.tensors, lambda: "a", [number, 1 - number], is_exact=False)
-        vars(one.own)["_store"] = store
+        vars(one.own).update(_store=store, _ranks=[number, 1 - number])
     for one in ranks:
         one.goes_on(1.0)
         one.own.leave(1, compares=False)  # as where one of them writes a file
@@ -221,8 +227,7 @@ def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
 
 def test_a_rank_that_does_not_tell_is_not_waited_for(area: Area) -> None:
     rank, store = Rank(area), Store()
-    rank.own = Own(lambda: area, rank.tensors, lambda: "a", [0, 1], is_exact=True)
-    vars(rank.own)["_store"] = store
+    vars(rank.own).update(_store=store, _ranks=[0, 1])
     rank.goes_on(1.0)
     rank.own.leave(1)
     assert [*store] == ["0@1"]
@@ -239,8 +244,7 @@ def test_a_store_that_is_gone_is_asked_once(area: Area) -> None:
             raise RuntimeError("the connection is closed")
 
     rank = Rank(area)
-    rank.own = Own(lambda: area, rank.tensors, lambda: "a", [0, 1], is_exact=True)
-    vars(rank.own)["_store"] = Gone()
+    vars(rank.own).update(_store=Gone(), _ranks=[0, 1])
     for value in (1.0, 2.0):
         rank.goes_on(value)
         rank.own.leave(rank.step)

@@ -38,6 +38,7 @@ def test_values_wherever_they_are() -> None:
         "counts.many[0][x][1]": 2.5,
         "Counts.made": 7,
         "plain": "text",
+        "numbers": {"kind": "count", "values": ["count(0)"]},
     }
     assert (counts, plain, numbers) is not None
 

@@ -202,9 +202,8 @@ def test_a_dict_gets_numbers_of_numpy_after_the_draw() -> None:
     assert of(tensors)["group"]["lr"] == 0.05
     tensors.load(tensors.state())  # as a newcomer does, whose group has such a number already
     assert group["lr"] == 0.05
-    assert [*tensors.digests()] == [
-        "test_tensors.py:test_a_dict_gets_numbers_of_numpy_after_the_draw group"
-    ]
+    here = "test_tensors.py:test_a_dict_gets_numbers_of_numpy_after_the_draw group"
+    assert [x for x in tensors.digests() if "<module>" not in x] == [here]
 
 
 def test_an_array_that_is_changed_in_place() -> None:
@@ -243,7 +242,7 @@ def test_an_object_that_fails_ends_the_search_and_not_the_script(
     draw(tensors)
     draw(tensors)
     assert odd is not None and of(tensors) == {}
-    assert capsys.readouterr().err.count("are not carried, because looking for them failed") == 1
+    assert capsys.readouterr().err.count("because finding them failed") == 1
 
 
 def test_what_is_always_another_tensor_is_named() -> None:

@@ -432,10 +432,7 @@ def test_what_a_function_has_of_the_one_that_made_it() -> None:
 
     update, functions = made(), {"plain": made, "update": made()}
     update()
-    assert not any("." in path for path in Walk().walk([sys._getframe()])[0].values)
-    walk = Walk()
-    walk.reaches_all = True
-    found = walk.walk([sys._getframe()])[0]
+    found = Walk().walk([sys._getframe()])[0]
     assert found.values["update.count"] == 1 and functions["update"].__closure__
     assert found.containers["update.losses"] == [0.5, 1.0]
     assert found.units["update.average"]["w"].tolist() == [1.0, 1.0]
@@ -454,7 +451,7 @@ def test_what_a_function_closes_over_counts_where_it_is_a_variable() -> None:
         count += 1
         return lambda: (batch, count)
 
-    before, walk.reaches_all = step, True
+    before = step
     inner = before()
     found = walk.walk([sys._getframe()])[0]
     paths = [*found.values, *found.units]
@@ -641,7 +638,8 @@ def test_optimizers_that_keep_nothing_cost_nothing() -> None:
     walk.optimizers = lambda: [plain]
     torch.optim.lr_scheduler.StepLR(plain, 1)
     frame = sys._getframe()
-    assert walk.with_others([frame]) == [frame]
+    others = walk.with_others([frame])
+    assert others[0] is frame and not walk.kept()
 
 
 def test_an_optimizer_of_the_scripts_is_found_once() -> None:
@@ -654,7 +652,7 @@ def test_an_optimizer_of_the_scripts_is_found_once() -> None:
     walk = Walk()
     assert [*walk.walk([sys._getframe()])[0].containers] == ["optimizer.seen"]
     walk.optimizers = lambda: [optimizer]
-    found = walk.walk(walk.with_others([sys._getframe()]))
+    found = walk.walk([sys._getframe(), *walk.kept()])
     assert [[*x.containers] for x in found] == [[], ["Counted.seen"]]
 
 
@@ -747,7 +745,7 @@ def test_an_object_that_fails_ends_the_search_and_not_the_script(
     odd, held = [Odd()], Walk()
     assert found_in(sys._getframe(), held) == ({}, {})
     assert found_in(sys._getframe(), held) == ({}, {})
-    assert capfd.readouterr().err.count("looking for them failed: RuntimeError: odd") == 1
+    assert capfd.readouterr().err.count("finding them failed: RuntimeError: odd") == 1
     assert odd
 
 

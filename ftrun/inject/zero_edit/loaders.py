@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import FrameType, GeneratorType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -188,6 +188,7 @@ class LoaderIterator:
         learned: the ``cursor.held`` that ``OpenIterators.learn`` has kept.
         begun: see ``Seeds``; ``generator`` has the name "". Empty: the sampler has a seed. It is
             passed in if the wrapped iterator was made before this object.
+        make: makes the wrapped iterator, as the script's class does.
         workers: the memory that it shares with its workers (batches.py).
         here: a weak reference to it.
         is_elsewhere: a thread other than the main one has drawn from it.
@@ -221,7 +222,7 @@ class LoaderIterator:
         self._ahead: deque[tuple[int, States]] = deque(maxlen=HELD_MAX)
         self._given: dict[int, States] = {}
         self._seeds: bytes | None = None
-        self._make = make
+        self.make = make
         self._begin()
         self.begun = (begun,) if begun and self.begun else self.begun
         self.here = weakref.ref(self)
@@ -415,7 +416,7 @@ class LoaderIterator:
         self.begun, self._seeds = (_random(self._own()),) if is_needed else (), None
         self._ahead.clear()
         self.workers = OPEN.on_begin(self)
-        self._inner = self._make()
+        self._inner = self.make()
 
     def _begin_as(self, begun: tuple[States, ...]) -> None:
         """Begin with the random states with which the predecessor began."""
@@ -686,17 +687,34 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
     def __iter__(plain: Callable[[Any], Iterator[Any]], loader: Any) -> Any:
         if isinstance(loader, ElasticLoader):
             return plain(loader)
+        if any(x is loader for x in again):
+            return plain(loader)
         claimed = claims(loader)
         return LoaderIterator(loader, lambda: plain(loader)) if claimed is None else claimed
 
+    again = list[Any]()  # loaders whose iterator is being made again
+
     def own(plain: Callable[[Any], Any], loader: Any) -> Any:
-        """``__iter__`` of a subclass that overrides it. Most call DataLoader's patched one."""
+        """``__iter__`` of a subclass that overrides it. Most call DataLoader's patched one, and may
+        do more around that, so the whole of it is called where its iterator is made again."""
+        if any(x is loader for x in again):
+            return plain(loader)
+
+        def make() -> Iterator[Any]:
+            again.append(loader)
+            try:
+                return cast(Iterator[Any], plain(loader))
+            finally:
+                again.pop()
+
         random = _random(_own(getattr(loader, "generator", None)))
         before, made = OPEN.count, plain(loader)
+        if type(made) is LoaderIterator and made.loader is loader:
+            made.make = make
         if type(made) is GeneratorType or before != OPEN.count:
             return made
         first = [made]
-        return LoaderIterator(loader, lambda: first.pop() if first else plain(loader), random)
+        return LoaderIterator(loader, lambda: first.pop() if first else make(), random)
 
     def follow_class(kind: type) -> None:
         for one in (kind, *kind.__subclasses__()):

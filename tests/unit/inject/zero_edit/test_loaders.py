@@ -469,6 +469,34 @@ def test_a_loader_with_iterators_of_its_own_is_followed() -> None:
         assert batches(shown) == [[*range(20)], [*range(20, 40)]]
         assert OPEN.count == count + 1
 
+        class Around(DataLoader[int]):
+            """Seen: RecBole's is another one but in its own ``__iter__``."""
+
+            begins = False
+
+            def __iter__(self) -> Any:
+                self.begins = True
+                try:
+                    return super().__iter__()
+                finally:
+                    self.begins = False
+
+            def __getattribute__(self, name: str) -> Any:
+                if name == "dataset" and not self.begins:
+                    return "another data set"
+                return super().__getattribute__(name)
+
+        class Deeper(Around):
+            def __iter__(self) -> Any:
+                return super().__iter__()
+
+        for kind in (Around, Deeper):
+            around, count = iter(kind(Numbers(), 20)), OPEN.count
+            assert type(around) is LoaderIterator
+            assert batches(around) == [[*range(20)], [*range(20, 40)]]
+            around.go_to(None, 1)
+            assert (batches(around), OPEN.count) == ([[*range(20, 40)]], count)
+
         class Drawn(DataLoader[int]):
             def __iter__(self) -> Any:
                 self.seed = int(torch.randint(1 << 40, ()))

@@ -46,6 +46,8 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "torch._C._distributed_c10d.ProcessGroupGloo": ("_Options", "_set_default_timeout"),
     "torch._C._distributed_c10d.ProcessGroupGloo._Options": ("_devices", "_threads", "_timeout"),
     _DDP: (
+        "_build_debug_param_to_name_mapping",
+        "_build_params_for_reducer",
         "_check_sync_bufs_pre_fwd",
         "_ddp_init_helper",
         "_distributed_broadcast_coalesced",

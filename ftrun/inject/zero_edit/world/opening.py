@@ -214,16 +214,21 @@ class Opening:
         if world.keeper is not None and not world.in_set_up:
             world.keeper.lacks("the script makes a process group after its first step")
         world.add(shell)
-        store, prefix, at = self._store, self._prefix, world.in_use
-        if at != NO_ATTEMPT:  # since the set-up other incarnations may have come
-            store, prefix = world.store, f"{self._here.job_id}/made/{at.quorum_id}.{at.number}"
         if shell.key in world.made_before:
             world.begins_again(
                 f"{call_site()}: this rank makes a process group that its peers have made before "
                 "it joined them"
             )
         elif not world.is_walking:
-            world.connect(shell, store, prefix, shell.timeout.total_seconds())
+            world.connect(shell, self._where, shell.timeout.total_seconds())
+
+    def _where(self) -> tuple[str, str]:
+        """The store and the prefix of a new group: the set-up's, or those of the quorum in force,
+        because other incarnations may have come since the set-up."""
+        at, job = self._world.in_use, self._here.job_id
+        if at == NO_ATTEMPT:
+            return self._store, self._prefix
+        return self._world.store, f"{job}/made/{at.quorum_id}.{at.number}"
 
 
 def _is_wrong(method: Any, timeout: Any, size: int, rank: int, store: Any) -> bool:

@@ -106,6 +106,7 @@ class Quorums:
             build = self._builds.pop(attempt, None)
             aborted = []
             if attempt == self._world.in_use and self._world.is_open:
+                self._world.connecting.trigger()
                 aborted = self._world.stop(
                     [x for x in self._world.shells.values() if self._is_wide(x)]
                 )
@@ -286,6 +287,7 @@ class Quorums:
             made = self._builds.pop(quorum.attempt, None)
             if made is None:
                 return
+            self._world.connecting.trigger()
             self._world.in_use, self._world.store = quorum.attempt, quorum.store
             if made.seats:
                 self._world.members = made.seats
@@ -361,6 +363,10 @@ class Quorums:
             self._world.members = full.all_seats
             self._met = max(self._met, self._world.in_use)
             self._world.made_before |= full.lacking()
+            if full.seats and self._world.shells.keys() - full.shells.keys():
+                self._world.begins_again(
+                    "a process group was made while a rank was away that has joined now"
+                )
             self._world.is_walking = False
             for shell in self._world.shells.values():
                 for call in shell.awaiting():

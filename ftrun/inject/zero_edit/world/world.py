@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ftrun.base import clock
-from ftrun.base.errors import UserError
+from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
@@ -94,6 +94,7 @@ class World:
         following: the worker whose quorums these groups follow, once the world is open.
         store: of the quorum in force, where a group that is made in training is connected.
         made_before: the keys of groups that peers had made in training before this rank joined.
+        connecting: ends the connecting of a group that is being made, if the quorum changes.
         waits_for: tells the others that this rank waits in a call.
         may_hold: whether a call may wait for a rank that is away; ``lets_join``: that rank may join
             where the main thread waits in the call (inside.py).
@@ -143,6 +144,7 @@ class World:
         self.rank = rank
         self.in_use, self.store = NO_ATTEMPT, ""
         self.made_before: Set[str] = frozenset()
+        self.connecting = AbortSignal()
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica
@@ -467,12 +469,40 @@ class World:
         if built is not None:
             self._old.append(built)
 
-    def connect(self, shell: Shell, store: str, prefix: str, timeout_s: float) -> None:
-        """Connect a new group among the members that are there. Blocks until all have made it."""
-        here = self.places(shell, self.members)
-        built = self.build_one(shell, here, store, f"{prefix}/{shell.key}", timeout_s, None)
-        with self.changed:
-            self.put(shell, here, built)
+    def connect(self, shell: Shell, where: Callable[[], tuple[str, str]], timeout_s: float) -> None:
+        """Connect a new group among the members that are there. Blocks until all have made it. If
+        the quorum changes meanwhile, it is connected among those of the next one.
+
+        Args:
+            where: returns a store and a prefix, which all members have alike.
+
+        Raises:
+            PeerError: they have not met within ``timeout_s``.
+        """
+        deadline = clock.now() + timeout_s
+        while True:
+            with self.changed:
+                at, here, (store, prefix) = self.in_use, self.places(shell, self.members), where()
+                self.connecting = signal = AbortSignal()
+            try:
+                built = self.build_one(
+                    shell, here, store, f"{prefix}/{shell.key}", deadline - clock.now(), signal
+                )
+            except PeerError:
+                if not signal.triggered:
+                    raise
+                built = None
+            with self.changed:
+                if not signal.triggered:
+                    self.put(shell, here, built)
+                    return
+                self.retire(built)
+                if not self._changes_from(at, deadline - clock.now()):
+                    raise PeerError("no quorum was formed in which a process group is connected")
+
+    def _changes_from(self, at: Attempt, timeout_s: float) -> bool:
+        """Wait for another quorum than that of ``at``; under the lock."""
+        return self.changed.wait_for(lambda: self.in_use != at, timeout_s)
 
     def places(self, shell: Shell, seats: Sequence[int]) -> tuple[int, ...]:
         return tuple(place for place, seat in enumerate(shell.seats) if seat in seats)

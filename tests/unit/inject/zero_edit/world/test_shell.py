@@ -45,7 +45,7 @@ def group(rank: int, store: str) -> Shell:
     limit, cpu = timedelta(seconds=DEADLINE_S), torch.device("cpu")
     shell = Shell(world, "1.0", (0, 1), rank, limit, [cpu], "gloo", None)
     world.add(shell)
-    world.connect(shell, store, "prefix", DEADLINE_S)
+    world.connect(shell, lambda: (store, "prefix"), DEADLINE_S)
     return shell
 
 

@@ -27,7 +27,7 @@ from ftrun.tools.check.runs import Reports, Run, Trial
 
 TEXT_CHARS_MAX = 24
 _COUNTS = frozenset({bool, int, str})
-"""Values that do not follow from a running average, as a loss of an evaluation does."""
+"""Values that do not follow from what may differ, as a loss of an evaluation does."""
 WHY = (
     "two undisturbed runs differ there, too: the second one has drawn other random numbers where a "
     "newcomer does not get its predecessor's, as in the workers of a loader or in an evaluation "
@@ -253,19 +253,20 @@ def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
     named = {x for report in every for x in (*report["lacking"], *report["changes"])}
     named |= {x for _, join in run.joins for x in join["lacking"]}
     known = {x.removeprefix("its own ").partition(" (")[0] for x in named}
-    have_averages = any(
-        x["kept"]["buffers"] != after[n]["kept"]["buffers"] for n, x in before.items()
+    again = {} if trial.again is None else trial.again.reports
+    # What is computed from these is other, too.
+    have_others = any(not x.is_equal for _, seen in results(before, again) for x in seen) or any(
+        x["kept"]["buffers"] != after[index]["kept"]["buffers"] for index, x in before.items()
     )
 
     def is_named(name: str) -> bool:
         return any(name == x or name.startswith((f"{x}.", f"{x}[")) for x in known)
 
     for path, values, words in _others(trial, run):
-        is_count = not have_averages or all(type(x) in _COUNTS for x in values)
+        is_count = not have_others or all(type(x) in _COUNTS for x in values)
         is_known = is_named(path.partition(" ")[2]) or _is_rounded(*values)
         if path in counted and is_count and not is_known:
             yield words
-    again = {} if trial.again is None else trial.again.reports
     known_items = dict(_items(before, again)) if again else {}
     for path, (number, now) in _items(before, after):
         name = path.partition(" ")[2]

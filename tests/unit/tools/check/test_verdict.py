@@ -520,6 +520,17 @@ def test_a_float_may_follow_from_a_running_average() -> None:
     assert is_well, lines
 
 
+def test_a_float_may_follow_from_what_is_not_compared() -> None:
+    """Seen: the mean of a loss that two undisturbed runs had alike by chance."""
+    first, second = (report(now=NOW, counted=[*NOW], losses={"5": [x]}) for x in ("1", "2"))
+    for name, is_well in (("best", True), ("i", False)):
+        other = report(now={**NOW, f"a.py:main {name}": 3}, counted=[*NOW], losses={"5": ["3"]})
+        other["now"]["a.py:main best"] *= 1.0
+        one = trial(run(first, other), run(first, first, (), ()))
+        lines, found = lines_of(replace(one, again=run(first, second, (), ())))
+        assert found is is_well, lines
+
+
 def test_files_that_were_not_written_are_not_well() -> None:
     lines, is_well = lines_of(trial(files=Files(unlike={"best.pt": Difference(How.ABSENT)})))
     words = "FAILED: best.pt was not written, unlike the undisturbed run's"

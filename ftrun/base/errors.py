@@ -67,7 +67,7 @@ EXIT_REASONS: dict[int, ExitReason] = {
         "finished without a replica that was given up or left early (no --min-replicas allows it)",
     ),
     ExitCode.CORRUPTED: ExitReason(
-        "corrupted", "replicas hold unlike parameters (--on-corruption stop, or at their ends)"
+        "corrupted", "replicas hold different parameters (--on-corruption stop, or at their ends)"
     ),
     ExitCode.INTERRUPTED: ExitReason("interrupted", "Ctrl-C"),
 }

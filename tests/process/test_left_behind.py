@@ -38,7 +38,7 @@ def test_an_upload_outlives_a_job_that_ends_well(tmp_path: Path) -> None:
     with Job(tmp_path, UPLOADS) as job:
         pid = int(job.expect(r"started (\d+)")[0])
         assert job.end() == 0
-        assert f"(pid {pid}). It goes on by itself" in job.output
+        assert f"(pid {pid}). It continues by itself" in job.output
         row = linux.process_row(pid)
         assert row is not None and not row.is_zombie
         (tmp_path / "go").touch()

@@ -29,7 +29,7 @@ last holder of its group joins Gloo's threads while it holds the interpreter's l
 BY_EXEC = "worlds"
 """Of this file torchrun and its workers are started by exec: nothing of ftrun is in them. Forks of
 the template, which has imported ftrun, say the same of the other files."""
-BEGINS_AGAIN = "restarts the job as torchrun would: one world"
+BEGINS_AGAIN = "restarts the job as torchrun would: as one world"
 Said = dict[tuple[str, str], list[str]]
 """For each program and rank what it has said, in order."""
 

@@ -281,7 +281,8 @@ class _ModuleFrames:
         if len(self._seen) != len(sys.modules):
             for name in sys.modules.keys() - self._seen:
                 module = sys.modules.get(name)
-                if isinstance(module, ModuleType) and (file := own_file(module)):
+                # cffi's libraries only say that they are modules.
+                if issubclass(type(module), ModuleType) and (file := own_file(module)):
                     self._known[name] = _ModuleFrame(module, file)
             self._seen = set(sys.modules)
         return [*self._known.values()]

@@ -133,7 +133,7 @@ def test_a_gpus_node_is_its_place_on_the_bus(tmp_path: Path) -> None:
     assert gpu_nodes("node", ["GPU-22-x", "GPU-1"], "", **where) == [1, 0]
     with pytest.raises(UserError, match="CUDA device MIG-7 cannot be found"):
         gpu_nodes("node", ["MIG-7"], "", **where)
-    with pytest.raises(UserError, match="CUDA device 4 cannot be told"):
+    with pytest.raises(UserError, match="CUDA device 4 cannot be found"):
         gpu_nodes("node", ["4"], "", **where)
     (tmp_path / "dev/nvidia0").unlink()  # a container that has the other three
     assert gpu_nodes("node", ["0", "1"], "", **where) == [0, 1]

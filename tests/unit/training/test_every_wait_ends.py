@@ -636,7 +636,8 @@ FACTS_AND_SETTINGS = """
     OptimizerWrapper: __init__ add_param_group load_state_dict state_dict param_groups state
         defaults
     GradScaler: __init__ update
-    DistributedDataParallel: __init__ register_comm_hook join join_hook join_process_group
+    DistributedDataParallel: __init__ forget_uses register_comm_hook join join_hook
+        join_process_group
     PureDistributedDataParallel: __init__ no_sync
     ElasticSampler: __init__ epochs epoch trained samples fraction begins_step ends_step state_dict
         load_state_dict heal weight before_reduction committed put_back is_over forecast indices

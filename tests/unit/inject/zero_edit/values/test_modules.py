@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -179,3 +180,16 @@ def test_a_module_that_is_imported_late_has_changed_nothing(made: Callable[..., 
     late.count = 2
     (values,) = counters.note(counters.read([of(counters.walk, "late_module")]), ())[0].values()
     assert values == {"count": 2}
+
+
+def test_what_only_says_that_it_is_a_module_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: cffi's libraries in ``sys.modules``. Any script with one ended with ftrun's error."""
+
+    class Library:
+        __class__ = types.ModuleType  # type: ignore[assignment]
+        __file__ = __file__
+
+    library: Any = Library()
+    assert isinstance(library, types.ModuleType)
+    monkeypatch.setitem(sys.modules, "library_of_c", library)
+    assert not [x for x in module_frames([]) if x.f_code.co_name == OF_MODULE + "library_of_c"]

@@ -281,15 +281,17 @@ class _ModuleFrames:
         if len(self._seen) != len(sys.modules):
             for name in sys.modules.keys() - self._seen:
                 module = sys.modules.get(name)
-                # cffi's libraries only say that they are modules.
-                if issubclass(type(module), ModuleType) and (file := own_file(module)):
+                if isinstance(module, ModuleType) and (file := own_file(module)):
                     self._known[name] = _ModuleFrame(module, file)
             self._seen = set(sys.modules)
         return [*self._known.values()]
 
 
 def own_file(module: ModuleType) -> str:
-    """The file of a module of the script's; "": it is another one's."""
+    """The file of a module of the script's; "": it is another one's, or it only says that it is a
+    module, as cffi's libraries do."""
+    if not issubclass(type(module), ModuleType):
+        return ""
     file = ModuleType.__getattribute__(module, "__dict__").get("__file__")  # loads no lazy one
     if not isinstance(file, str) or file.startswith(_OTHERS) or INSTALLED[0] in file:
         return ""  # most of them, without a look at their links

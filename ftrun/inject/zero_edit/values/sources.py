@@ -68,6 +68,7 @@ class Sources:
                 is_anew,
                 stands_alike and not is_batch(values.get(path)),
                 draws_ahead and type(values.get(path)) is bool,
+                (values.get(path), value),
             )
             origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):

@@ -12,6 +12,7 @@ is known before any death: both have their values of the steps at which all repl
 | its function was called again since: the predecessor's value is gone | the donor's |
 | it differed and grew on both (a sum by rank); loops stand alike | the donor's + the difference |
 | the same, but only one common step is known: no later value speaks against a sum | likewise |
+| it differed, and the donor has emptied it since (a list between two log lines) | the donor's |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have advanced (a sum that each epoch resets) | the donor's, and named |
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |
@@ -35,8 +36,9 @@ class Origin(Enum):
     """Where a value comes from.
 
     ``STAND_IN``: the donor's, in place of this replica's own. ``SHIFTED``, ``CONTINUED``: the
-    donor's plus the difference that the predecessor's had while all trained. While the replica was
-    away, its donor was its deputy, and its changes count for the replica.
+    donor's plus the difference that the predecessor's had while all trained: none if it was emptied
+    since. While the replica was away, its donor was its deputy, and its changes count for the
+    replica.
     """
 
     OWN = "own"
@@ -63,6 +65,7 @@ class Known:
         begins_here: it is a flag of code that draws batches ahead of the loop's steps. The replica
             draws these itself, from the iteration's beginning.
         now: the donor's value, and the last one of the predecessor.
+        is_emptied: it is a collection with fewer items than when all trained, on the donor alone.
     """
 
     own_step: int
@@ -75,6 +78,7 @@ class Known:
     stands_alike: bool = True
     begins_here: bool = False
     now: tuple[Any, Any] = (None, None)
+    is_emptied: bool = False
 
     @property
     def has_differed(self) -> bool:
@@ -108,6 +112,8 @@ class Known:
 
     def as_far_from(self, now: Any) -> Any:
         """The donor's value ``now``, plus the difference of the two when all trained last."""
+        if self.is_emptied:
+            return now
         donor, left = self.together[-1]
         return now + (left - donor) if type(now) is type(donor) else left
 
@@ -133,7 +139,8 @@ def origin(known: Known) -> Origin:
         if known.is_shifted:
             return Origin.SHIFTED
         has_changed = known.donor_step > known.together_step
-        if is_left and has_changed and known.stands_alike and known.has_grown:
+        is_sum = known.has_grown or known.is_emptied
+        if is_left and has_changed and known.stands_alike and is_sum:
             return Origin.CONTINUED
         is_as_it_was = known.stands_alike or not has_changed
         if is_left:

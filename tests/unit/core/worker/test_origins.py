@@ -12,6 +12,7 @@ ALIKE = Known(own_step=-1, donor_step=9, left_step=8, together=((1, 1), (2, 2)),
 DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.05)))
 GREW = replace(ALIKE, together=((0.5, 0.25), (0.75, 1.25)))
 ONCE = replace(ALIKE, together=((0.5, 0.25),), now=(0.75, 0.25))
+EMPTIED = replace(ALIKE, together=(("4 a", "4 b"),), is_emptied=True)
 SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
 
 
@@ -47,6 +48,9 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
         (replace(ONCE, now=(None, 0.75)), Origin.PREDECESSOR),
         (replace(ONCE, donor_step=8), Origin.PREDECESSOR),
         (replace(ONCE, stands_alike=False), Origin.STAND_IN),
+        (EMPTIED, Origin.CONTINUED),
+        (replace(EMPTIED, donor_step=8), Origin.PREDECESSOR),
+        (replace(EMPTIED, stands_alike=False), Origin.STAND_IN),
         (SHIFTED, Origin.SHIFTED),
         (replace(SHIFTED, begins_here=True), Origin.OWN),
         (replace(SHIFTED, stands_alike=False, is_called_anew=True), Origin.SHIFTED),
@@ -74,3 +78,4 @@ def test_a_value_goes_on_as_far_from_the_donor_s_as_it_was() -> None:
     assert replace(SHIFTED, together=((12, 8), (20, 16))).as_far_from(24) == 20
     assert GREW.as_far_from(1.0) == 1.5
     assert GREW.as_far_from(None) == 1.25  # of another kind by now: what the predecessor had
+    assert EMPTIED.as_far_from([]) == []

@@ -112,8 +112,6 @@ class Known:
 
     def as_far_from(self, now: Any) -> Any:
         """The donor's value ``now``, plus the difference of the two when all trained last."""
-        if self.is_emptied:
-            return now
         donor, left = self.together[-1]
         return now + (left - donor) if type(now) is type(donor) else left
 

@@ -76,6 +76,8 @@ class Sources:
             origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):
                 own[path] = value
+            elif known.is_emptied and found is Origin.CONTINUED:
+                donors[path] = values[path]
             elif found in (Origin.SHIFTED, Origin.CONTINUED) and path in values:
                 own[path] = known.as_far_from(values[path])
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:

@@ -78,4 +78,3 @@ def test_a_value_goes_on_as_far_from_the_donor_s_as_it_was() -> None:
     assert replace(SHIFTED, together=((12, 8), (20, 16))).as_far_from(24) == 20
     assert GREW.as_far_from(1.0) == 1.5
     assert GREW.as_far_from(None) == 1.25  # of another kind by now: what the predecessor had
-    assert EMPTIED.as_far_from([]) == []

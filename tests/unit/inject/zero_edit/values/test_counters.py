@@ -280,6 +280,7 @@ def test_a_list_that_its_peer_has_emptied_since_is_the_peers(
     successor = Replica(tmp_path, "1", log=[])
     taken = successor.joins(first.note(9, log=[7.0]), 9, monkeypatch)
     assert successor.names["log"] == [7.0]
+    assert taken.of_its_own == [] and "log 0 values→1 value" in taken.changed
     assert "plus what its donor has added since: log" in taken.words(is_new=False)
     peer.note(5, log=[3.0])  # it had emptied its own, too
     later = Replica(tmp_path, "1", log=[])

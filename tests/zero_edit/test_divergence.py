@@ -110,6 +110,10 @@ best = {"weight": torch.full((1, 4), 7.0)}
 def train(step):
     optimizer.zero_grad()
     model(torch.arange(4) / 4 + step % 8).sum().backward()
+    if what == "lost" and (rank, starts, step) == (1, 0, 139):
+        from ftrun.training.manager import Manager
+        plain = Manager.should_commit
+        Manager.should_commit = lambda manager: plain(manager, forgoes="it was interrupted")
     optimizer.step()
     if what == "corrupt" and starts == 0 and rank == 1 and step == 130:
         model.module.weight.data.view(torch.int32)[0, 2] ^= 1 << 20
@@ -174,3 +178,15 @@ def test_a_difference_after_a_loop_whose_end_shows_not_is_named(tmp_path: Path) 
         assert job.end() == 0, job.output
         named = "Replica 0 has ended with other parameters than replicas 1 and 2. It is unknown"
         assert named in job.output and "is corrupted" not in job.output, job.output
+
+
+def test_one_that_has_lost_the_last_step_is_compared_as_it_has_healed(tmp_path: Path) -> None:
+    """Seen, on a busy machine: its parameters of the step before were taken for those of the end,
+    and it was replaced."""
+    with Job(tmp_path, ENDING, "--replicas", "3", args=("loader", "lost")) as job:
+        assert job.end() == 0, job.output
+        assert re.search(r"Replica 1 healed from replicas? .*: step 140", job.output), job.output
+        for words in ("corrupted", "other parameters", "diverged", "were not compared"):
+            assert words not in job.output, job.output
+        ends = re.findall(r"\] end (.+)", job.output)
+        assert len(ends) == 3 and len(set(ends)) == 1, job.output

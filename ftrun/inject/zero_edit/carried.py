@@ -159,6 +159,7 @@ class Carried:
         self.is_put_off = not self._script.may_load()
         if not (self.has_ended or self.is_put_off):
             self.apply(tree)
+            self._script.marking.ended = None  # it may be of the parameters before
         self._script.has_loaded = True
 
     def apply(self, tree: dict[str, Any]) -> None:

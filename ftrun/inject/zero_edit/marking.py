@@ -50,7 +50,8 @@ class Marking:
             rank may have parameters of its own, as its part of a table.
         is_reduced: gradients were averaged in the step under way.
         apart: the line where an optimizer first stepped with gradients of this rank only; "": none.
-        ended: this worker's digest of the parameters after the last step; None: not taken yet.
+        ended: this worker's digest of the parameters after the last step; None: not taken yet, or
+            other ones have healed since.
     """
 
     def __init__(self, script: Script) -> None:

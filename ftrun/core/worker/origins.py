@@ -11,6 +11,8 @@ is known before any death: both have their values of the steps at which all repl
 | whole numbers that differed by the same at two steps (a cursor by rank) | the donor's, shifted |
 | its function was called again since: the predecessor's value is gone | the donor's |
 | it differed and grew on both (a sum by rank); loops stand alike | the donor's + the difference |
+| the same, but only one common step is known: no later value speaks against a sum | likewise |
+| it differed, and the donor has emptied it since (a list between two log lines) | the donor's |
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have advanced (a sum that each epoch resets) | the donor's, and named |
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |
@@ -34,8 +36,9 @@ class Origin(Enum):
     """Where a value comes from.
 
     ``STAND_IN``: the donor's, in place of this replica's own. ``SHIFTED``, ``CONTINUED``: the
-    donor's plus the difference that the predecessor's had while all trained. While the replica was
-    away, its donor was its deputy, and its changes count for the replica.
+    donor's plus the difference that the predecessor's had while all trained: none if it was emptied
+    since. While the replica was away, its donor was its deputy, and its changes count for the
+    replica.
     """
 
     OWN = "own"
@@ -61,6 +64,8 @@ class Known:
         stands_alike: the loops around it are where they were then.
         begins_here: it is a flag of code that draws batches ahead of the loop's steps. The replica
             draws these itself, from the iteration's beginning.
+        now: the donor's value, and the last one of the predecessor.
+        is_emptied: it is a collection with fewer items than when all trained, on the donor alone.
     """
 
     own_step: int
@@ -72,6 +77,8 @@ class Known:
     is_called_anew: bool = False
     stands_alike: bool = True
     begins_here: bool = False
+    now: tuple[Any, Any] = (None, None)
+    is_emptied: bool = False
 
     @property
     def has_differed(self) -> bool:
@@ -83,19 +90,24 @@ class Known:
     @property
     def is_shifted(self) -> bool:
         """Whether both are whole numbers that changed, and kept their difference."""
-        numbers = self._moved(int)
-        if numbers is None:
+        if len(self.together) < 2 or not _are_numbers(int, *self.together):
             return False
-        (donor, left), (later_donor, later_left) = numbers
-        return bool(left - donor == later_left - later_donor != 0)
+        (donor, left), (later_donor, later_left) = self.together
+        return bool(donor != later_donor and left - donor == later_left - later_donor != 0)
 
     @property
     def has_grown(self) -> bool:
-        """Whether both are sums: fractions that grew (or both fell) between the two steps."""
-        numbers = self._moved(float)
-        if numbers is None:
+        """Whether both are sums: fractions that grew (or both fell) between the two steps.
+
+        If only one step is known, they have to do so until now, as far as the predecessor came.
+        """
+        is_known_once = len(self.together) < 2
+        pairs = (*self.together, self.now) if is_known_once else self.together
+        if not _are_numbers(float, *pairs):
             return False
-        (donor, left), (later_donor, later_left) = numbers
+        (donor, left), (later_donor, later_left) = pairs
+        if donor == later_donor or left == later_left:
+            return is_known_once and donor != later_donor
         return bool((later_donor > donor) == (later_left > left))
 
     def as_far_from(self, now: Any) -> Any:
@@ -103,13 +115,10 @@ class Known:
         donor, left = self.together[-1]
         return now + (left - donor) if type(now) is type(donor) else left
 
-    def _moved(self, kind: type[Any]) -> tuple[tuple[Any, Any], ...] | None:
-        """The two pairs, if they are finite numbers of that kind and both values have changed."""
-        numbers: list[Any] = [number for pair in self.together for number in pair]
-        if len(self.together) < 2 or any(type(x) is not kind or x - x != 0 for x in numbers):
-            return None
-        (donor, left), (later_donor, later_left) = self.together
-        return self.together if donor != later_donor and left != later_left else None
+
+def _are_numbers(kind: type[Any], *pairs: tuple[Any, Any]) -> bool:
+    """Whether all are finite numbers of that kind."""
+    return all(type(x) is kind and x - x == 0 for pair in pairs for x in pair)
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -128,7 +137,8 @@ def origin(known: Known) -> Origin:
         if known.is_shifted:
             return Origin.SHIFTED
         has_changed = known.donor_step > known.together_step
-        if is_left and has_changed and known.stands_alike and known.has_grown:
+        is_sum = known.has_grown or known.is_emptied
+        if is_left and has_changed and known.stands_alike and is_sum:
             return Origin.CONTINUED
         is_as_it_was = known.stands_alike or not has_changed
         if is_left:

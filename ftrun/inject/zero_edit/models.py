@@ -151,12 +151,13 @@ class Models:
                 replicate(manager, module)
 
     def trains(self, *modules: nn.Module) -> bool:
-        """Whether a call of these modules is a pass in training. A call in evaluation mode is
-        reported to the loop."""
+        """Whether a call of these modules, the innermost one last, is a pass in training. A call in
+        evaluation mode is reported to the loop: a wrapper may not know of it."""
         is_in_training = any(module.training for module in modules)
-        if not is_in_training:
+        has_gradients = torch.is_grad_enabled()
+        if not is_in_training or not (has_gradients or modules[-1].training):
             self.script.loop.before_evaluation()
-        return is_in_training and torch.is_grad_enabled()
+        return is_in_training and has_gradients
 
     def begins_pass(self, inputs: tuple[Any, ...]) -> bool:
         """A pass in training begins; returns False if it does not count (``before_forward``)."""

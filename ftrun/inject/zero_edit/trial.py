@@ -188,7 +188,8 @@ class Trial:
             self._first = {} if self.is_of_group else self._survey()
             self._inputs.clear()
             self._losses.clear()
-            self._batches.clear()
+            if step:  # the first batch of all is drawn before
+                self._batches.clear()
         self._has_begun = True
         self._drop(step)  # of an attempt that was not committed
         with open(self.directory / f"steps-{self.name}", "a") as steps:

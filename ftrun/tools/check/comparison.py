@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ftrun.base.words import counted as count_of
@@ -236,12 +236,17 @@ def _others(trial: Trial, run: Run) -> Iterator[tuple[str, tuple[Any, Any], str]
     before, after = trial.undisturbed.reports, run.reports
     again = {} if trial.again is None else trial.again.reports
     seen = {path for path, _ in _differing(before, again)} if again else set()
-    shown: Callable[[Any], str] = lambda value: f"{value!r:.{TEXT_CHARS_MAX}}"  # noqa: E731
     for path, (value, now) in _differing(before, after):
         if path not in seen:
             seen.add(path)
             name = path.partition(" ")[2]
-            yield path, (value, now), f"{name} ({shown(now)}, undisturbed {shown(value)})"
+            yield path, (value, now), f"{name} ({_shown(now)}, undisturbed {_shown(value)})"
+
+
+def _shown(value: Any) -> str:
+    """A plain value, or the kind of another one (inject/zero_edit/values)."""
+    is_packed = isinstance(value, dict) and "kind" in value
+    return f"another {value['kind']}" if is_packed else f"{value!r:.{TEXT_CHARS_MAX}}"
 
 
 def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:

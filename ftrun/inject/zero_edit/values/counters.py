@@ -96,7 +96,7 @@ class Counters:
                 one.values[path] = see(container, before.get(path))
             for path in before.keys() - one.values.keys() if one.dicts else ():
                 way, _, key = path.removesuffix("]").rpartition("[")
-                if way in one.dicts and key not in one.dicts[way]:
+                if path[-1] == "]" and way in one.dicts and key not in one.dicts[way]:
                     one.values[path] = GONE
         return [(x.function, x.values) for x in reached]
 

@@ -110,6 +110,13 @@ def _digest(some: Sequence[Any], length: int) -> str:
     return f"{length} {zlib.crc32(repr(marks).encode()):08x}"
 
 
+def length_of(container: Any) -> int:
+    """The number of items, by a digest or a packed container."""
+    if type(container) is str:
+        return int(container.partition(" ")[0] or 0)
+    return len(container["values"])
+
+
 def copies_in(of: Mapping[str, Values]) -> list[tuple[str, str, Copy]]:
     """Function, path and copy of the containers among values."""
     every = ((name, path, x) for name, values in of.items() for path, x in values.items())

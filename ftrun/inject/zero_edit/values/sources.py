@@ -20,8 +20,8 @@ from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import OF_MODULE, Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
-from ftrun.inject.zero_edit.values.histories import DIGEST
-from ftrun.inject.zero_edit.values.kinds import is_batch, is_own
+from ftrun.inject.zero_edit.values.histories import DIGEST, length_of
+from ftrun.inject.zero_edit.values.kinds import is_batch, is_container, is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 from ftrun.inject.zero_edit.values.walk import KEPT
 
@@ -58,20 +58,26 @@ class Sources:
         donors, own, origins = Values(), Values(), dict[str, Origin]()
         for path in dict.fromkeys([*values, *before]):
             value, step = before.get(path, (None, NEVER))
+            then = tuple(_then(function, path, pair) for pair in pairs)
+            now = values.get(path), value
             known = Known(
                 self.step_of(function, path),
                 steps.get(path, NEVER),
                 step,
-                tuple(_then(function, path, pair) for pair in pairs),
+                then,
                 pairs[-1][0] if pairs else NEVER,
                 left is not None,
                 is_anew,
                 stands_alike and not is_batch(values.get(path)),
                 draws_ahead and type(values.get(path)) is bool,
+                now,
+                bool(then) and all(map(is_container, now)) and _is_emptied(then[-1], now),
             )
             origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):
                 own[path] = value
+            elif known.is_emptied and found is Origin.CONTINUED:
+                donors[path] = values[path]
             elif found in (Origin.SHIFTED, Origin.CONTINUED) and path in values:
                 own[path] = known.as_far_from(values[path])
             elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
@@ -135,6 +141,14 @@ def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
     if digest in donors and digest in left:
         return donors[digest], left[digest]
     return donors.get(path, _UNCHANGED), left.get(path, _UNCHANGED)
+
+
+def _is_emptied(then: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
+    """Whether the donor's collection has fewer items than then, and the predecessor's has not."""
+    if not all(type(digest) is str for digest in then):
+        return False
+    (theirs, before), (theirs_now, before_now) = map(length_of, then), map(length_of, now)
+    return theirs_now < theirs and before_now >= before
 
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:

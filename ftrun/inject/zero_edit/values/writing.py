@@ -312,8 +312,18 @@ def _set_tensor(before: Any, value: torch.Tensor, device: str, own: set[int]) ->
         into, (here, there) = part(before), (getattr(x, "_spec", None) for x in (before, value))
         is_whole = here == there and into.untyped_storage().nbytes() == into.nbytes
         if before.dtype == value.dtype and is_whole and memory(before) not in own:
-            with torch.no_grad():
-                into.copy_(part(value))
+            if not _is_equal(into, part(value)):
+                with torch.no_grad():
+                    into.copy_(part(value))
             return cast(torch.Tensor, before)
         return value.to(before.device)
     return value.clone() if device == "cpu" else value.to(device)
+
+
+def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether nothing has to be written: autograd may have kept the tensor, such as a window of an
+    FFT, for a backward pass, and would refuse that once it was written to."""
+    try:
+        return torch.equal(tensor, other.to(tensor.device))
+    except (RuntimeError, NotImplementedError):  # of a type that nobody compares
+        return False

@@ -11,6 +11,8 @@ from ftrun.core.worker.origins import Known, Origin, origin, random_origin
 ALIKE = Known(own_step=-1, donor_step=9, left_step=8, together=((1, 1), (2, 2)), together_step=8)
 DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.05)))
 GREW = replace(ALIKE, together=((0.5, 0.25), (0.75, 1.25)))
+ONCE = replace(ALIKE, together=((0.5, 0.25),), now=(0.75, 0.25))
+EMPTIED = replace(ALIKE, together=(("4 a", "4 b"),), is_emptied=True)
 SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
 
 
@@ -39,6 +41,16 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
         (replace(GREW, stands_alike=False), Origin.STAND_IN),
         (replace(GREW, is_called_anew=True), Origin.DONOR),
         (replace(GREW, has_left=False), Origin.DONOR),
+        (ONCE, Origin.CONTINUED),  # it died in the step after the only one that is known
+        (replace(ONCE, now=(0.75, 0.5)), Origin.CONTINUED),
+        (replace(ONCE, now=(0.75, 0.1)), Origin.PREDECESSOR),
+        (replace(ONCE, now=(0.5, 0.75)), Origin.PREDECESSOR),
+        (replace(ONCE, now=(None, 0.75)), Origin.PREDECESSOR),
+        (replace(ONCE, donor_step=8), Origin.PREDECESSOR),
+        (replace(ONCE, stands_alike=False), Origin.STAND_IN),
+        (EMPTIED, Origin.CONTINUED),
+        (replace(EMPTIED, donor_step=8), Origin.PREDECESSOR),
+        (replace(EMPTIED, stands_alike=False), Origin.STAND_IN),
         (SHIFTED, Origin.SHIFTED),
         (replace(SHIFTED, begins_here=True), Origin.OWN),
         (replace(SHIFTED, stands_alike=False, is_called_anew=True), Origin.SHIFTED),

@@ -491,6 +491,7 @@ NOW = {"a.py:main i": 7, "a.py:main best": 0.5, "a.py:main all[0]": 0.5, "a.py:m
     [
         ({"a.py:main i": 6}, "i (6, undisturbed 7)"),
         ({"a.py:main best": 0.25}, "best (0.25, undisturbed 0.5)"),
+        ({"a.py:main best": {"kind": "tensor"}}, "best (another tensor, undisturbed 0.5)"),
         ({"a.py:main all[1]": None}, "all (1 item, undisturbed 2)"),
     ],
 )

@@ -269,6 +269,25 @@ def test_what_differed_is_the_predecessors_while_the_loops_stand_alike(
     assert "its own log (ranks differ: it has its peer's)" not in taken.lacking
 
 
+def test_a_list_that_its_peer_has_emptied_since_is_the_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen in nanoVLM: times of each rank, in lists that begin anew at each line of the log."""
+    first, peer = Replica(tmp_path, "0", log=[]), Replica(tmp_path, "1", log=[])
+    for step in range(1, 5):
+        first.note(step, log=[0.5 * x for x in range(step)])
+        peer.note(step, log=[0.25 * x for x in range(step)])
+    successor = Replica(tmp_path, "1", log=[])
+    taken = successor.joins(first.note(9, log=[7.0]), 9, monkeypatch)
+    assert successor.names["log"] == [7.0]
+    assert taken.of_its_own == [] and "log 0 values→1 value" in taken.changed
+    assert "plus what its donor has added since: log" in taken.words(is_new=False)
+    peer.note(5, log=[3.0])  # it had emptied its own, too
+    later = Replica(tmp_path, "1", log=[])
+    later.joins(first.note(9, log=[7.0]), 9, monkeypatch)
+    assert later.names["log"] == [3.0]
+
+
 def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

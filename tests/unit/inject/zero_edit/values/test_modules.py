@@ -131,6 +131,25 @@ def test_a_key_that_the_script_removes_is_gone_for_a_newcomer(made: Callable[...
     assert counters.note(read(), ())[0][name]["Logger.CURRENT.means[loss]"] == 4.0
 
 
+def test_what_an_object_of_a_removed_key_had_is_not_removed_from_another_one(
+    made: Callable[..., Any],
+) -> None:
+    """Seen in MAE: meters that each epoch makes anew. A newcomer's meter lost its attributes."""
+    logger = made("my_logger", LOGGER)
+    logger.Logger.CURRENT = logger.Logger()
+    counters = counters_of(Frameworks())
+
+    def read() -> Read:
+        return counters.read([of(counters.walk, "my_logger")])
+
+    counters.begin(read())
+    logger.Logger.CURRENT.means["loss"] = logger.Pool()
+    logger.Logger.CURRENT.means["loss"].used = 3
+    counters.note(read(), ())
+    logger.Logger.CURRENT.means.clear()
+    assert GONE not in next(iter(counters.note(read(), ())[0].values())).values()
+
+
 def test_an_object_that_a_class_makes_in_training_is_made(made: Callable[..., Any]) -> None:
     logger, walk = made("my_logger", LOGGER), Walk()
     of(walk, "my_logger")

@@ -35,6 +35,7 @@ from ftrun.inject.zero_edit.values.tensors import (
 )
 from ftrun.inject.zero_edit.values.units import mapped
 from ftrun.inject.zero_edit.values.walk import Reached, Walk
+from ftrun.inject.zero_edit.values.writing import set_to
 
 HERE = "test_tensors.py"
 
@@ -803,3 +804,13 @@ def test_what_is_made_of_a_batch_is_not_for_peers_because_it_lasts_for_two_steps
     assert given == [["mean"]] * 6 and features[0] == 3
     tensors.gives_all = True
     assert {"features", "mean"} <= of(tensors).keys()
+
+
+def test_a_tensor_that_is_equal_is_not_written_to() -> None:
+    """Seen in HiFi-GAN: a window that autograd kept for the backward pass of the step."""
+    net, window = nn.Linear(2, 2), torch.arange(4.0)
+    loss = (net(torch.ones(2)).sum() * window).sum()
+    assert set_to(window, torch.arange(4.0), "cpu", set()) is window
+    loss.backward()
+    assert set_to(window, torch.ones(4), "cpu", set()) is window
+    assert torch.equal(window, torch.ones(4))

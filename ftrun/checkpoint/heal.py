@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftrun.base import clock
@@ -21,7 +21,7 @@ from ftrun.base.errors import FtrunError, PeerError, ProtocolError
 from ftrun.base.words import first_of
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink
-from ftrun.checkpoint.format import Tree, leaves_of, unpack
+from ftrun.checkpoint.format import Json, Tree, key_name, leaves_of, unpack
 from ftrun.checkpoint.header import Header, decode_header
 from ftrun.checkpoint.layout import OWN_SAMPLE, chunk_hasher, pieces
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
@@ -83,6 +83,7 @@ def fetch(
     streams_per_donor: int | None = None,
     certificates: Mapping[str, str] | None = None,
     catches_up: bool = False,
+    unlike: Collection[str] = (),
 ) -> FetchedState:
     """Fetch the state that ``donors`` offer under ``tag``.
 
@@ -100,6 +101,7 @@ def fetch(
         certificates: by address, the fingerprint of the certificate that each donor must show: all
             connections use TLS. Default: none does.
         catches_up: also accept a state that a donor keeps between two steps.
+        unlike: paths of parts in which donors may differ.
 
     Raises:
         UserError: a DTensor is sharded differently from the one in ``mine``; names its key.
@@ -109,6 +111,7 @@ def fetch(
     """
     key, deadline = heal_key(token), clock.now() + timeout_s
     order = _Order(tag, key, deadline, cancel, expected, overwrite, certificates, catches_up)
+    order.unlike = unlike
     order.arrivals = arrivals or Arrivals()
     order.streams = streams_per_donor or (STREAMS_ALONE if len(donors) == 1 else 1)
     order.mine = leaves_of(mine) if mine is not None else None
@@ -150,6 +153,7 @@ class _Order:
     overwrite: Overwrite | None
     certificates: Mapping[str, str] | None
     catches_up: bool
+    unlike: Collection[str] = ()
     arrivals: Arrivals = field(default_factory=Arrivals)
     streams: int = 1
     mine: tuple[Leaf, ...] | None = None
@@ -315,7 +319,8 @@ class _Transfer:
                 self._destination = self._prepare(raw)
             to = self._destination
             if raw != to.raw:
-                self.left_out[address] = _disagreement(to.header, decode_header(raw))
+                other, unlike = decode_header(raw), self._order.unlike
+                self.left_out[address] = _disagreement(to.header, other, unlike)
                 return None
             self._agreed.add(address)
             return to
@@ -370,18 +375,29 @@ class _Transfer:
             link.close()
 
 
-def _disagreement(first: Header, other: Header) -> str:
-    """How a donor differs from the first one; "" if they differ only in leaves of their own."""
+def _disagreement(first: Header, other: Header, unlike: Collection[str]) -> str:
+    """How a donor differs from the first one; "" if they differ only in what is each one's own."""
     if first.state_id != other.state_id:
         return f"it holds {other.state_id}, another donor {first.state_id}"
     each = ours, theirs = _held(first), _held(other)
     odd = [path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path)]
     named = first_of([path.removeprefix(".") for path in odd], NAMED_MAX)
     if first.specs == other.specs:
-        return f"its {named or 'plain values'} differ from another donor's"
+        plain, others = (_shared(x.structure, unlike) for x in (first, other))
+        if odd or plain != others:
+            return f"its {named or 'plain values'} differ from another donor's"
     if all(held[path][1] == OWN_SAMPLE for path in odd for held in each if path in held):
         return ""
     return f"not all donors hold {named}, in one kind and shape"
+
+
+def _shared(structure: Json, unlike: Collection[str], path: str = "") -> Json:
+    """The structure of a state without the parts at the paths ``unlike``."""
+    held = structure.get("map") if isinstance(structure, dict) else None
+    if not isinstance(held, dict) or not any(x.startswith(path) for x in unlike):
+        return structure
+    inside = {key: path + key_name(key) for key in held}
+    return {key: _shared(held[key], unlike, at) for key, at in inside.items() if at not in unlike}
 
 
 def _held(header: Header) -> dict[str, tuple[LeafSpec, int]]:

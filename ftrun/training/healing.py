@@ -101,7 +101,7 @@ class Healing:
         """Asks the donors for their place in the script; None: states come without a place."""
         self.place = ""
         """The donors' place for the state that was applied last."""
-        self._unlike: set[str] = set()
+        self._unlike: set[str] = set()  # paths
         self._fetched_place = ""
         self.is_loading = False
         self.applying = threading.Lock()
@@ -197,7 +197,7 @@ class Healing:
 
     def heal_unlike(self, key: str) -> None:
         """Do not compare the state of this key: replicas may differ in it."""
-        self._unlike.add(key)
+        self._unlike.add(f".{USER}.{key}")
 
     def keys(self) -> tuple[str, ...]:
         return tuple(self._functions)
@@ -227,7 +227,7 @@ class Healing:
 
     def _comparable(self) -> dict[str, Any]:
         tree = self.tree()
-        user = {key: x for key, x in tree[USER].items() if key not in self._unlike}
+        user = {key: x for key, x in tree[USER].items() if f".{USER}.{key}" not in self._unlike}
         return {**tree, USER: user}
 
     def apply(self) -> str | None:
@@ -403,12 +403,11 @@ class Healing:
             self._seen = tree[USER]
         passed = torch.tensor([self.passes.has_passed()], dtype=torch.uint8)
         copied = {**self.passes.stills(), passed.data_ptr(): passed}
-        unlike = [f".{USER}.{key}" for key in self._unlike]
         if self._transport is not None:
             tree = self._send(self._transport, order.tag.step, tree)
         else:
             tree[PASSED] = passed
-        terms = (order.receivers, copied, unlike)
+        terms = (order.receivers, copied, self._unlike)
         self._server.offer(order.tag, order.state, tree, *terms, kept=order.kept)
 
     def _send(self, transport: ScriptTransport, step: int, tree: dict[str, Any]) -> dict[str, Any]:
@@ -507,6 +506,7 @@ class Healing:
                     arrivals=self._arrivals,
                     certificates=order.certificates,
                     catches_up=order.load.catches_up,
+                    unlike=self._unlike,
                 )
             except NoneServes as error:
                 refusals.append(str(error))

@@ -25,6 +25,8 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError, UserError
 from ftrun.checkpoint import heal, line, stripes
 from ftrun.checkpoint.destination import Arrivals, Overwrite
+from ftrun.checkpoint.format import pack
+from ftrun.checkpoint.header import header_of
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.layout import CHUNK_BYTES
 from ftrun.checkpoint.offer import Offer
@@ -452,6 +454,18 @@ def test_a_donor_that_alone_holds_a_tensor_is_named_unless_each_has_its_own(
     if len(healed.donors) == 1:  # else the other had no time to answer
         named = "not all donors hold beside.saved, in one kind and shape"
         assert [*healed.unlike.values()] in ([[]] if unlike else [[], [named]])
+
+
+@pytest.mark.parametrize("changed", ["beside", "script"])
+def test_a_donor_is_named_for_plain_values_unless_each_has_its_own(changed: str) -> None:
+    """Seen: one was, because it had seen later that a tensor outside the modules had changed."""
+    trees: list[dict[str, Any]] = [{"user": {"script": {"at": 1}, "beside": {"at": 1}}}] * 2
+    trees[1] = {"user": {**trees[0]["user"], changed: {"at": 2}}}
+    one, other = (header_of(TAG, STATE_ID, pack(tree)) for tree in trees)
+    named = "its plain values differ from another donor's"
+    assert heal._disagreement(one, other, ()) == named
+    is_named = changed == "script"
+    assert heal._disagreement(one, other, [".user.beside"]) == (named if is_named else "")
 
 
 @both_ways

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, cast
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import DistributedSampler, IterableDataset, Sampler, SequentialSampler
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.counting import RANGES
@@ -50,6 +50,10 @@ SAMPLES_MAX = 1_000_000
 """The longest sampler whose indices are all drawn at once, which takes half a second."""
 _COUNTS = (enumerate, *[x for x in (itertools.islice,) if hasattr(x, "__setstate__")])
 """Counting iterators that can be set. Python 3.14 gives no access to the count of an ``islice``."""
+
+_ALIKE_ANYWHERE = (DistributedSampler, SequentialSampler)
+"""Samplers whose order depends on no random state. Other classes may draw from torch's global one,
+also those that derive from these, and have no generator to show for it (Lightning's)."""
 
 Positions = Sequence[tuple["weakref.ref[LoaderIterator]", int]]
 """Iterators, and how many batches each had yielded."""
@@ -411,7 +415,8 @@ class LoaderIterator:
             self.take()
 
     def _begin(self) -> None:
-        has_no_seed = getattr(self._sampler, "generator", self) is None  # uses torch's global one
+        is_known = type(self._sampler) in _ALIKE_ANYWHERE  # another one may draw from torch's
+        has_no_seed = not is_known and getattr(self._sampler, "generator", None) is None
         is_needed = has_no_seed or OPEN.keeps_seeds or self.generator is not None
         self.begun, self._seeds = (_random(self._own()),) if is_needed else (), None
         self._ahead.clear()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from ftrun.inject.zero_edit.loaders import LoaderIterator, Order
 from ftrun.inject.zero_edit.place import NO_DETAILS, Details, Place
@@ -241,14 +241,27 @@ def test_what_is_no_record_is_no_predecessor(tmp_path: Path) -> None:
         Worker(tmp_path / "r", step=5).joins()
 
 
-def loader_of() -> LoaderIterator:
-    loader: Any = DataLoader(list(range(24)), 2, shuffle=True)  # type: ignore[arg-type]
+class OfAPackage(DistributedSampler[int]):
+    """Shows no generator, and draws from torch's global one: as Lightning's around a sampler."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(24).tolist())
+
+
+def loader_of(sampler: Any = None) -> LoaderIterator:
+    numbers: Any = list(range(24))
+    loader: Any = DataLoader(numbers, 2, shuffle=sampler is None, sampler=sampler)
     return LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
 
 
-def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sampler", [None, OfAPackage([0] * 24, 1, 0)], ids=["torch's", "a package's"]
+)
+def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(
+    tmp_path: Path, sampler: Any
+) -> None:
     seed(1)
-    iterator = loader_of()
+    iterator = loader_of(sampler)
     assert iterator.begun
     batches = [next(iterator).tolist() for _ in range(5)]
     worker = Worker(tmp_path / "r", step=5)
@@ -257,7 +270,7 @@ def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(tmp_path: Pat
     assert rest
     for anew in (False, True):
         seed(8)
-        other = loader_of()
+        other = loader_of(sampler)
         if anew:
             assert [next(other).tolist() for _ in range(5)] != batches
         newcomer = Worker(tmp_path / "r", step=6)

@@ -39,7 +39,13 @@ from ftrun.inject.zero_edit.values.kinds import GONE
 from ftrun.inject.zero_edit.values.legacy import Left, Legacy, left_at
 from ftrun.inject.zero_edit.values.sources import Pair, Sources, Taken
 from ftrun.inject.zero_edit.values.walk import CLASS, Reached, Walk
-from ftrun.inject.zero_edit.values.writing import lacks, settable, write_values
+from ftrun.inject.zero_edit.values.writing import (
+    is_removed,
+    lacks,
+    settable,
+    without_gone,
+    write_values,
+)
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -95,8 +101,7 @@ class Counters:
             for path, container in one.containers.items():
                 one.values[path] = see(container, before.get(path))
             for path in before.keys() - one.values.keys() if one.dicts else ():
-                way, _, key = path.removesuffix("]").rpartition("[")
-                if path[-1] == "]" and way in one.dicts and key not in one.dicts[way]:
+                if is_removed(path, one.dicts):
                     one.values[path] = GONE
         return [(x.function, x.values) for x in reached]
 
@@ -232,8 +237,9 @@ class Counters:
         sources: Sources,
         taken: Taken,
     ) -> None:
-        values = settable(frame, values)
+        values = without_gone(settable(frame, values))
         donors, own, found = sources.of(function, values)
+        own = without_gone(own)
         made = {path: x for path, x in own.items() if path.endswith(f".{CLASS}")}
         taken.of_its_own += write_values(frame, made)  # what its donor has changed there is set too
         made.update((path, x) for path, x in donors.items() if path.endswith(f".{CLASS}"))

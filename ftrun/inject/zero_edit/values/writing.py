@@ -13,7 +13,7 @@ import ctypes
 import re
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from inspect import CO_OPTIMIZED
 from itertools import count, islice
@@ -49,6 +49,7 @@ from ftrun.inject.zero_edit.values.walk import CLASS
 
 _PATH = re.compile(r"(\w+)((?:(?:\[[^\[\]]*\])*\.\w+)*)(?:\[(.*)\])?", re.DOTALL)
 _STEP = re.compile(r"\[([^\[\]]*)\]|\.(\w+)")
+_KEY = re.compile(r"\[([^\[\]]*)\]")
 _ABSENT = object()
 COUNTED_MAX = 1_000_000
 """Items of an ``itertools.count`` that are drawn to come to a place."""
@@ -185,7 +186,8 @@ def _class_named(name: str) -> type | None:
 def write_values(frame: FrameType, values: Values) -> list[str]:
     """Set values of a frame; returns the changes, as ``name a→b``."""
     here = FrameVariables(frame)
-    changed = [words for path, new in values.items() if (words := _written(here, path, new))]
+    each = without_gone(values).items()
+    changed = [words for path, new in each if (words := _written(here, path, new))]
     here.close()
     return changed
 
@@ -200,6 +202,18 @@ def settable(frame: FrameType, values: Values) -> Values:
         for path, x in values.items()
         if path not in packages and not path.startswith(lacking)
     }
+
+
+def is_removed(path: str, dicts: Mapping[str, Any]) -> bool:
+    """Whether the script has removed a key on the way to ``path``. ``dicts``: by path."""
+    keys = ((path[: x.start()], x[1]) for x in _KEY.finditer(path))
+    return any(way in dicts and _key(key) not in dicts[way] for way, key in keys)
+
+
+def without_gone(values: Values) -> Values:
+    """The values without what objects under a removed key had. An object that a newcomer has under
+    that key is another one."""
+    return {path: x for path, x in values.items() if path[-1] == "]" or x != GONE}
 
 
 def lacks(frame: FrameType, paths: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from ftrun.inject.zero_edit.values.counters import Read
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.kinds import GONE
 from ftrun.inject.zero_edit.values.walk import CLASS, Reached, Walk
-from ftrun.inject.zero_edit.values.writing import lacks, write_values
+from ftrun.inject.zero_edit.values.writing import is_removed, lacks, write_values
 from tests.unit.inject.zero_edit.values.counted import counters_of
 
 LOGGER = """
@@ -147,7 +147,14 @@ def test_what_an_object_of_a_removed_key_had_is_not_removed_from_another_one(
     logger.Logger.CURRENT.means["loss"].used = 3
     counters.note(read(), ())
     logger.Logger.CURRENT.means.clear()
-    assert GONE not in next(iter(counters.note(read(), ())[0].values())).values()
+    (values,) = counters.note(read(), ())[0].values()
+    assert values["Logger.CURRENT.means[loss].used"] == GONE
+    logger.Logger.CURRENT.means["loss"] = logger.Pool()
+    logger.Logger.CURRENT.means["loss"].used = 4
+    assert write_values(frame_of("my_logger"), values) == []
+    assert logger.Logger.CURRENT.means["loss"].used == 4
+    assert not is_removed("a[b][#3].used", {"a": {"b": 1}, "a[b]": {3: 1}})
+    assert is_removed("a[b][#4].used", {"a": {"b": 1}, "a[b]": {3: 1}})
 
 
 def test_an_object_that_a_class_makes_in_training_is_made(made: Callable[..., Any]) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -255,7 +255,7 @@ def loader_of(sampler: Any = None) -> LoaderIterator:
 
 
 @pytest.mark.parametrize(
-    "sampler", [None, OfAPackage([0] * 24, 1, 0)], ids=["torch's", "a package's"]
+    "sampler", [None, OfAPackage(cast(Any, [0] * 24), 1, 0)], ids=["torch's", "a package's"]
 )
 def test_a_sampler_without_a_seed_has_the_order_of_the_predecessor(
     tmp_path: Path, sampler: Any

@@ -18,7 +18,7 @@ from ftrun.core.register.events import Accepted, Answered, Record, Refused, Valu
 from ftrun.lighthouse.register import contender, kubernetes
 from ftrun.lighthouse.register.contender import Contender, Leader
 from ftrun.lighthouse.register.opening import open_store
-from ftrun.lighthouse.register.store import Store, StoreError
+from ftrun.lighthouse.register.store import Store
 
 WORK_S = 0.005
 ACKS_PER_RECORD = 3
@@ -38,7 +38,7 @@ LOOKS = Looks()
 
 
 class NotingStore:
-    """Notes each accepted write at once, and each write whose answer is lost."""
+    """Notes each write, and its answer at once: one may be lost, also by the process's end."""
 
     def __init__(self, store: Store, out: TextIO) -> None:
         self.place = store.place
@@ -50,16 +50,13 @@ class NotingStore:
 
     async def swap(self, version: int, value: Value) -> Accepted | Refused:
         count = int(value.journal) if value.journal is not None else -1
-        try:
-            answer = await self._store.swap(version, value)
-        except StoreError:
-            self._out.write(f"unanswered {count}\n")
-            raise
+        self._out.write(f"asked {count}\n")
+        answer = await self._store.swap(version, value)
         if isinstance(answer, Accepted):
             name = value.holder.replace(" ", "_")
             self._out.write(f"write {answer.version} {value.epoch} {name} {count}\n")
         else:
-            self._out.write("refused\n")
+            self._out.write(f"refused {count}\n")
         return answer
 
     async def close(self) -> None:

@@ -34,7 +34,7 @@ import json
 import struct
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -379,3 +379,13 @@ def _natural(value: Json) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not an index")
     return value
+
+
+def without_parts(structure: Json, parts: Collection[str], path: str = "") -> Json:
+    """The structure of a state without the parts at these paths, to compare the rest."""
+    held = structure.get("map") if isinstance(structure, dict) else None
+    if not isinstance(held, dict) or not any(x.startswith(path) for x in parts):
+        return structure
+    inside = {key: path + key_name(key) for key in held}
+    rest = {key: at for key, at in inside.items() if at not in parts}
+    return {key: without_parts(held[key], parts, at) for key, at in rest.items()}

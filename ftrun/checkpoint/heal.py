@@ -21,7 +21,7 @@ from ftrun.base.errors import FtrunError, PeerError, ProtocolError
 from ftrun.base.words import first_of
 from ftrun.checkpoint.destination import Arrivals, Destination, Overwrite, Overwritten
 from ftrun.checkpoint.donor import DonorLink
-from ftrun.checkpoint.format import Json, Tree, key_name, leaves_of, unpack
+from ftrun.checkpoint.format import Tree, leaves_of, unpack, without_parts
 from ftrun.checkpoint.header import Header, decode_header
 from ftrun.checkpoint.layout import OWN_SAMPLE, chunk_hasher, pieces
 from ftrun.checkpoint.leaves import Leaf, LeafSpec
@@ -383,21 +383,12 @@ def _disagreement(first: Header, other: Header, unlike: Collection[str]) -> str:
     odd = [path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path)]
     named = first_of([path.removeprefix(".") for path in odd], NAMED_MAX)
     if first.specs == other.specs:
-        plain, others = (_shared(x.structure, unlike) for x in (first, other))
+        plain, others = (without_parts(x.structure, unlike) for x in (first, other))
         if odd or plain != others:
             return f"its {named or 'plain values'} differ from another donor's"
     if all(held[path][1] == OWN_SAMPLE for path in odd for held in each if path in held):
         return ""
     return f"not all donors hold {named}, in one kind and shape"
-
-
-def _shared(structure: Json, unlike: Collection[str], path: str = "") -> Json:
-    """The structure of a state without the parts at the paths ``unlike``."""
-    held = structure.get("map") if isinstance(structure, dict) else None
-    if not isinstance(held, dict) or not any(x.startswith(path) for x in unlike):
-        return structure
-    inside = {key: path + key_name(key) for key in held}
-    return {key: _shared(held[key], unlike, at) for key, at in inside.items() if at not in unlike}
 
 
 def _held(header: Header) -> dict[str, tuple[LeafSpec, int]]:

@@ -65,7 +65,8 @@ class Known:
         begins_here: it is a flag of code that draws batches ahead of the loop's steps. The replica
             draws these itself, from the iteration's beginning.
         now: the donor's value, and the last one of the predecessor.
-        is_emptied: it is a collection with fewer items than when all trained, on the donor alone.
+        lengths: of a collection, how many items the donor and the predecessor had when all trained
+            last, and the donor's and the predecessor's last; empty: not known.
     """
 
     own_step: int
@@ -78,7 +79,7 @@ class Known:
     stands_alike: bool = True
     begins_here: bool = False
     now: tuple[Any, Any] = (None, None)
-    is_emptied: bool = False
+    lengths: tuple[int, ...] = ()
 
     @property
     def has_differed(self) -> bool:
@@ -109,6 +110,14 @@ class Known:
         if donor == later_donor or left == later_left:
             return is_known_once and donor != later_donor
         return bool((later_donor > donor) == (later_left > left))
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether it is a collection that the donor has emptied since, and the predecessor not."""
+        if not self.lengths:
+            return False
+        theirs, before, theirs_now, before_now = self.lengths
+        return theirs_now < theirs and before_now >= before
 
     def as_far_from(self, now: Any) -> Any:
         """The donor's value ``now``, plus the difference of the two when all trained last."""

@@ -113,7 +113,7 @@ def _digest(some: Sequence[Any], length: int) -> str:
 def length_of(container: Any) -> int:
     """The number of items, by a digest or a packed container."""
     if type(container) is str:
-        return int(container.partition(" ")[0] or 0)
+        return int(container.partition(" ")[0])
     return len(container["values"])
 
 

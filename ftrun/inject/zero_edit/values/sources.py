@@ -58,20 +58,19 @@ class Sources:
         donors, own, origins = Values(), Values(), dict[str, Origin]()
         for path in dict.fromkeys([*values, *before]):
             value, step = before.get(path, (None, NEVER))
-            then = tuple(_then(function, path, pair) for pair in pairs)
             now = values.get(path), value
             known = Known(
                 self.step_of(function, path),
                 steps.get(path, NEVER),
                 step,
-                then,
+                tuple(_then(function, path, pair) for pair in pairs),
                 pairs[-1][0] if pairs else NEVER,
                 left is not None,
                 is_anew,
                 stands_alike and not is_batch(values.get(path)),
                 draws_ahead and type(values.get(path)) is bool,
                 now,
-                bool(then) and all(map(is_container, now)) and _is_emptied(then[-1], now),
+                _lengths(function, path, pairs[-1], now) if pairs else (),
             )
             origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):
@@ -143,12 +142,11 @@ def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
     return donors.get(path, _UNCHANGED), left.get(path, _UNCHANGED)
 
 
-def _is_emptied(then: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
-    """Whether the donor's collection has fewer items than then, and the predecessor's has not."""
-    if not all(type(digest) is str for digest in then):
-        return False
-    (theirs, before), (theirs_now, before_now) = map(length_of, then), map(length_of, now)
-    return theirs_now < theirs and before_now >= before
+def _lengths(function: str, path: str, then: Pair, now: tuple[Any, Any]) -> tuple[int, ...]:
+    """``Known.lengths``."""
+    digests = [of.get(function, {}).get(path + DIGEST) for of in then[1:]]
+    is_known = all(digests) and all(map(is_container, now))
+    return tuple(map(length_of, (*digests, *now))) if is_known else ()
 
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:

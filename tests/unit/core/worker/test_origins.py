@@ -12,7 +12,7 @@ ALIKE = Known(own_step=-1, donor_step=9, left_step=8, together=((1, 1), (2, 2)),
 DIFFER = replace(ALIKE, together=((0.5, 0.1), (0.7, 0.05)))
 GREW = replace(ALIKE, together=((0.5, 0.25), (0.75, 1.25)))
 ONCE = replace(ALIKE, together=((0.5, 0.25),), now=(0.75, 0.25))
-EMPTIED = replace(ALIKE, together=(("4 a", "4 b"),), is_emptied=True)
+EMPTIED = replace(ALIKE, together=(("4 a", "4 b"),), lengths=(4, 4, 1, 4))
 SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
 
 
@@ -49,6 +49,8 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
         (replace(ONCE, donor_step=8), Origin.PREDECESSOR),
         (replace(ONCE, stands_alike=False), Origin.STAND_IN),
         (EMPTIED, Origin.CONTINUED),
+        (replace(EMPTIED, lengths=(4, 4, 5, 4)), Origin.PREDECESSOR),
+        (replace(EMPTIED, lengths=(4, 4, 1, 2)), Origin.PREDECESSOR),
         (replace(EMPTIED, donor_step=8), Origin.PREDECESSOR),
         (replace(EMPTIED, stands_alike=False), Origin.STAND_IN),
         (SHIFTED, Origin.SHIFTED),

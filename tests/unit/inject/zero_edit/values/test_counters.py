@@ -288,6 +288,19 @@ def test_a_list_that_its_peer_has_emptied_since_is_the_peers(
     assert later.names["log"] == [3.0]
 
 
+def test_a_text_that_has_become_a_list_since_has_no_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0", log=[]), Replica(tmp_path, "1", log=[])
+    for step in range(1, 5):
+        first.note(step, log=f"a {step}")
+        peer.note(step, log=f"b {step}")
+    peer.note(5, log=[1.0, 2.0])
+    successor = Replica(tmp_path, "1", log=[])
+    successor.joins(first.note(9, log=[3.0]), 9, monkeypatch)
+    assert successor.names["log"] == [1.0, 2.0]
+
+
 def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ftrun.inject.zero_edit.frames import OF_MODULE, module_frames
-from ftrun.inject.zero_edit.values.counters import Read
+from ftrun.inject.zero_edit.values.counters import Counters, Read
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.kinds import GONE
 from ftrun.inject.zero_edit.values.walk import CLASS, Reached, Walk
@@ -104,8 +104,8 @@ def test_what_classes_keep_is_found_once_and_at_once(made: Callable[..., Any]) -
     assert not hasattr(again.Base, "calls")
 
 
-def test_a_key_that_the_script_removes_is_gone_for_a_newcomer(made: Callable[..., Any]) -> None:
-    """Seen: a logger clears its sums when it writes them, and its newcomer got the old ones."""
+def begun(made: Callable[..., Any]) -> tuple[Any, Counters, Callable[[], Read]]:
+    """A logger, and the counters of a replica that has it."""
     logger = made("my_logger", LOGGER)
     logger.Logger.CURRENT = logger.Logger()
     counters = counters_of(Frameworks())
@@ -114,6 +114,12 @@ def test_a_key_that_the_script_removes_is_gone_for_a_newcomer(made: Callable[...
         return counters.read([of(counters.walk, "my_logger")])
 
     counters.begin(read())
+    return logger, counters, read
+
+
+def test_a_key_that_the_script_removes_is_gone_for_a_newcomer(made: Callable[..., Any]) -> None:
+    """Seen: a logger clears its sums when it writes them, and its newcomer got the old ones."""
+    logger, counters, read = begun(made)
     logger.Logger.CURRENT.means["loss"] = 0.5
     counters.note(read(), ())
     logger.Logger.CURRENT.means.clear()
@@ -135,14 +141,7 @@ def test_what_an_object_of_a_removed_key_had_is_not_removed_from_another_one(
     made: Callable[..., Any],
 ) -> None:
     """Seen in MAE: meters that each epoch makes anew. A newcomer's meter lost its attributes."""
-    logger = made("my_logger", LOGGER)
-    logger.Logger.CURRENT = logger.Logger()
-    counters = counters_of(Frameworks())
-
-    def read() -> Read:
-        return counters.read([of(counters.walk, "my_logger")])
-
-    counters.begin(read())
+    logger, counters, read = begun(made)
     logger.Logger.CURRENT.means["loss"] = logger.Pool()
     logger.Logger.CURRENT.means["loss"].used = 3
     counters.note(read(), ())

@@ -123,8 +123,8 @@ def _files(trial: Trial, run: Run) -> Lines:
         elif _is_wrong(trial, found):
             lines, words = problems, f"{{}} {found}, unlike the undisturbed run's"
         lines.setdefault(words, []).append(name)
-    together = ([x.format(_each(names)) for x, names in of.items()] for of in (told, problems))
-    return run.beside.equal, *together
+    lines, wrong = ([x.format(_each(y)) for x, y in of.items()] for of in (told, problems))
+    return run.beside.equal, lines, wrong
 
 
 def _more_files(trial: Trial, run: Run) -> Lines:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -111,6 +111,8 @@ class World:
             ``on_again``: called once if another thread has found that all begin again.
         needs_all: the script has made a call that can be made only while all ranks are there.
         records: of what the latest calls have given, for newcomers.
+        open_calls: where newcomers join in the step under way: the number of calls until then, and
+            the numbers of those that they make with the others; None: they join where one begins.
         waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
 
@@ -159,6 +161,7 @@ class World:
         self._boundary_count = 0
         self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
         self._loaded: dict[int, list[Any]] = {}  # what a peer was given, by its number
+        self.open_calls: tuple[int, Set[int]] | None = None
 
     @property
     def lowest(self) -> int:
@@ -549,7 +552,7 @@ class World:
 
     def begins_step(self) -> None:
         """A step begins. Under the lock."""
-        self.in_set_up = False
+        self.in_set_up, self.open_calls = False, None
         self._boundary_count = self.count
         for shell in self.shells.values():
             self._boundary_count -= len(shell.awaiting())
@@ -557,27 +560,44 @@ class World:
 
     # ------------------------------------------------------------ for newcomers
 
-    def since(self, first: int, is_over: bool) -> list[list[Any]]:
-        """What this rank was given from call ``first`` on: before this step, or all if it
-        ``is_over``. From any thread."""
+    def joined_at(self, count: int, live: Mapping[str, int]) -> None:
+        """Newcomers join in the step under way, at call ``live`` of each group. From any thread."""
         with self.changed:
-            stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
+            calls = [
+                call
+                for key, first in live.items()
+                if key in self.shells
+                for number, call in self.shells[key].calls.items()
+                if number >= first
+            ]
+            self.open_calls = count, {call.record[0] for call in calls if call.record is not None}
+
+    def since(self, first: int, is_over: bool) -> list[list[Any]]:
+        """What this rank was given from call ``first`` on: before newcomers join, or all if it
+        ``is_over``. From any thread. Of a call that they make with the others it is []."""
+        with self.changed:
+            stop, left = self.open_calls or (self._boundary_count, ())
+            stop = max(self.count, stop) if is_over else stop
             known = dict(self._loaded)
             for number, group, result in self.records:
                 texts = None if result is None else texts_of(as_bytes(result), SENT_BYTES_MAX)
                 known[number] = [group, texts]
-            return [known[index] for index in range(first, stop) if index in known]
+            return [
+                [] if index in left else known[index]
+                for index in range(first, stop)
+                if index in known
+            ]
 
     def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
         """This rank has healed to a place at call ``first``; a peer was given these since."""
         with self.changed:
             self.count = first
             self.records.clear()
-            self._loaded = {first + at: list(x) for at, x in enumerate(given)}
+            self._loaded = {first + at: list(x) for at, x in enumerate(given) if x}
             self._boundary_count = first + len(given)
             for shell in self.shells.values():
                 shell.replays.clear()
-            for key, texts in given:
+            for key, texts in filter(None, given):
                 if key in self.shells:
                     self.shells[key].replays.append(None if texts is None else bodies_of(texts))
 

@@ -113,17 +113,17 @@ def _values(trial: Trial, run: Run) -> Lines:
 
 def _files(trial: Trial, run: Run) -> Lines:
     """The files that the undisturbed run has written."""
-    told, problems = dict[str, list[str]](), dict[str, list[str]]()
+    told, wrongs = dict[str, list[str]](), dict[str, list[str]]()
     for name, found in run.beside.unlike.items():
-        lines, words = told, f"not equal to the undisturbed run: {{}} {found}"
+        into, words = told, f"not equal to the undisturbed run: {{}} {found}"
         if name in run.beside.lost:
             words = f"lost with the replica that wrote it, and not due again: {{}} {found}"
         elif _varies(trial, name, found):
             words = f"not compared: {{}} {found}, as in another undisturbed run"
         elif _is_wrong(trial, found):
-            lines, words = problems, f"{{}} {found}, unlike the undisturbed run's"
-        lines.setdefault(words, []).append(name)
-    lines, wrong = ([x.format(_each(y)) for x, y in of.items()] for of in (told, problems))
+            into, words = wrongs, f"{{}} {found}, unlike the undisturbed run's"
+        into.setdefault(words, []).append(name)
+    lines, wrong = ([x.format(_each(y)) for x, y in of.items()] for of in (told, wrongs))
     return run.beside.equal, lines, wrong
 
 

@@ -188,7 +188,7 @@ def settle(positions: Mapping[int, Position], joined: Collection[int] = ()) -> S
 
 
 def live_from(
-    steps: Mapping[int, int | None], groups: Mapping[str, Mapping[int, Counted]]
+    steps: Mapping[int, int], groups: Mapping[str, Mapping[int, Counted]]
 ) -> dict[str, int] | None:
     """From which call of the step under way newcomers make the calls of each group with the others.
 
@@ -197,15 +197,16 @@ def live_from(
     meets its peers in the first one that is not.
 
     Args:
-        steps: by survivor, the number of the step under way; None: it is between two steps.
+        steps: by survivor, the number of the step under way, or of the next one. One step at least
+            is under way.
         groups: by name, the positions of the survivors in each group that changes.
 
     Returns:
         By group, the number of its first call that is not complete. None: newcomers join where the
-        next step begins, because the survivors are not in the same step, or one has not begun a
-        call that is complete, or a later call is complete.
+        next step begins, because the survivors are at different steps, or one has not begun a call
+        that is complete, or a later call is complete.
     """
-    if None in steps.values() or len({*steps.values()}) != 1:
+    if len({*steps.values()}) != 1:
         return None
     found = dict[str, int]()
     for name, told in groups.items():

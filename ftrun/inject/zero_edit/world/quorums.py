@@ -172,7 +172,7 @@ class Quorums:
         if not is_switch and len(old) < len(seats):
             made.live = _live(told, old)
             if made.live is not None:
-                made.full_at = told[old[0]].next_step - 1
+                made.full_at = told[old[0]].next_step - told[old[0]].in_step
                 if made.seats:
                     made.seats = seats
                     self._world.joined_at(made.count, made.live)
@@ -465,7 +465,9 @@ class Quorums:
 
 def _live(told: dict[int, Sent], old: Sequence[int]) -> dict[str, int] | None:
     """See ``live_from``; None also if a group changes that no newcomer has made."""
-    steps = {seat: told[seat].next_step - 1 if told[seat].in_step else None for seat in old}
+    steps = {seat: told[seat].next_step - told[seat].in_step for seat in old}
+    if not any(told[seat].in_step for seat in old):
+        return None
     each = [known for seat in old for known in told[seat].groups.items()]
     changing = {key for key, (_, is_stopped) in each if is_stopped}
     known = {key for seat in told.keys() - set(old) for key in told[seat].groups}

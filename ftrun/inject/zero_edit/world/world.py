@@ -188,7 +188,8 @@ class World:
             return
         waits = self.is_walking and self._is_awaited(call)
         is_apart = self.is_walking or self.is_passing or self.is_following
-        if (is_apart and not waits) or (shell.replays and not is_ours):
+        is_noted = not is_ours or self._is_in_step
+        if (is_apart and not waits) or (shell.replays and is_noted):
             self._answer(shell, call)
             return
         if is_ours:
@@ -209,12 +210,10 @@ class World:
             else:
                 self._send_to_fewer(call, there)
         # Mostly it is under way meanwhile, so that this takes none of its time.
-        if not is_ours:
-            if not self.has_shared:
+        if is_noted:
+            if not (self.has_shared or is_ours):
                 self.has_shared = may_share_out(call)
-            call.record = [self.count, shell.key, None]
-            self.records.append(call.record)
-            self.count += 1
+            self._note_begun(shell, call)
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()
         if self.unit is not None:
@@ -236,6 +235,17 @@ class World:
             self._take(call, gift)
         elif call.native is None:
             call.is_sent()
+
+    @property
+    def _is_in_step(self) -> bool:
+        """Whether a newcomer that joins in the step under way has to make the calls of
+        DistributedDataParallel too. Those of its first pass come before the step."""
+        return self.following is not None and self.following.in_step
+
+    def _note_begun(self, shell: Shell, call: Call) -> None:
+        call.record = [self.count, shell.key, None]
+        self.records.append(call.record)
+        self.count += 1
 
     def _refuse_in_step(self, call: Call) -> None:
         self._refuses(
@@ -308,10 +318,8 @@ class World:
     def _answer(self, shell: Shell, call: Call) -> None:
         """Answer a call that no peer comes to."""
         call.waited = True
-        if (shell.replays or self.is_following) and not self.is_ours:
-            call.record = [self.count, shell.key, None]
-            self.records.append(call.record)
-            self.count += 1
+        if (shell.replays or self.is_following) and (not self.is_ours or self._is_in_step):
+            self._note_begun(shell, call)
             bodies = shell.replays.pop(0) if shell.replays else None
             if call.kind.needs_all:
                 name = call.kind.name

@@ -1,4 +1,7 @@
-"""Peers wait for a newcomer in the middle of a step: it makes that step's collectives too."""
+"""A job that needs all its replicas: peers wait in the script's own collectives for a newcomer.
+
+It makes the collectives of the step under way with them, and those between two steps.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +74,63 @@ dist.destroy_process_group()
 OPTIONS = ("--device", "cpu", "--replicas", "3", "--min-replicas", "3")
 
 
-def _told(directory: Path, *args: str) -> tuple[dict[tuple[str, str], str], str]:
-    """What each rank has printed for each step, and at the end."""
+BETWEEN = """
+import os, pathlib, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+victim, moment = (int(x) for x in sys.argv[1:])
+dist.init_process_group("gloo")
+rank, is_first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+torch.manual_seed(3)
+data = TensorDataset(torch.randn(24, 8))
+loader = DataLoader(data, 2, sampler=DistributedSampler(data, shuffle=False))
+held = torch.randn(3, 8)
+model = DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+best = []
+
+def passes(epoch, now):
+    if (rank, epoch, now) == (victim, moment // 10, moment % 10) and is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def evaluate(epoch):
+    passes(epoch, 0)
+    model.eval()
+    with torch.no_grad():
+        found = model(held[rank]).square().sum()
+    passes(epoch, 1)
+    dist.all_reduce(found)
+    every = [None] * 3
+    passes(epoch, 2)
+    dist.all_gather_object(every, (rank, found.item()))
+    passes(epoch, 3)
+    if rank == 0:
+        pathlib.Path(f"best-{epoch}").write_text(str(found.item()))
+    passes(epoch, 4)
+    dist.barrier()
+    passes(epoch, 5)
+    best.append(float(pathlib.Path(f"best-{epoch}").read_text()))
+    model.train()
+    print("STEP", epoch, found.item(), every, flush=True)
+
+for epoch in range(3):
+    for inputs, in loader:
+        optimizer.zero_grad()
+        model(inputs).square().sum().backward()
+        optimizer.step()
+    evaluate(epoch)
+print("END", sum(x.double().sum() for x in model.parameters()).item(), best)
+dist.destroy_process_group()
+"""
+
+
+def _told(directory: Path, script: str, *args: str) -> tuple[dict[tuple[str, str], str], str]:
+    """What each rank has printed for each step or epoch, and at the end."""
     directory.mkdir()
-    with Job(directory, SCRIPT, *OPTIONS, args=args) as job:
+    with Job(directory, script, *OPTIONS, args=args) as job:
         assert job.end() == 0, job.output
         found = re.findall(r"^\[(\d)\.0\] (STEP \d+|END) (.*)$", job.output, re.MULTILINE)
     return {(rank, what): words for rank, what, words in found}, job.output
@@ -82,7 +138,12 @@ def _told(directory: Path, *args: str) -> tuple[dict[tuple[str, str], str], str]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
-    return _told(tmp_path_factory.mktemp("undisturbed") / "job", "0", "-9")[0]
+    return _told(tmp_path_factory.mktemp("undisturbed") / "job", SCRIPT, "0", "-9")[0]
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    return _told(tmp_path_factory.mktemp("evaluated") / "job", BETWEEN, "0", "-9")[0]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +162,29 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str
 def test_the_step_of_a_death_is_as_undisturbed(
     tmp_path: Path, undisturbed: dict[tuple[str, str], str], victim: str, moment: str
 ) -> None:
-    found, output = _told(tmp_path / "job", victim, moment)
+    found, output = _told(tmp_path / "job", SCRIPT, victim, moment)
     assert "died: SIGKILL" in output
     found.setdefault((victim, "STEP 4"), undisturbed[victim, "STEP 4"])  # it may be over by then
     assert found == undisturbed, output
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        ("0", "13"),
+        ("1", "1"),
+        ("2", "22"),
+        *(
+            pytest.param(victim, f"{epoch}{moment}", marks=pytest.mark.slow)
+            for epoch in "012"
+            for victim in "02"
+            for moment in "012345"
+        ),
+    ],
+)
+def test_the_evaluation_of_a_death_is_as_undisturbed(
+    tmp_path: Path, evaluated: dict[tuple[str, str], str], victim: str, moment: str
+) -> None:
+    found, output = _told(tmp_path / "job", BETWEEN, victim, moment)
+    assert "died: SIGKILL" in output
+    assert found == evaluated, output

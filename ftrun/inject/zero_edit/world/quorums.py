@@ -361,6 +361,8 @@ class Quorums:
     def _again(self, call: Call) -> None:
         there = call.shell.there
         assert there is not None
+        if not there.is_full and self._world.holds_for_all(call):
+            return
         try:
             call.issue(there)
         except Impossible as error:

@@ -150,6 +150,7 @@ class World:
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica
+        self._needs_all = here.min_replicas == here.replicas > 1
         self.gives_up, self._refuses = gives_up, refuses or gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
@@ -284,6 +285,8 @@ class World:
             self.kept.add(shell.key, call.site, call.outputs)
 
     def _send_to_fewer(self, call: Call, there: There) -> None:
+        if self.holds_for_all(call):
+            return
         try:
             call.send(there)
         except Impossible as error:
@@ -303,6 +306,14 @@ class World:
         if may_wait:
             call.hold(str(error))
         return may_wait
+
+    def holds_for_all(self, call: Call) -> bool:
+        """Whether a call between two steps waits for a rank that is away, without which the job
+        takes no further step: in an evaluation, or for a file that only that rank writes."""
+        is_held = self._needs_all and call.is_sync and not call.takes_deputy and self.may_hold()
+        if is_held:
+            call.hold("a rank is away, and the job needs all (--min-replicas)")
+        return is_held
 
     def _cannot(self, reason: str) -> None:
         self.gives_up(f"{reason}{CANNOT}")
@@ -408,12 +419,13 @@ class World:
             self.waiting -= 1
 
     def _let_root_join(self, call: Call) -> None:
-        if clock.now() - call.held_at > self._here.quorum_timeout_s:
+        limit_s = self._here.quorum_timeout_s
+        if clock.now() - call.held_at > limit_s and not self._needs_all:
             self._cannot(f"{call_site()}: {call.awaits}")
         if not self.is_walking:
+            most = "" if self._needs_all else f", {limit_s:.0f} s at most"
             told.once(
-                f"{call_site()}: {call.awaits}. This rank waits for it, "
-                f"{self._here.quorum_timeout_s:.0f} s at most, and it joins there"
+                f"{call_site()}: {call.awaits}. This rank waits for it{most}, and it joins there"
             )
         self.lets_join()
 

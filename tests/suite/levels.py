@@ -227,6 +227,12 @@ SLOW: dict[str, tuple[str, ...]] = {
         "test_what_ftrun_itself_cannot_do_trains_as_one_world[lacks]",
     ),
     "zero_edit/test_iterators.py": ("test_a_batch_that_was_thrown_away_before_the_loop_counts[1]",),
+    "zero_edit/test_last_step.py": (
+        "test_who_has_lost_the_last_step_takes_its_result_before_it_goes_on[0]",
+        "test_who_dies_in_the_last_steps_comes_to_the_same_end[range]",
+        "test_who_dies_in_the_last_steps_comes_to_the_same_end[break]",
+        "test_who_dies_in_the_last_steps_comes_to_the_same_end[nested]",
+    ),
     "zero_edit/test_roots.py": (
         "test_a_root_that_is_away_joins_where_its_peers_wait_for_it[objects-1]",
         "test_a_root_that_is_away_joins_where_its_peers_wait_for_it[a file-1]",

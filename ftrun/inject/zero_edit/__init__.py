@@ -141,7 +141,6 @@ def install(
 def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     """Patch what is alike whoever keeps the script's state."""
     import torch
-    from torch.nn import Module
     from torch.utils.data import DataLoader
 
     from ftrun.inject.zero_edit import counting, files, loaders
@@ -152,10 +151,8 @@ def _install_rooms(loop: Loop, opening: Opening, patches: Patches) -> None:
     loaders.OPEN.before_draw, loaders.OPEN.ended = loop.before_draw, loop.loader_ended
     loaders.OPEN.own = lambda: script.randomness.own
     loaders.install(patches, script.exactly_once.claim)
-    counting.RANGES.before_turn, counting.RANGES.turns_ended = loop.before_turn, loop.turns_ended
-    counting.RANGES.steps = lambda: script.steps
+    counting.RANGES.before_turn, counting.RANGES.ended = loop.before_turn, loop.loop_ended
     counting.install()
-    patches.around(Module, "load_state_dict", loop.loads)
     opening.install(patches)
     Objects().install(patches)
     files.install(patches, script.drafts)

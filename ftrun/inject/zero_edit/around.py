@@ -143,17 +143,15 @@ def _turn_of(part: ast.AST) -> tuple[bool, bool]:
 
 
 def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
-    """The innermost ``for`` loop around these frames: its code, and the line of its header.
-
-    None: the innermost loop is a ``while``, or is in a comprehension or in a package.
-    """
+    """The innermost loop around these frames: its code, and the line of its header. None: there is
+    none, or it is in a comprehension or in a package."""
     for frame in frames:
         code = frame.f_code
         if is_loop_package(code.co_filename) or code.co_name in COMPREHENSIONS.values():
             return None
         for loop in reversed(_around(frame)):
             if not loop.collects:
-                return (code, loop.header) if loop.header else None
+                return code, loop.over.lineno
     return None
 
 

@@ -8,12 +8,16 @@ modules passes its iterable to ``follow`` (headers.py), which returns an iterato
 - For a torch sampler, whose indices the script collates itself: a loader's iterator (loaders.py).
 - For any other iterable: an iterator that counts items. It is set forward by reading the items in
   between. If it is a package's generator over a range (tqdm), that range is advanced instead.
+- For a ``while``: the same, over nothing.
+
+Only the loop itself holds its iterator. So the loop has ended, or was left, when that goes.
 
 The script's own variables still hold Python's types. Not here: which loops are set (moving.py).
 """
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import operator
@@ -21,6 +25,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from inspect import CO_GENERATOR
 from types import CodeType, GeneratorType
 from typing import Any, cast
 
@@ -40,21 +45,17 @@ class _Told:
     """A piece of ``Numbers`` that calls ``RANGES.before_turn`` before it yields each number. That
     call may set the loop, and so replace ``piece``."""
 
-    __slots__ = ("began", "piece", "spot")
+    __slots__ = ("piece", "spot")
 
     def __init__(self, piece: Any, spot: Spot) -> None:
-        self.piece, self.spot, self.began = piece, spot, RANGES.steps()
+        self.piece, self.spot = piece, spot
 
     def __iter__(self) -> _Told:
         return self
 
     def __next__(self) -> int:
         RANGES.before_turn(self.spot)
-        try:
-            return int(next(self.piece))
-        except StopIteration:
-            RANGES.turns_ended(self.began)
-            raise
+        return int(next(self.piece))
 
     def __setstate__(self, index: int) -> None:
         self.piece.__setstate__(index)
@@ -178,9 +179,6 @@ class Within:
         """Yield no further number."""
         self._iterator.__setstate__(len(self._numbers))
 
-    def __length_hint__(self) -> int:
-        return int(self._iterator.__length_hint__())
-
 
 def _within(generator: Any, deep: int = GENERATORS_DEEP) -> list[Any]:
     """The ``range`` iterators that a generator holds, also in the generators that it draws from. A
@@ -293,32 +291,30 @@ _Begun = list[Any]
 
 
 class Ranges:
-    """The newest iterator of each ``for`` loop of the script, by code and line.
-
-    Only the loop itself holds its iterator. So the entry goes when the loop ends or is left, as in
-    ``any(f(x) for x in range(3))`` at the first true value.
+    """The newest iterator of each loop of the script, by code and line.
 
     Attributes:
         is_on: the loops of the script are followed.
         before_turn: called before each turn of the loops in ``told`` (loop.py).
         tells_all: ``before_turn`` is called for all loops that begin from now on.
-        turns_ended: called when such a loop over a ``range`` ends, with the value of ``steps()``
-            when its reporting began.
+        ended: called when a loop has ended, or was left, with the number of steps in it (loop.py).
+        steps: that were taken or gone through again, and more where a newcomer joined.
+        has_new: a loop has begun that is the first one at its line (noting.py).
         are_predecessors: a newcomer is set to its own predecessor's place.
         is_compiling: whether torch is compiling the running function (``install``).
         samplers: torch's sampler classes; ``iterate`` makes their iterators (loaders.py).
     """
 
     def __init__(self) -> None:
-        self.is_on = self.tells_all = self.are_predecessors = False
+        self.is_on = self.tells_all = self.are_predecessors = self.has_new = False
         self.before_turn: Callable[[Spot], None] = lambda spot: None
-        self.turns_ended: Callable[[int], None] = lambda steps: None
-        self.steps: Callable[[], int] = lambda: 0
+        self.ended: Callable[[int], None] = lambda steps: None
+        self.steps = 0
         self.is_compiling: Callable[[], bool] = lambda: False
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter
-        self.told: set[Spot] = set()
-        self._sites: set[tuple[int, int]] = set()  # the keys of ``told``
+        self.told: dict[tuple[int, int], Spot] = {}
+        self._seen: set[tuple[int, int]] = set()
         self._loops: dict[tuple[int, int], _Begun] = {}
         self._lives: object = None  # a new object whenever a loop begins or ends
         self._counting: tuple[object, Collection[str], list[tuple[Spot, weakref.ref[Any]]]]
@@ -327,28 +323,36 @@ class Ranges:
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. (Called often for short inner loops.)"""
         key = id(code), line
+        if key not in self._seen and len(self._seen) < SITES_MAX:
+            self._seen.add(key)
+            self.has_new = True
         if len(self._loops) >= SITES_MAX and key not in self._loops:
             self._live()  # drops the loops that have ended
         if self._loops.pop(key, None) or len(self._loops) < SITES_MAX:
-            self._loops[key] = [weakref.ref(iterator, self._has_ended), code, None]
+            ended = functools.partial(self._has_ended, code, self.steps)
+            self._loops[key] = [weakref.ref(iterator, ended), code, None]
             self._lives = object()
-            if self.tells_all or key in self._sites:
+            if self.tells_all or key in self.told:
                 iterator.tell(loop_at(code, line))
 
-    def _has_ended(self, _: object) -> None:
+    def _has_ended(self, code: CodeType, began: int, _: object) -> None:
+        """A loop has ended that began after so many steps. One in a generator may do so at any
+        time, as where that is collected."""
         self._lives = object()
+        is_own = sys._getframe(1).f_code is code and not code.co_flags & CO_GENERATOR
+        if is_own and began != self.steps:
+            self.ended(self.steps - began)
 
     def tell(self, code: CodeType, line: int) -> bool:
         """Call ``before_turn`` at each turn of this loop from now on; False: it already is."""
         key = id(code), line
-        if key in self._sites:
+        if key in self.told:
             return False
-        if len(self._sites) < SITES_MAX and key in self._loops:
-            self._sites.add(key)
-            self.told.add(loop_at(code, line))
+        if len(self.told) < SITES_MAX and key in self._loops:
+            spot = self.told[key] = loop_at(code, line)
             iterator = self._loops[key][0]()
             if iterator is not None:
-                iterator.tell(loop_at(code, line))
+                iterator.tell(spot)
         return True
 
     def _live(self, functions: Collection[str] | None = None) -> list[tuple[Spot, Numbers | Items]]:
@@ -454,15 +458,18 @@ class Ranges:
 RANGES = Ranges()
 
 
+_TURNS = object()
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
 """The reference count of an argument to which only the call refers."""
 
 
-def follow(iterable: Any) -> Any:
-    """Called in the header of a loop: what the loop iterates over in place of ``iterable``.
+def follow(iterable: Any = _TURNS) -> Any:
+    """Called in the header of a loop: what the loop iterates over in place of ``iterable``; without
+    one it is a ``while``.
 
     It is ``iterable`` itself while torch compiles the function, or if loops are not followed.
     """
+    iterable = itertools.repeat(()) if iterable is _TURNS else iterable
     if RANGES.is_compiling() or not RANGES.is_on:
         return iterable
     kind = type(iterable)

@@ -4,10 +4,9 @@ The successor joins at the place of the last step, and runs the script from ther
 without a further step. The code after the last step may depend on the state of that moment: an
 evaluation, an average that is updated once an epoch, a file. But its peers have come to the end,
 and may have loaded other weights there, such as their best ones. So each replica copies its state
-when a loader of training batches ends, and keeps the copy until the next commit: it is the state of
-the last commit, if that loader was the last one. Without a copy, because it would be large or the
-loop has no loader, the successor heals to the state of the end, and gets it once more at its own
-end.
+when a loop around steps ends, or a loader of training batches, and keeps the copy until the next
+commit: it is the state of the last commit, if no step follows. Without a copy, because it would be
+large, the successor heals to the state of the end, and gets it once more at its own end.
 
 Not here: when a replica follows peers that have finished (loop.py, moving.py), how these wait for
 it (training/lingering.py).
@@ -35,6 +34,9 @@ from ftrun.training.manager import Manager
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
+STEPS_A_COPY, BYTES_A_STEP, STEPS_AHEAD = 16, 4 << 20, 1_000
+"""A copy takes up to a third of a step's time. So it must have so many steps, or one for so many of
+its bytes; and as many as the last are there at the start."""
 LINGER = timedelta(minutes=5)
 """How long those that have come to the end wait for the others: as long as torchrun's agents do."""
 COPY_BYTES_MAX = 2 << 30
@@ -54,6 +56,7 @@ class Ending:
         is_behind: it has joined peers that train, some steps after its place.
         is_replaying: it goes through these steps; ``replays``: so many are left.
         is_offered: who heals gets the copy, if there is one; False: the state of that moment.
+        is_late: the end of a loop was skipped since the last step (``skips``).
         stands_still: nothing may step, because this replica holds the state after these steps.
     """
 
@@ -63,8 +66,10 @@ class Ending:
         self._copy: tuple[State, State] | None = None
         self._given: tuple[State, State] = _NOTHING
         self.has_followed = self.is_behind = self.is_replaying = False
-        self.stands_still = self.is_offered = False
+        self.stands_still = self.is_offered = self.is_late = False
         self._at_draw: Any = None
+        self._price = 0  # of a copy, in steps
+        self._left = STEPS_AHEAD  # steps that no copy has taken
 
     @property
     def _is_of_commit(self) -> bool:
@@ -72,30 +77,67 @@ class Ending:
 
     # ------------------------------------------------------------ while it trains
 
-    @property
-    def can_copy(self) -> bool:
-        """Whether the state is small enough for a copy: alike on all replicas."""
-        return _is_small(self._live())
-
     def _live(self) -> tuple[State, State]:
         return self._carried.state(), self._tensors.state()
 
-    def loader_ended(self) -> bool:
-        """A loader of training batches has ended, and no step is under way.
+    def loop_ended(self, steps: int, *, has_lost: bool) -> bool:
+        """A loop around so many steps has ended, and none is under way.
 
-        Returns:
-            Whether a copy is kept, which ``state`` and ``tensors`` give until the next step begins.
+        What follows, such as an evaluation, may need all peers. So those that have committed the
+        last step keep a copy of its result, which ``state`` and ``tensors`` give until the next
+        step begins; and others, which have lost it, take that at once. False: not yet.
         """
-        live = self._live()
-        if self.has_followed or not _is_small(live):
-            return False
-        self._copy = _copied({**live[0], OF_COMMIT: True}), _copied(live[1])
-        self.is_offered = True
-        return True
+        if self._copy is not None:
+            return True
+        script, skips = self._script, self._skips(steps)
+        live = _NOTHING if skips else self._live()
+        is_small = not skips and _bytes_of(live) <= COPY_BYTES_MAX
+        if has_lost:
+            what = "at the end of each loop so short" if skips else "of a state so large"
+            why = f"its peers keep no copy {what}. It heals at the next step"
+            why = self._catch_up() if not script.mates.any(not is_small) else why
+            live = self._live()
+            if why:
+                told.say(
+                    f"replica {script.here.replica_id} has lost the last step of a loop, and "
+                    f"continues with the state before that step: {why}"
+                )
+        if not self.is_late:
+            script.marking.loop_ended()
+        if is_small:
+            of_commit = {} if self.is_late else {OF_COMMIT: True}
+            self._copy = _copied({**live[0], **of_commit}), _copied(live[1])
+            self.is_offered = True
+            script.manager().session.keep_state()
+        return not skips
+
+    def _skips(self, steps: int) -> bool:
+        """Whether nothing is kept at the end of a loop around so many steps: it is short, as over
+        the batches that a policy has collected, and there were too many copies. The loop around it
+        ends with a copy that the script may have changed since the step. All replicas skip the same
+        ends, but a newcomer may skip fewer."""
+        if not self._price:
+            of_bytes = 1 << (_bytes_of(self._live()) // BYTES_A_STEP).bit_length()
+            self._price = max(STEPS_A_COPY, of_bytes)
+        skips = max(self._left, steps) < self._price
+        self._left -= 0 if skips else min(self._left, self._price)
+        self.is_late |= skips
+        return skips
+
+    def _catch_up(self) -> str:
+        """Take the peers' state. Returns the reason why this replica has not."""
+        session = self._script.manager().session
+        try:
+            while self._script.mates.any(not session.catch_up()):
+                pass  # interrupted: each try waits for a quorum, which has a deadline
+        except TimeoutError as error:
+            return str(error)
+        return ""
 
     def step_ended(self) -> None:
         """A step has ended, mostly with a commit: drop the copy, which is older."""
-        self._copy, self._given = None, _NOTHING
+        self._copy, self._given, self.is_late = None, _NOTHING, False
+        self._left += 1
 
     # ------------------------------------------------------------ the state that heals
 
@@ -144,7 +186,8 @@ class Ending:
         a weight, or step a scheduler. That is in the state already."""
         live = self._live()
         self._at_draw = _seen(live)
-        self._copy = (_copied(live[0]), _copied(live[1])) if _is_small(live) else None
+        is_small = _bytes_of(live) <= COPY_BYTES_MAX
+        self._copy = (_copied(live[0]), _copied(live[1])) if is_small else None
 
     def pass_begins(self) -> None:
         """The first pass after a draw at which it has joined: it has its peers' state again."""
@@ -240,6 +283,8 @@ class Ending:
         """
         if self.has_followed and not self._is_of_commit:
             self._restore()
+        elif not self._is_of_commit:
+            self._copy = None
         self.is_offered = True
 
     def _restore(self, *, is_late: bool = False) -> None:
@@ -263,8 +308,8 @@ def part(manager: Manager, mates: Mates, replica_id: str) -> None:
         told.say(f"replica {replica_id} ends. Others have not reached the end of the script")
 
 
-def _is_small(state: tuple[State, State]) -> bool:
-    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves([*state])) <= COPY_BYTES_MAX
+def _bytes_of(state: tuple[State, State]) -> int:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves([*state]))
 
 
 def _seen(state: tuple[State, State]) -> Any:

@@ -1,13 +1,14 @@
-"""Rewrites the headers of the script's ``for`` loops, so that ``follow`` gets each iterable first.
+"""Rewrites the headers of the script's loops, so that ``follow`` gets each iterable first.
 
 ``for x in range(9):`` in a file of the script is compiled as ``for x in follow(range(9)):``, also
-in comprehensions. Lines and columns stay those of the file, so tracebacks, coverage and debuggers
-show the original source. No builtin is replaced, and nothing is written to ``__pycache__``.
+in comprehensions, and ``while x:`` as ``for () in follow():`` with ``if not x: break``. Lines and
+columns stay those of the file, so tracebacks, coverage and debuggers show the original source. No
+builtin is replaced, and nothing is written to ``__pycache__``.
 
-Not rewritten: loops that call nothing, code that the script compiles itself (``exec``, a notebook),
-code that a tool compiles for it (``-m pdb``: the main file), and functions that a decorator
-compiles from their bytecode. Compiled files are cached in the job's own directory for later
-workers.
+Not rewritten: loops that call nothing, a ``while`` with an ``else``, code that the script compiles
+itself (``exec``, a notebook), code that a tool compiles for it (``-m pdb``: the main file), and
+functions that a decorator compiles from their bytecode. Compiled files are cached in the job's own
+directory for later workers.
 
 Not here: ``follow`` itself (counting.py), which loops a frame is in (around.py).
 """
@@ -101,7 +102,7 @@ def compiled(source: bytes, path: str) -> CodeType | None:
     None: it has no loop to follow, or does not compile. Python then compiles the file itself, and
     raises the error.
     """
-    if not RANGES.is_on or b"for" not in source:
+    if not RANGES.is_on or (b"for" not in source and b"while" not in source):
         return None
     kept = _Cache.file(source, path)
     with contextlib.suppress(OSError, ValueError, EOFError, TypeError):
@@ -128,12 +129,17 @@ class _Cache:
 def _compiled(source: bytes, path: str) -> CodeType | None:
     try:
         tree = ast.parse(source, path)
-        loops = [loop.node for loop in iterations(tree) if loop.has_step]
+        loops = [loop for loop in iterations(tree) if loop.has_step]
         for loop in loops:
-            name = ast.copy_location(ast.Name(NAME, ast.Load()), loop.iter)
-            loop.iter = ast.copy_location(ast.Call(name, [loop.iter], []), loop.iter)
+            node, at, over = loop.node, loop.over, [loop.over]
+            if not loop.header:
+                over, node.target, node.__class__ = [], ast.Tuple([], ast.Store()), ast.For
+                ends = ast.If(ast.UnaryOp(ast.Not(), at), [ast.Break()], [])
+                node.body.insert(0, ast.copy_location(ends, node))
+            name = ast.copy_location(ast.Name(NAME, ast.Load()), at)
+            node.iter = ast.copy_location(ast.Call(name, over, []), at)
         if loops:
-            _import_follow(tree)
+            _import_follow(ast.fix_missing_locations(tree))
         return compile(tree, path, "exec", dont_inherit=True) if loops else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -165,12 +171,12 @@ def _find(node: ast.AST, code: int, found: list[Iteration]) -> bool:
     if isinstance(node, ast.For | ast.While):
         last = node.end_lineno or node.lineno
         more = node.lineno, last, node.body[0].lineno, code
+        has_step = any(calls_of[id(x)] for x in (*node.body, *node.orelse))
         if isinstance(node, ast.For):
-            within = any(calls_of[id(x)] for x in (*node.body, *node.orelse))
-            has_step = within and not isinstance(node.iter, _DISPLAYS)
+            has_step = has_step and not isinstance(node.iter, _DISPLAYS)
             loop = Iteration(node, node.target, node.iter, node.iter.lineno, *more, has_step)
         else:
-            loop = Iteration(node, node.test, node.test, 0, *more)
+            loop = Iteration(node, node.test, node.test, 0, *more, has_step and not node.orelse)
         found.insert(at, loop)
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
         collects = not isinstance(node, ast.GeneratorExp)

@@ -133,10 +133,6 @@ class OpenIterators:
         """Whether this iterator's loop is known to train."""
         return iterator.loop in self._held
 
-    def end(self, iterator: LoaderIterator) -> None:
-        """Keep an ended iterator: the script drops it before it has trained on the last batches."""
-        self.ended_ones.append(iterator)
-
     def words(self) -> str:
         """A description of the loop that takes the batches, for messages."""
         loaders = [str(x.spot) for x in self.all() if x.is_fresh]
@@ -257,11 +253,8 @@ class LoaderIterator:
     @property
     def is_done(self) -> bool:
         """Whether it has no more batches for a training step."""
-        if not self.cursor.has_ended:
-            return False
-        if self.is_training:
-            return self.cursor.is_over
-        return not self.is_fresh
+        has_none = self.cursor.is_over if self.is_training else not self.is_fresh
+        return self.cursor.has_ended and has_none
 
     def is_other_than(self, places: Sequence[Any]) -> bool:
         """Whether the peers' step draws its first batch from a loader made at another line:
@@ -368,7 +361,7 @@ class LoaderIterator:
                 batch = OPEN.on_batch(self, batch)
         except StopIteration:
             cursor.has_ended = True
-            OPEN.end(self)
+            OPEN.ended_ones.append(self)  # the script drops it before it trains on the last batches
             OPEN.ended(self)
             raise
         finally:

@@ -24,10 +24,10 @@ made of (noting.py), how the rooms are connected (script.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.counting import COUNT_END, RANGES
 from ftrun.inject.zero_edit.ending import part
 from ftrun.inject.zero_edit.exactly_once import ExactIterator
 from ftrun.inject.zero_edit.frames import Spot, stack
@@ -41,13 +41,7 @@ from ftrun.inject.zero_edit.states import BETWEEN, STEPPING, Course, Event, Stat
 from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
-    from torch.nn import Module
-
     from ftrun.inject.zero_edit.in_place import InPlace
-
-
-TURNS_MIN = 10
-"""The parameters are summed at the end of a ``range`` loop of so many steps at least."""
 
 
 class Loop:
@@ -117,25 +111,21 @@ class Loop:
 
     @ours
     def loader_ended(self, iterator: LoaderIterator) -> None:
-        if iterator.is_training and self._course.now is BETWEEN:
-            has_lost = not (self._outcome or self.script.exactly_once.is_on)
-            self.script.loader_ended(has_lost=has_lost)
-            self._outcome = self._outcome or has_lost
-            self.script.marking.loop_ended()
+        if iterator.is_training:
+            self.script.ending.is_late = False
+            self.loop_ended(COUNT_END)
 
-    @ours
-    def turns_ended(self, began: int) -> None:
-        """A loop has ended whose turns are told of, and that began after so many steps."""
-        script = self.script
-        is_around = script.steps >= began + TURNS_MIN
-        if is_around and self._course.now is BETWEEN and script.drafts.is_loops:
-            script.marking.loop_ended()
-
-    def loads(self, plain: Any, module: Module, *args: Any, **kwargs: Any) -> Any:
-        """The script, or ftrun, gives a module other values."""
+    def loop_ended(self, steps: int) -> None:
+        """A loop around so many steps has ended, or was left: also by an error of the script's,
+        which an error here must not replace."""
+        script, ending = self.script, self.script.ending
+        if script.memory is not None or not script.drafts.is_loops:
+            return
         if self._course.now is BETWEEN:
-            self.script.marking.before_load(module)
-        return plain(module, *args, **kwargs)
+            has_lost = not (self._outcome or script.exactly_once.is_on)
+            self._outcome |= ending.loop_ended(steps, has_lost=has_lost)
+        elif self._course.now is State.FOLLOWING:
+            ending.goes_on(draws=True)
 
     def _begin_at_draw(self, iterator: ExactIterator) -> None:
         """Begin a step at its draw: a step decides which samples are this replica's."""
@@ -210,6 +200,7 @@ class Loop:
                 if script.predecessor is not None:
                     script.predecessor.step_ended()
                 script.steps += 1
+                RANGES.steps += 1
                 script.ending.step_ended()
                 if self._outcome:
                     script.marking.mark(manager)
@@ -228,6 +219,7 @@ class Loop:
                 return False
             case State.REPLAYING:
                 self._course.goes(Event.STEP, State.FOLLOWING)
+                RANGES.steps += 1
                 script.ending.step_again()
                 if script.ending.is_behind:
                     script.noting.commit()
@@ -291,6 +283,7 @@ class Loop:
         script, manager = self.script, self.script.manager()
         has_passed = script.passing.is_on
         self._course.goes(event, State.JOINING)
+        RANGES.steps += COUNT_END  # its peers may have taken many in the loops in which it joins
         if (loaded := script.peers.elsewhere) is not None:
             self._course.goes(Event.BEGUN, STEPPING)
             script.peers.elsewhere, RANGES.tells_all = None, False

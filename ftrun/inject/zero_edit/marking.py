@@ -4,10 +4,9 @@ A mark has the settings of the optimizers and the place in the script, and at so
 the parameters. The lighthouse compares the marks of the same state.
 
 The end of the script has a mark too: the parameters after the last step. Code after the loop may
-change them on one rank only (its best weights, an average). So the digest is taken when a loop
-ends, or before ``load_state_dict`` changes the parameters, if that is earlier. ftrun cannot see the
-end of a loop that was left by ``break`` or ``return``. Then the digest is taken late, at the end of
-the script.
+change them on one rank only (its best weights, an average). So the digest is taken when a loop ends
+or is left. Of a loop that is not followed ftrun cannot see the end (headers.py). Then the digest is
+taken late, at the end of the script.
 
 Not here: when a step is marked (loop.py), the comparison (core/lighthouse/divergence.py).
 """
@@ -28,7 +27,6 @@ from ftrun.base.chaos_trap import corruption_trap
 from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.marks import PARAMETERS_EVERY
 from ftrun.inject.zero_edit.frames import call_site
-from ftrun.inject.zero_edit.refusals import ours
 from ftrun.training.manager import Manager
 
 if TYPE_CHECKING:
@@ -106,14 +104,6 @@ class Marking:
         """A loop around steps has ended: take the digest, because it may be the last one."""
         if self.ended is None and self._world is not None:
             self.ended = digest_of(self._parameters())
-
-    @ours
-    def before_load(self, module: torch.nn.Module) -> None:
-        """A module is about to load other values: take the digest first, if it is trained."""
-        if self.ended is None and self._world is not None:
-            known = {id(x) for x in module.parameters()}
-            if any(id(x) in known for x in self._parameters()):
-                self.loop_ended()
 
     def end(self) -> tuple[str, bool]:
         """At the end of the script. All mates must call this.

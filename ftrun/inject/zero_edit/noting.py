@@ -10,6 +10,7 @@ Not here: when a step begins (loop.py), how a newcomer is set to a place (moving
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -114,7 +115,7 @@ class Noting:
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
         self._is_left = False  # a draw since the last step has left values to a successor
         self._functions: set[str] = set()  # at the last note
-        self._noted_turns: set[Spot] = set()  # the loops of which a turn was noted
+        self._noted_turns: Counter[Spot] = Counter()  # of each loop
         self._first: Noted | None = None  # the script at its first step
         self.begun_at: tuple[Spot, ...] = ()
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
@@ -159,7 +160,7 @@ class Noting:
         What follows a loop has no place: who is set to the loop's end runs what is in between
         again, as where weights are exchanged for their average.
         """
-        must = bool(draws) or RANGES.one_ends()
+        must = bool(draws) or RANGES.has_new or RANGES.one_ends()
         is_loaded = bool(draws) or self._is_unclear(draws)
         is_left = bool(self._turns) and not is_loaded
         if is_left:
@@ -170,13 +171,14 @@ class Noting:
             self.begun_at = stack()
         if passes or is_left or not self._sparing.notes(must=must):
             return _PASSED
+        RANGES.has_new = False
         self._is_told = not is_loaded and self.tells_turns()
         return _PASSED if self._is_told else self.note(is_drawn=bool(draws))
 
     def turn(self, spot: Spot) -> None:
         """A turn begins of a loop whose turns are told of. Of a step without a loader the first
         pass is in the turn that began last: its place is where that begins."""
-        frame = near_frame() if spot in RANGES.told else None
+        frame = near_frame() if spot in RANGES.told.values() else None
         if frame is None or spot_of(frame) != spot:
             return  # of a generator in the header itself
         if self._turns and self._has_passed:
@@ -184,9 +186,11 @@ class Noting:
                 self.note(begins=True)  # later turns may read what was made since
             return
         turn = spot, RANGES.turns(spot)
-        must = not turn[1] or RANGES.one_ends() or spot not in self._noted_turns
+        must = not turn[1] or RANGES.one_ends() or self._noted_turns[spot] < 2
         if self._sparing.notes(must=must):
-            self._noted_turns.add(spot)  # the place before it, at a forward pass, is another one
+            self._noted_turns[spot] += (
+                1  # the place before, at a pass, is not alike: see Tensors.look
+            )
             now = replace(self.note(begins=not turn[1]), turn=turn)
             self._counters.leave(now.read, now.ranges, now.stack, turn[1])
         else:
@@ -430,8 +434,7 @@ class Noting:
         if self._is_unclear(draws):
             return None
         if not draws and self._is_told:
-            turn = self._turns[-1] if self._turns else None
-            return None if turn is None else ([], turn.ranges, turn.turn)
+            return ([], self._turns[-1].ranges, self._turns[-1].turn) if self._turns else None
         return [*map(_NUMBERS, draws)], RANGES.current(functions), None
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:

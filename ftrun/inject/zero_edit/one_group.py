@@ -167,9 +167,6 @@ class _Loop(Loop):
     def before_evaluation(self) -> None:
         self._guarded(super().before_evaluation, None)
 
-    def loader_ended(self, iterator: LoaderIterator) -> None:
-        self._guarded(super().loader_ended, None, iterator)
-
     def before_forward(self) -> bool:
         self._has_passed = True
         return bool(self._guarded(super().before_forward, True))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ftrun.core.forms import Form
-from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.at_fall import AtFall
 from ftrun.inject.zero_edit.carried import KEY, Carried
 from ftrun.inject.zero_edit.charge import Charge
@@ -275,35 +274,6 @@ class Script:
         RANGES.tells_all = False
         self.tensors.let_go()
         return place
-
-    def loader_ended(self, *, has_lost: bool) -> None:
-        """A loader of training batches has ended; ``has_lost``: and the last step was lost here.
-
-        What follows, such as an evaluation, may need all peers. So those that have committed that
-        step keep a copy of its result, and the others take it before they go on.
-        """
-        if has_lost and self.ending.can_copy:
-            self._catch_up()
-        elif has_lost:
-            told.say(
-                f"replica {self.here.replica_id} has lost the last step before the end of its data "
-                "loader, and continues with the state before that step, because its peers keep no "
-                "copy of a state so large. It heals at the next step"
-            )
-        if self.memory is None and self.ending.loader_ended():
-            self.manager().session.keep_state()
-
-    def _catch_up(self) -> None:
-        """Let the code after a loop, such as an evaluation, see the peers' state."""
-        manager = self.manager()
-        try:
-            while self.mates.any(not manager.session.catch_up()):
-                pass  # interrupted: each try waits for a quorum, which has a deadline
-        except TimeoutError as error:
-            told.say(
-                f"replica {self.here.replica_id} has lost its last step, and continues with the "
-                f"state before that step: {error}"
-            )
 
     # ------------------------------------------------------------ places
 

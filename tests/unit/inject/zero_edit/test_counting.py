@@ -360,7 +360,7 @@ def test_turns_are_told_before_they_begin(
         first = make()
         loops.note(CODE, 1, first)
         assert next(first) in (0, "a") and not told
-        assert loops.tell(CODE, 1) and not loops.tell(CODE, 1) and loops.told == {spot}
+        assert loops.tell(CODE, 1) and not loops.tell(CODE, 1) and [*loops.told.values()] == [spot]
     loops.tells_all = not known
     loop = make()
     loops.note(CODE, 1, loop)
@@ -369,6 +369,56 @@ def test_turns_are_told_before_they_begin(
     assert loops.current({spot.name}) in ((), ((spot, 4),))
     del loop
     assert loops.turns(spot) == 0 and not loops.come_to(spot, 0)
+
+
+ENDS = """
+def ends(steps, at, generator):
+    for _ in range(3): steps(1)
+    at("the end")
+    for _ in [*"ab"][:]:
+        steps(1)
+        break
+    at("a break")
+    def returns():
+        while True:
+            steps(1)
+            if generator is not None: return at("its value")
+    returns()
+    at("a return")
+    n = 0
+    while n < 2:
+        steps(1)
+        n += 1
+    at("a condition")
+    try:
+        for x in iter("ab"): steps(1), int(x)
+    except ValueError: at("an error")
+    for _ in range(2): at("no step")
+    next(generator)
+    steps(1)
+    generator.close()
+    at("a generator that is closed")
+
+def generator(at):
+    for x in range(9): yield at(x)
+"""
+
+
+def test_a_loop_around_steps_is_told_of_once_it_has_ended_or_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, told = run(tmp_path / "script.py", ENDS), list[Any]()
+    monkeypatch.setattr(RANGES, "ended", told.append)
+    monkeypatch.setattr(RANGES, "steps", 7)
+
+    def steps(by: int) -> None:
+        RANGES.steps += by
+
+    names["ends"](steps, told.append, names["generator"](told.append))
+    assert told == [
+        *(3, "the end", 1, "a break", "its value", 1, "a return", 2, "a condition"),
+        *(1, "an error", "no step", "no step", 0, "a generator that is closed"),
+    ]
 
 
 def test_loops_over_anything_do_not_end_where_they_stand() -> None:

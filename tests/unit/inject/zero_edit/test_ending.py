@@ -21,6 +21,11 @@ class Part:
         self.has_ended = self.is_put_off = False
         self.applied: list[float] = []
         self.rate = 1.0
+        self.caught_up = 0
+
+    def catches_up(self) -> bool:
+        self.caught_up += 1
+        return True
 
     def versions_kept(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -48,12 +53,15 @@ def made() -> tuple[Ending, Part]:
 
 
 def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
+    session = SimpleNamespace(keep_state=lambda: None, catch_up=part.catches_up)
     script: Any = SimpleNamespace(
         own=SimpleNamespace(find=lambda: None),
         carried=part,
         tensors=tensors,
-        manager=lambda: SimpleNamespace(current_step=lambda: step),
+        manager=lambda: SimpleNamespace(current_step=lambda: step, session=session),
         marking=SimpleNamespace(loop_ended=lambda: None),
+        mates=SimpleNamespace(any=lambda flag: flag),
+        here=SimpleNamespace(replica_id="1"),
     )
     return Ending(script)
 
@@ -65,7 +73,7 @@ def change(part: Part, value: float) -> None:
 def test_peers_heal_to_the_last_commit_although_the_script_has_loaded_another_state() -> None:
     ending, part = made()
     change(part, 1.0)
-    assert ending.loader_ended()
+    assert ending.loop_ended(1, has_lost=False)
     change(part, 7.0)  # its best weights
     assert ending.state()["weight"].item() == 1.0  # who has lost the last step needs it at once
     ending.is_offered = False
@@ -90,7 +98,7 @@ def test_who_has_followed_gives_on_what_is_beside_the_objects() -> None:
 
 def test_a_commit_after_the_copy_makes_it_void() -> None:
     ending, part = made()
-    ending.loader_ended()
+    ending.loop_ended(1, has_lost=False)
     ending.step_ended()
     change(part, 2.0)
     ending.finish()
@@ -100,10 +108,39 @@ def test_a_commit_after_the_copy_makes_it_void() -> None:
 def test_a_large_state_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COPY_BYTES_MAX", 3)
     ending, part = made()
-    ending.loader_ended()
+    ending.loop_ended(1, has_lost=False)
     change(part, 2.0)
     ending.finish()
     assert ending.state()["weight"].item() == 2.0
+
+
+def test_who_has_lost_the_last_step_takes_it_once_before_what_follows_the_loop() -> None:
+    ending, part = made()
+    assert ending.loop_ended(1, has_lost=True) and part.caught_up == 1
+    assert ending.loop_ended(9, has_lost=True) and part.caught_up == 1, "a loop around it ends too"
+
+
+def test_ends_of_short_loops_are_skipped_once_there_were_many_copies(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The loop around them ends with a copy, but what it has is perhaps no result of a step."""
+    monkeypatch.setattr(module, "STEPS_AHEAD", 2 * module.STEPS_A_COPY)
+    ending, part = made()
+    for short in range(45):
+        is_kept = ending.loop_ended(1, has_lost=short > 40)
+        assert is_kept == (short in (0, 1, 16, 32)), short
+        assert not is_kept or ending.state()[OF_COMMIT]
+        ending.step_ended()
+    assert (
+        part.caught_up == 0 and "no copy at the end of each loop so short" in capfd.readouterr()[1]
+    )
+    assert not ending.loop_ended(1, has_lost=True)
+    change(part, 3.0)  # after the short loop
+    assert ending.loop_ended(module.STEPS_A_COPY, has_lost=True) and part.caught_up == 1
+    assert ending.state()["weight"].item() == 3.0 and OF_COMMIT not in ending.state()
+    change(part, 4.0)
+    ending.finish()
+    assert ending.state()["weight"].item() == 4.0
 
 
 def test_what_a_replay_changes_is_as_at_the_commit_and_the_end_stays() -> None:

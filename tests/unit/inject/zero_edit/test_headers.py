@@ -36,6 +36,8 @@ typing.get_type_hints(hinted), typing.get_args(list[range]), range in vars(built
 inspect.getsource(loops), inspect.signature(loops), loops.__code__.co_firstlineno, loops.__doc__
 sorted(loops.__code__.co_varnames), loops.__code__.co_argcount, ranges.__doc__
 errors(broken), errors(bad_type), errors(bad_value)
+[*whiles()], errors(bad_test), errors(bad_truth), sorted(whiles.__code__.co_varnames)
+[*whiles()][-1], whiles.__code__.co_firstlineno
 twice(enumerate("abcd")), twice(count(3)), twice(iter(range(5))), twice(x for x in "abcd")
 jitted.__code__.co_names
 """
@@ -65,6 +67,44 @@ def loops():
     for x in (lambda: range(2))(): yield x
     for i in (n := range(2)): yield i, n
     for i in range(2): continue
+
+def whiles():
+    """Of several forms."""
+    n = 0
+    while n < 3:
+        n += len("a")
+        if n == 2: continue
+        yield n
+    while (
+        n
+        and True
+    ):
+        n -= len("a")
+        while True:
+            yield "inner", n
+            break
+    while n < 2: n += len("a"); yield n
+    while len("a") > n:
+        yield "never"
+    else:
+        yield "else"
+    try:
+        while True:
+            try:
+                return len("a")
+            finally:
+                yield "finally"
+    finally:
+        yield n
+
+def bad_test():
+    while len(
+        0
+    ):
+        len("a")
+
+def bad_truth():
+    while numpy.zeros(2): len("a")
 
 def twice(it):
     """The second loop goes on where the first one was left."""
@@ -124,7 +164,16 @@ def test_all_forms_are_as_under_python(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["x = 1", "for x in [1]: f()", "for x in f(): x += 1", "for x in range(3)", "for\0"]
+    "source",
+    [
+        "x = 1",
+        "for x in [1]: f()",
+        "for x in f(): x += 1",
+        "for x in range(3)",
+        "for\0",
+        "while x: x -= 1",
+        "while x: f()\nelse: g()",
+    ],
 )
 def test_what_has_no_loop_to_follow_or_an_error_is_left_to_python(source: str) -> None:
     RANGES.is_on = True

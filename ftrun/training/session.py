@@ -225,14 +225,23 @@ class Session:
         """
         return self.machine.begun if self.machine.in_step else None
 
-    def catch_up(self) -> bool:
+    def catch_up(self, joins: Callable[[], bool]) -> bool:
         """After a step that was lost here: take its result from peers that have committed it.
+
+        ``joins``: see ``StepFlow.catch_up``.
 
         Returns:
             False if that was interrupted: try again.
         """
         self.engine.raise_fatal()
-        return self.flow.catch_up()
+        return self.flow.catch_up(joins)
+
+    @property
+    def others_heal(self) -> bool:
+        """Whether other replicas heal in the quorum in force."""
+        quorum = self.machine.in_force
+        own = self.here.key.replica_id
+        return quorum is not None and any(x != own for x in quorum.newcomers)
 
     def show_end(self, parameters: str, is_late: bool) -> None:
         """The script has ended: publish its parameters for comparison with the peers' (core

@@ -210,13 +210,16 @@ class StepFlow:
         is_drawn = self._machine.in_step and self._machine.begun == self._drawn
         return is_drawn and not self._engine.in_flight.reductions
 
-    def catch_up(self) -> bool:
+    def catch_up(self, joins: Callable[[], bool]) -> bool:
         """Between two steps: take the peers' state if they have committed a step lost here.
 
         For that a step is begun, at which no replica joins, and is given up at once.
 
+        Args:
+            joins: whether the caller begins the next step instead, given the quorum in force.
+
         Returns:
-            Whether this replica holds their state, or has left the job.
+            Whether this replica holds their state, or has left the job, or ``joins``.
 
         Raises:
             TimeoutError: no quorum within the limit.
@@ -229,7 +232,7 @@ class StepFlow:
             self._quorum_limit_s,
             "a quorum",
         )
-        if not machine.must_catch_up or not self.begin(True, None, catches_up=True):
+        if not machine.must_catch_up or joins() or not self.begin(True, None, catches_up=True):
             return True
         has_state = not machine.healing
         reason = "it was begun to take the peers' state"

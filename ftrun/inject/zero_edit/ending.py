@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.carried import CALLBACKS
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
+from ftrun.inject.zero_edit.states import BETWEEN
 from ftrun.inject.zero_edit.values.units import leaves, mapped, version_of
 from ftrun.training.manager import Manager
 
@@ -104,7 +105,7 @@ class Ending:
                 )
         if not self.is_late:
             script.marking.loop_ended()
-        if is_small:
+        if is_small and script.course.now is BETWEEN:
             of_commit = {} if self.is_late else {OF_COMMIT: True}
             self._copy = _copied({**live[0], **of_commit}), _copied(live[1])
             self.is_offered = True
@@ -126,10 +127,12 @@ class Ending:
 
     def _catch_up(self) -> str:
         """Take the peers' state. Returns the reason why this replica has not."""
-        session = self._script.manager().session
+        session, inside = self._script.manager().session, self._script.inside
         try:
-            while self._script.mates.any(not session.catch_up()):
+            while self._script.mates.any(not session.catch_up(inside.joins_others)):
                 pass  # interrupted: each try waits for a quorum, which has a deadline
+            if inside.joins_others():
+                inside.begin()
         except TimeoutError as error:
             return str(error)
         return ""

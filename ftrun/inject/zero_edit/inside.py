@@ -60,12 +60,25 @@ class Inside:
         if not (self.may_wait() and is_due):
             return
         before = script.world.members
-        script.noting.begun_at = ()
-        script.standing.goes_back()
-        script.start(manager, allow_heal=True)
-        script.show_place(manager)
+        self.begin()
         if script.world.members != before:
             return
         if manager.should_commit():
             script.standing.empty += 1
         script.course.goes(Event.STEP, State.BETWEEN)
+
+    def joins_others(self) -> bool:
+        """Whether this replica, which has lost the last step, is to begin the next one here: its
+        peers wait in that for a newcomer, because the job needs all replicas."""
+        script = self._script
+        is_alone = not (script.exactly_once.is_on or script.mates.are_several)
+        is_between = script.course.now is State.BETWEEN and script.world.needs_replicas
+        return is_between and is_alone and script.manager().session.others_heal
+
+    def begin(self) -> None:
+        """Begin the next step here. All go on in it."""
+        script, manager = self._script, self._script.manager()
+        script.noting.begun_at = ()
+        script.standing.goes_back()
+        script.start(manager, allow_heal=True)
+        script.show_place(manager)

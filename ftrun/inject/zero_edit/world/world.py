@@ -110,6 +110,7 @@ class World:
         leaves: whoever gives up leaves its state before it asks; ``asks``: the same without;
             ``on_again``: called once if another thread has found that all begin again.
         needs_all: the script has made a call that can be made only while all ranks are there.
+        needs_replicas: the job takes no step without all replicas.
         records: of what the latest calls have given, for newcomers.
         open_calls: where newcomers join in the step under way: the number of calls until then, and
             the numbers of those that they make with the others; None: they join where one begins.
@@ -150,7 +151,7 @@ class World:
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica
-        self._needs_all = here.min_replicas == here.replicas > 1
+        self.needs_replicas = here.min_replicas == here.replicas > 1
         self.gives_up, self._refuses = gives_up, refuses or gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
@@ -310,7 +311,7 @@ class World:
     def holds_for_all(self, call: Call) -> bool:
         """Whether a call between two steps waits for a rank that is away, without which the job
         takes no further step: in an evaluation, or for a file that only that rank writes."""
-        is_held = self._needs_all and call.is_sync and not call.takes_deputy and self.may_hold()
+        is_held = self.needs_replicas and call.is_sync and not call.takes_deputy and self.may_hold()
         if is_held:
             call.hold("a rank is away, and the job needs all (--min-replicas)")
         return is_held
@@ -420,10 +421,10 @@ class World:
 
     def _let_root_join(self, call: Call) -> None:
         limit_s = self._here.quorum_timeout_s
-        if clock.now() - call.held_at > limit_s and not self._needs_all:
+        if clock.now() - call.held_at > limit_s and not self.needs_replicas:
             self._cannot(f"{call_site()}: {call.awaits}")
         if not self.is_walking:
-            most = "" if self._needs_all else f", {limit_s:.0f} s at most"
+            most = "" if self.needs_replicas else f", {limit_s:.0f} s at most"
             told.once(
                 f"{call_site()}: {call.awaits}. This rank waits for it{most}, and it joins there"
             )

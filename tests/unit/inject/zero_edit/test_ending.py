@@ -50,6 +50,7 @@ def made() -> tuple[Ending, Part]:
 def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
     script: Any = SimpleNamespace(
         own=SimpleNamespace(find=lambda: None),
+        counters=SimpleNamespace(take_within=lambda: None),
         carried=part,
         tensors=tensors,
         manager=lambda: SimpleNamespace(current_step=lambda: step),

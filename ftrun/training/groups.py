@@ -63,6 +63,7 @@ class Following:
         raise_fatal: raises the error that has ended it.
         leave: raises if the script must leave where it stands.
         release: shuts groups down in a thread. The worker waits for it for a moment when it ends.
+        serve: serves this worker's state to a newcomer that waits for it.
     """
 
     def __init__(
@@ -71,14 +72,16 @@ class Following:
         raise_fatal: Callable[[], None],
         leave: Callable[[], None],
         release: Callable[[list[BuiltGroup]], None],
+        serve: Callable[[], None],
     ) -> None:
         self._machine, self._raise_fatal, self._leave = machine, raise_fatal, leave
-        self.release = release
+        self.release, self.serve = release, serve
 
     def may_wait(self) -> None:
-        """Raise if the main thread must stop waiting for its peers."""
+        """Raise if the main thread must stop waiting for its peers; let them heal from it."""
         self._raise_fatal()
         self._leave()
+        self.serve()
 
     @property
     def is_alone(self) -> bool:
@@ -96,6 +99,11 @@ class Following:
     def next_step(self) -> int:
         """The first step that has not begun here."""
         return self._machine.position + self._machine.in_step
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a step is under way."""
+        return self._machine.in_step
 
 
 @dataclass(eq=False, repr=False)

@@ -328,6 +328,13 @@ class Healing:
         finally:
             self._in_forward = before
 
+    def serve_in_call(self) -> None:
+        """In any thread that waits in a collective of the script's: a newcomer may have to heal
+        before it can make that call."""
+        if self._offer_waits and threading.get_ident() == self._training_thread:
+            with self.between_passes():
+                pass
+
     def quorum_stands(self) -> None:
         """In the training thread, before its forward pass: serve an offer that only it may read."""
         if self.serves_between_steps and self._offer_waits:

@@ -436,7 +436,10 @@ class Session:
         """Let more process groups of all replicas, which the script makes, follow the quorums."""
         self.machine.sets_up_together = True
         release = self.engine.follow_quorums(groups)
-        return Following(self.machine, self.engine.raise_fatal, self.leaving.if_pressed, release)
+        serve = self.healing.serve_in_call
+        return Following(
+            self.machine, self.engine.raise_fatal, self.leaving.if_pressed, release, serve
+        )
 
     # ------------------------------------------------------------ the end
 

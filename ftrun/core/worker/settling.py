@@ -187,5 +187,39 @@ def settle(positions: Mapping[int, Position], joined: Collection[int] = ()) -> S
     return Settled(gives, frozenset(stands), tuple(again), tuple(impossible))
 
 
+def live_from(
+    steps: Mapping[int, int], groups: Mapping[str, Mapping[int, Counted]]
+) -> dict[str, int] | None:
+    """From which call of the step under way newcomers make the calls of each group with the others.
+
+    A job that cannot go on without a newcomer waits for it in the middle of a step. The newcomer
+    heals to the beginning of that step, is given the results of the calls that are complete, and
+    meets its peers in the first one that is not.
+
+    Args:
+        steps: by survivor, the number of the step under way, or of the next one. One step at least
+            is under way.
+        groups: by name, the positions of the survivors in each group that changes.
+
+    Returns:
+        By group, the number of its first call that is not complete. None: newcomers join where the
+        next step begins, because the survivors are at different steps, or one has not begun a call
+        that is complete, or a later call is complete.
+    """
+    if len({*steps.values()}) != 1:
+        return None
+    found = dict[str, int]()
+    for name, told in groups.items():
+        alike = count_alike(told)
+        stop = max(position.begun for position in alike.positions.values())
+        again = settle(alike.positions, alike.joined).again
+        found[name] = min(again, default=stop)
+        are_behind = any(counted.since != alike.since for counted in told.values())
+        are_behind |= any(position.begun < found[name] for position in alike.positions.values())
+        if are_behind or again != tuple(range(found[name], stop)):
+            return None
+    return found
+
+
 def _since(positions: Mapping[int, Position]) -> int:
     return max((position.since for position in positions.values()), default=0)

@@ -28,6 +28,7 @@ from ftrun.inject.zero_edit.frames import (
     is_loop_package,
     of_code,
     spot_of,
+    spots_of,
     variables_of,
 )
 from ftrun.inject.zero_edit.headers import COMPREHENSIONS, Iteration, iterations
@@ -178,8 +179,8 @@ def innermost(frames: Sequence[FrameType]) -> tuple[CodeType, int] | None:
 def holds_both(frames: Sequence[FrameType], there: Sequence[Spot]) -> bool:
     """Whether peers at ``there`` are in the same loop as these frames, at another line of it: the
     innermost loop around the frame at which the two part."""
-    for frame, theirs in zip(reversed(frames), reversed(there), strict=False):
-        here = spot_of(frame)
+    ours = zip(frames, spots_of(frames), strict=True)
+    for (frame, here), theirs in zip(reversed([*ours]), reversed(there), strict=False):
         if here != theirs:
             loops = _around(frame) if here.name == theirs.name else []
             return bool(loops) and loops[-1].begins <= theirs.line <= loops[-1].last

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any
 from ftrun.base import clock
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import asker, is_by_script
-from ftrun.inject.zero_edit.frames import call_site, is_script, site_of
+from ftrun.inject.zero_edit.frames import INSTALLED, STANDARD, call_site, is_script, site_of
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
 
@@ -73,6 +73,8 @@ _NAMES: tuple[Any, ...] = (
 )
 """Classes that have a name of their own for one of them."""
 NEAR, WRITERS_MAX = 16, 64
+_PACKAGES = tuple(f"{os.path.dirname(os.path.abspath(x))}/" for x in STANDARD)
+"""Where no run writes. An import looks into many directories there."""
 _PLAIN: Any = os.mkdir
 _NUMBER = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
 """Also a UUID."""
@@ -178,7 +180,10 @@ class Directories:
         if not (is_path and self._is_set_up()):
             return plain(path)
         whole, is_by_it = os.path.realpath("." if path is None else path), is_by_script(3)
-        if not (is_by_it or self._drafts.is_here(Path(whole))):
+        is_of_package = f"{whole}/".startswith(_PACKAGES) or any(
+            x in f"{whole}/" for x in INSTALLED
+        )
+        if is_of_package or not (is_by_it or self._drafts.is_here(Path(whole))):
             return plain(path)
         try:
             found = plain(path)

@@ -113,17 +113,18 @@ def _values(trial: Trial, run: Run) -> Lines:
 
 def _files(trial: Trial, run: Run) -> Lines:
     """The files that the undisturbed run has written."""
-    told, problems = list[str](), list[str]()
+    told, wrongs = dict[str, list[str]](), dict[str, list[str]]()
     for name, found in run.beside.unlike.items():
+        into, words = told, f"not equal to the undisturbed run: {{}} {found}"
         if name in run.beside.lost:
-            told.append(f"lost with the replica that wrote it, and not due again: {name} {found}")
+            words = f"lost with the replica that wrote it, and not due again: {{}} {found}"
         elif _varies(trial, name, found):
-            told.append(f"not compared: {name} {found}, as in another undisturbed run")
+            words = f"not compared: {{}} {found}, as in another undisturbed run"
         elif _is_wrong(trial, found):
-            problems.append(f"{name} {found}, unlike the undisturbed run's")
-        else:
-            told.append(f"not equal to the undisturbed run: {name} {found}")
-    return run.beside.equal, told, problems
+            into, words = wrongs, f"{{}} {found}, unlike the undisturbed run's"
+        into.setdefault(words, []).append(name)
+    lines, wrong = ([x.format(_each(y)) for x, y in of.items()] for of in (told, wrongs))
+    return run.beside.equal, lines, wrong
 
 
 def _more_files(trial: Trial, run: Run) -> Lines:
@@ -148,6 +149,10 @@ def _more_files(trial: Trial, run: Run) -> Lines:
             "it, or has it elsewhere"
         )
     return [], told, problems
+
+
+def _each(names: Sequence[str]) -> str:
+    return "each of " * (len(names) > 1) + first_of(names)
 
 
 def _is_wrong(trial: Trial, found: Difference) -> bool:

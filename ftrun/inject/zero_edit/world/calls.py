@@ -516,7 +516,10 @@ def _has_ended(call: Call, native: Any) -> bool:
 
 def _wait_long(call: Call, native: Any) -> None:
     with contextlib.ExitStack() as told:
+        following = call.shell.world.following
         for tries in itertools.count(1):
+            if following is not None:
+                following.serve()
             if tries == TOLD_AFTER:
                 told.enter_context(call.shell.world.waits_for(call))
             try:

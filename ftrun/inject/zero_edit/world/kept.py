@@ -144,7 +144,7 @@ class Sent:
         is_walking: it has not joined yet.
         posted: the previous attempt for which it has sent its position.
         met: the last attempt for which it has received all others' positions.
-        next_step: the first step that it has not begun.
+        next_step: the first step that it has not begun; ``in_step``: the one before is under way.
         groups: for each of its groups its position in it, and whether the group changes.
     """
 
@@ -152,6 +152,7 @@ class Sent:
     posted: Attempt
     met: Attempt
     next_step: int
+    in_step: bool
     groups: dict[str, list[Any]]
 
     def encode(self) -> bytes:
@@ -160,5 +161,5 @@ class Sent:
 
     @staticmethod
     def decode(text: bytes) -> Sent:
-        is_walking, posted, met, next_step, groups = json.loads(text)
-        return Sent(is_walking, Attempt(*posted), Attempt(*met), next_step, groups)
+        is_walking, posted, met, *known = json.loads(text)
+        return Sent(is_walking, Attempt(*posted), Attempt(*met), *known)

@@ -18,7 +18,7 @@ from ftrun.base.errors import PeerError
 from ftrun.core.activity import Pause
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Quorum
-from ftrun.core.worker.settling import Counted, Settled, count_alike, settle
+from ftrun.core.worker.settling import Counted, Settled, count_alike, live_from, settle
 from ftrun.inject.zero_edit.values.journal import packed, unpacked
 from ftrun.inject.zero_edit.world.calls import Call, State, under_way_of
 from ftrun.inject.zero_edit.world.kept import Sent
@@ -46,7 +46,8 @@ class _Build:
     ``settled``: for each group that was aborted. ``bodies``: results that peers have given, by
     group and number. ``anew``: groups whose members count their calls anew, which this rank has
     not done: since when, and from which call on. ``full_at``: the step from which the groups of all
-    are used.
+    are used. ``live``: newcomers join in the step under way, at these calls of each group.
+    ``count``: of the script's calls when this rank told the others how far it is.
     """
 
     quorum: Quorum
@@ -59,6 +60,8 @@ class _Build:
     anew: dict[str, tuple[Attempt, int | None]] = field(default_factory=dict)
     full: Connected | None = None
     full_at: int = 0
+    live: dict[str, int] | None = None
+    count: int = 0
     seats: tuple[int, ...] = ()
     all_seats: tuple[int, ...] = ()
 
@@ -84,6 +87,7 @@ class Quorums:
         world.waits_for = self.waits_for
         self._builds: dict[Attempt, _Build] = {}
         self._full: _Build | None = None
+        self._members: dict[int, str] = {}  # by seat the incarnation that is in the groups
         self._posted = self._met = NO_ATTEMPT
         self.awaits: Pause | None = None
 
@@ -152,7 +156,7 @@ class Quorums:
         quorum, prefix, seats = made.quorum, made.prefix, self._seats(made.quorum)
         is_switch = quorum.step is None
         if not is_switch:
-            self._end_calls(seats)
+            self._end_calls(self._same(quorum))
         if not is_switch and self._world.following is not None:
             # Its peers, which compute the step again before they give their state, wait for it in
             # no call meanwhile.
@@ -165,6 +169,13 @@ class Quorums:
             seat for seat in seats if not told[seat].is_walking and told[seat].posted >= latest
         )
         made.seats = old if self._world.rank in old else ()
+        if not is_switch and len(old) < len(seats):
+            made.live = _live(told, old)
+            if made.live is not None:
+                made.full_at = told[old[0]].next_step - told[old[0]].in_step
+                if made.seats:
+                    made.seats = seats
+                    self._world.joined_at(made.count, made.live)
 
         def connect(seats: tuple[int, ...], name: str, shells: dict[str, Shell]) -> Connected:
             """Connect ``shells`` among ``seats``; not those that a member has not made."""
@@ -182,11 +193,22 @@ class Quorums:
 
         if not is_switch and self._world.rank in old:
             changing = self._settle(made, client, old, signal)
-            made.now = connect(old, "now", changing)
-        if is_switch or len(old) < len(seats):  # also one by which a rank leaves
-            made.all_seats = seats
-            made.full_at = 0 if is_switch else max(told[seat].next_step for seat in old or seats)
+            made.now = connect(made.seats, "now" if made.live is None else "all", changing)
+        if is_switch or (len(old) < len(seats) and (made.live is None or not made.seats)):
+            made.all_seats = seats  # also those of a quorum by which a rank leaves
+            if made.live is None:
+                made.full_at = 0 if is_switch else max(told[x].next_step for x in old or seats)
             made.full = connect(seats, "all", made.shells)
+
+    def _same(self, quorum: Quorum) -> list[int]:
+        """The seats whose workers are still those in the groups."""
+        now = self._incarnations(quorum)
+        return [seat for seat, who in now.items() if self._members.get(seat, who) == who]
+
+    def _incarnations(self, quorum: Quorum) -> dict[int, str]:
+        workers = self._here.workers_per_replica
+        each = [member.incarnation for member in quorum.members for _ in range(workers)]
+        return dict(zip(self._seats(quorum), each, strict=True))
 
     def _end_calls(self, seats: Sequence[int]) -> None:
         """Bring all calls to an end in the groups that change."""
@@ -209,11 +231,13 @@ class Quorums:
         assert self._world.following is not None
         step = self._world.following.next_step
         with self._world.changed:
-            groups, made.shells = {}, dict(self._world.shells)
+            self._world.open_calls = None
+            groups, made.shells, made.count = {}, dict(self._world.shells), self._world.count
             for key, shell in made.shells.items():
                 counted = Counted(shell.position(), shell.round, shell.base)
                 groups[key] = [counted.encode(), shell.is_stopped]
-            own = Sent(self._world.is_walking, self._posted, self._met, step, groups)
+            is_within = self._world.following.in_step
+            own = Sent(self._world.is_walking, self._posted, self._met, step, is_within, groups)
             self._posted = max(self._posted, made.quorum.attempt)
         at = f"ftrun/{made.prefix}/at"
         client.set(f"{at}/{self._world.rank}", own.encode())
@@ -252,6 +276,8 @@ class Quorums:
                 if self._world.rank in lacking:
                     tag, bodies, _ = unpacked(client.get(at))
                     made.bodies[key, number] = bodies, Attempt(*tag)
+                    if number in calls and (record := calls[number].record) is not None:
+                        record[-1] = bodies  # a newcomer may ask before the quorum is in force here
         return changing
 
     def _see_that_it_can(
@@ -289,9 +315,12 @@ class Quorums:
                 return
             self._world.connecting.trigger()
             self._world.in_use, self._world.store = quorum.attempt, quorum.store
+            self._members = self._incarnations(quorum)
             if made.seats:
                 self._world.members = made.seats
                 self._use_now(made)
+                if made.live is not None:
+                    self._are_known(made)
                 self._world.release(only_aborted=True)
                 for shell in self._world.shells.values():
                     shell.is_stopped = False
@@ -322,6 +351,8 @@ class Quorums:
                     shell.gifts[number] = Gift(bodies, tag)
                 elif of == key and call is not None:
                     call.take(call.decoded(bodies), tag)
+            if made.live is not None:
+                shell.count_anew(self._world.in_use, made.live[key])
         for group in [self._world.shells[key] for key in made.now if key in self._world.shells]:
             for number in sorted(group.calls):
                 if group.calls[number].state in (State.FAILED, State.HELD):
@@ -330,6 +361,8 @@ class Quorums:
     def _again(self, call: Call) -> None:
         there = call.shell.there
         assert there is not None
+        if not there.is_full and self._world.holds_for_all(call):
+            return
         try:
             call.issue(there)
         except Impossible as error:
@@ -362,16 +395,20 @@ class Quorums:
                 self._world.put(shell, here, built)
             self._world.members = full.all_seats
             self._met = max(self._met, self._world.in_use)
-            self._world.made_before |= full.lacking()
-            if full.seats and self._world.shells.keys() - full.shells.keys():
-                self._world.begins_again(
-                    "a process group was made while a rank was away that has joined now"
-                )
+            self._are_known(full)
             self._world.is_walking = False
             for shell in self._world.shells.values():
                 for call in shell.awaiting():
                     self._again(call)
             self._world.changed.notify_all()
+
+    def _are_known(self, made: _Build) -> None:
+        """Ranks have joined, with the groups that they have told of."""
+        self._world.made_before |= made.lacking()
+        if made.seats and self._world.shells.keys() - made.shells.keys():
+            self._world.begins_again(
+                "a process group was made while a rank was away that has joined now"
+            )
 
     def succeed(self, quorum: Quorum, seen: Attempt) -> None:
         """This rank is in the place of a lost one, which had ``quorum`` in force, and may have told
@@ -426,3 +463,24 @@ class Quorums:
         if not store:
             raise PeerError("no quorum was formed")
         return closing(StoreClient(store, clock.now() + STORE_S))
+
+
+def _live(told: dict[int, Sent], old: Sequence[int]) -> dict[str, int] | None:
+    """See ``live_from``; None also if a group changes that no newcomer has made."""
+    steps = {seat: told[seat].next_step - told[seat].in_step for seat in old}
+    if not any(told[seat].in_step for seat in old):
+        return None
+    each = [known for seat in old for known in told[seat].groups.items()]
+    changing = {key for key, (_, is_stopped) in each if is_stopped}
+    known = {key for seat in told.keys() - set(old) for key in told[seat].groups}
+    if not (old and changing <= known):
+        return None
+    groups = {
+        key: {
+            seat: Counted.decode(told[seat].groups[key][0])
+            for seat in old
+            if key in told[seat].groups
+        }
+        for key in changing
+    }
+    return live_from(steps, groups)

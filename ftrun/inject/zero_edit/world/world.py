@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -111,6 +111,8 @@ class World:
             ``on_again``: called once if another thread has found that all begin again.
         needs_all: the script has made a call that can be made only while all ranks are there.
         records: of what the latest calls have given, for newcomers.
+        open_calls: where newcomers join in the step under way: the number of calls until then, and
+            the numbers of those that they make with the others; None: they join where one begins.
         waited_s: so long the script has waited in calls. Whoever reads it may begin it anew.
     """
 
@@ -148,6 +150,7 @@ class World:
         self.following: Following | None = None
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica
+        self._needs_all = here.min_replicas == here.replicas > 1
         self.gives_up, self._refuses = gives_up, refuses or gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
@@ -159,6 +162,7 @@ class World:
         self._boundary_count = 0
         self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
         self._loaded: dict[int, list[Any]] = {}  # what a peer was given, by its number
+        self.open_calls: tuple[int, Set[int]] | None = None
 
     @property
     def lowest(self) -> int:
@@ -185,7 +189,8 @@ class World:
             return
         waits = self.is_walking and self._is_awaited(call)
         is_apart = self.is_walking or self.is_passing or self.is_following
-        if (is_apart and not waits) or (shell.replays and not is_ours):
+        is_noted = not is_ours or self._is_in_step
+        if (is_apart and not waits) or (shell.replays and is_noted):
             self._answer(shell, call)
             return
         if is_ours:
@@ -206,12 +211,10 @@ class World:
             else:
                 self._send_to_fewer(call, there)
         # Mostly it is under way meanwhile, so that this takes none of its time.
-        if not is_ours:
-            if not self.has_shared:
+        if is_noted:
+            if not (self.has_shared or is_ours):
                 self.has_shared = may_share_out(call)
-            call.record = [self.count, shell.key, None]
-            self.records.append(call.record)
-            self.count += 1
+            self._note_begun(shell, call)
             if self.in_set_up and self.kept is not None:
                 call.site = call.site or near_site()
         if self.unit is not None:
@@ -233,6 +236,17 @@ class World:
             self._take(call, gift)
         elif call.native is None:
             call.is_sent()
+
+    @property
+    def _is_in_step(self) -> bool:
+        """Whether a newcomer that joins in the step under way has to make the calls of
+        DistributedDataParallel too. Those of its first pass come before the step."""
+        return self.following is not None and self.following.in_step
+
+    def _note_begun(self, shell: Shell, call: Call) -> None:
+        call.record = [self.count, shell.key, None]
+        self.records.append(call.record)
+        self.count += 1
 
     def _refuse_in_step(self, call: Call) -> None:
         self._refuses(
@@ -271,6 +285,8 @@ class World:
             self.kept.add(shell.key, call.site, call.outputs)
 
     def _send_to_fewer(self, call: Call, there: There) -> None:
+        if self.holds_for_all(call):
+            return
         try:
             call.send(there)
         except Impossible as error:
@@ -291,6 +307,14 @@ class World:
             call.hold(str(error))
         return may_wait
 
+    def holds_for_all(self, call: Call) -> bool:
+        """Whether a call between two steps waits for a rank that is away, without which the job
+        takes no further step: in an evaluation, or for a file that only that rank writes."""
+        is_held = self._needs_all and call.is_sync and not call.takes_deputy and self.may_hold()
+        if is_held:
+            call.hold("a rank is away, and the job needs all (--min-replicas)")
+        return is_held
+
     def _cannot(self, reason: str) -> None:
         self.gives_up(f"{reason}{CANNOT}")
 
@@ -305,10 +329,8 @@ class World:
     def _answer(self, shell: Shell, call: Call) -> None:
         """Answer a call that no peer comes to."""
         call.waited = True
-        if (shell.replays or self.is_following) and not self.is_ours:
-            call.record = [self.count, shell.key, None]
-            self.records.append(call.record)
-            self.count += 1
+        if (shell.replays or self.is_following) and (not self.is_ours or self._is_in_step):
+            self._note_begun(shell, call)
             bodies = shell.replays.pop(0) if shell.replays else None
             if call.kind.needs_all:
                 name = call.kind.name
@@ -397,12 +419,13 @@ class World:
             self.waiting -= 1
 
     def _let_root_join(self, call: Call) -> None:
-        if clock.now() - call.held_at > self._here.quorum_timeout_s:
+        limit_s = self._here.quorum_timeout_s
+        if clock.now() - call.held_at > limit_s and not self._needs_all:
             self._cannot(f"{call_site()}: {call.awaits}")
         if not self.is_walking:
+            most = "" if self._needs_all else f", {limit_s:.0f} s at most"
             told.once(
-                f"{call_site()}: {call.awaits}. This rank waits for it, "
-                f"{self._here.quorum_timeout_s:.0f} s at most, and it joins there"
+                f"{call_site()}: {call.awaits}. This rank waits for it{most}, and it joins there"
             )
         self.lets_join()
 
@@ -549,7 +572,7 @@ class World:
 
     def begins_step(self) -> None:
         """A step begins. Under the lock."""
-        self.in_set_up = False
+        self.in_set_up, self.open_calls = False, None
         self._boundary_count = self.count
         for shell in self.shells.values():
             self._boundary_count -= len(shell.awaiting())
@@ -557,27 +580,44 @@ class World:
 
     # ------------------------------------------------------------ for newcomers
 
-    def since(self, first: int, is_over: bool) -> list[list[Any]]:
-        """What this rank was given from call ``first`` on: before this step, or all if it
-        ``is_over``. From any thread."""
+    def joined_at(self, count: int, live: Mapping[str, int]) -> None:
+        """Newcomers join in the step under way, at call ``live`` of each group. From any thread."""
         with self.changed:
-            stop = max(self.count, self._boundary_count) if is_over else self._boundary_count
+            calls = [
+                call
+                for key, first in live.items()
+                if key in self.shells
+                for number, call in self.shells[key].calls.items()
+                if number >= first
+            ]
+            self.open_calls = count, {call.record[0] for call in calls if call.record is not None}
+
+    def since(self, first: int, is_over: bool) -> list[list[Any]]:
+        """What this rank was given from call ``first`` on: before newcomers join, or all if it
+        ``is_over``. From any thread. Of a call that they make with the others it is []."""
+        with self.changed:
+            stop, left = self.open_calls or (self._boundary_count, ())
+            stop = max(self.count, stop) if is_over else stop
             known = dict(self._loaded)
             for number, group, result in self.records:
                 texts = None if result is None else texts_of(as_bytes(result), SENT_BYTES_MAX)
                 known[number] = [group, texts]
-            return [known[index] for index in range(first, stop) if index in known]
+            return [
+                [] if index in left else known[index]
+                for index in range(first, stop)
+                if index in known
+            ]
 
     def replay(self, first: int, given: Sequence[Sequence[Any]]) -> None:
         """This rank has healed to a place at call ``first``; a peer was given these since."""
         with self.changed:
             self.count = first
             self.records.clear()
-            self._loaded = {first + at: list(x) for at, x in enumerate(given)}
+            self._loaded = {first + at: list(x) for at, x in enumerate(given) if x}
             self._boundary_count = first + len(given)
             for shell in self.shells.values():
                 shell.replays.clear()
-            for key, texts in given:
+            for key, texts in filter(None, given):
                 if key in self.shells:
                     self.shells[key].replays.append(None if texts is None else bodies_of(texts))
 

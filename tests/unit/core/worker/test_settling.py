@@ -14,10 +14,19 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import settings
 
-from ftrun.core.ids import Attempt
-from ftrun.core.worker.settling import Alike, Counted, Position, Settled, count_alike, settle
+from ftrun.core.ids import NO_ATTEMPT, Attempt
+from ftrun.core.worker.settling import (
+    Alike,
+    Counted,
+    Position,
+    Settled,
+    count_alike,
+    live_from,
+    settle,
+)
 
 Settle = Callable[[Mapping[int, Position]], Settled]
+Live = Callable[[Mapping[int, Position]], int | None]
 
 
 def at(begun: int, since: int = 0, **numbers: set[int]) -> Position:
@@ -80,6 +89,33 @@ def test_all_count_since_the_last_boundary_at_which_ranks_have_joined() -> None:
     assert count_alike(told) == Alike(positions, frozenset({2}), since, 7)
     del told[0]  # nobody is left that knows
     assert count_alike(told) == Alike({1: at(0), 2: at(1)}, frozenset({2}), since, None)
+
+
+def told(*positions: Position, since: Attempt = NO_ATTEMPT) -> dict[int, Counted]:
+    return {rank: Counted(position, since, None) for rank, position in enumerate(positions)}
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        ({}, {}),
+        ({"a": told(at(3, 3), at(3, 3))}, {"a": 3}),  # they wait for something else
+        ({"a": told(at(3, 2), at(3, 2)), "b": told(at(1), at(1))}, {"a": 2, "b": 0}),
+        ({"a": told(at(3, 2, kept={2}), at(3, 2))}, {"a": 3}),
+        ({"a": told(at(3, 2, kept={2}), at(2, 2))}, None),  # 1 has not begun what is complete
+        ({"a": told(at(2, kept={1}), at(2, kept={1}))}, None),  # 1 is complete, and 0 is not
+        ({"a": told(at(1)), "b": told(at(2, kept={1}), at(2))}, None),
+        ({"a": {**told(at(1), at(1)), 2: Counted(at(4), Attempt(2, 1), None)}}, None),
+    ],
+)
+def test_from_where_newcomers_are_live(
+    groups: dict[str, dict[int, Counted]], expected: dict[str, int] | None
+) -> None:
+    assert live_from({0: 7, 1: 7}, groups) == expected
+
+
+def test_survivors_that_are_not_at_one_step_are_joined_at_the_next_one() -> None:
+    assert live_from({0: 7, 1: 6}, {}) is None
 
 
 # ---------------------------------------------------------------- ranks that die
@@ -243,6 +279,19 @@ class Group:
         del self.ranks[rank]
         self.settle(decide)
 
+    def is_joined(self, rank: int, live: Live) -> bool:
+        """A newcomer is in the place of a rank that is gone, if it can join where the others are:
+        it is given what one of them was given before that."""
+        first = live({of: mine.position() for of, mine in self.ranks.items()})
+        self.settle(settle)
+        if first is None:
+            return False
+        donor = self.ranks[self.rng.choice(sorted(self.ranks))]
+        given = {number: donor.results[number] for number in range(donor.begun) if number < first}
+        assert len(given) == first, "its donor has not made all of them"
+        self.ranks[rank] = Rank(first, first, given)
+        return True
+
     def replace(self, rank: int, decide: Settle) -> None:
         """A rank is gone, and another one takes its place; all settle when that has repeated some
         of its calls."""
@@ -339,6 +388,67 @@ def test_a_successor_goes_on_where_the_lost_rank_was() -> None:
 )
 def test_planted_bugs_of_a_successor_are_found(bug: str) -> None:
     assert any(play(seed, bug=bug, replaces=True) for seed in range(2000))
+
+
+def _live(positions: Mapping[int, Position]) -> int | None:
+    told = {rank: Counted(position, NO_ATTEMPT, None) for rank, position in positions.items()}
+    found = live_from(dict.fromkeys(told, 0), {"a": told})
+    return None if found is None else found["a"]
+
+
+def _live_without_those_behind(positions: Mapping[int, Position]) -> int | None:
+    settled = settle(positions)
+    return min(settled.again, default=max(position.begun for position in positions.values()))
+
+
+def _live_after_what_is_begun(positions: Mapping[int, Position]) -> int | None:
+    return max(position.begun for position in positions.values())
+
+
+def _live_where_the_slowest_is(positions: Mapping[int, Position]) -> int | None:
+    return min(position.begun for position in positions.values())
+
+
+def join(seed: int, live: Live = _live) -> str:
+    """One schedule in which a rank dies, and another one joins in its place where the others are;
+    what went wrong, "", or "later" if it has to wait for the next step."""
+    rng = random.Random(seed)
+    group = Group(rng.choice([2, 3, 4]), rng)
+    is_joined = False
+    try:
+        for _ in range(rng.randrange(60)):
+            group.step()
+        dead = rng.choice(sorted(group.ranks))
+        del group.ranks[dead]
+        is_joined = group.is_joined(dead, live)
+        for _ in range(180):
+            group.step()
+    except Fell:
+        return "later"
+    except (AssertionError, KeyError) as error:
+        return f"seed {seed}: {error!r}"
+    ranks = list(group.ranks.values())
+    for number in range(min(rank.begun for rank in ranks) - 1):
+        found = {rank.results.get(number) for rank in ranks}
+        if len(found) > 1 and not is_by_rank(number):
+            return f"seed {seed}: call {number} has other results at two ranks: {found}"
+    if min(rank.begun for rank in ranks) < 4:
+        return f"seed {seed}: they stand still"
+    return "" if is_joined else "later"
+
+
+def test_a_newcomer_meets_its_peers_in_the_first_call_that_is_not_complete() -> None:
+    found = [join(seed) for seed in range(20 * settings().max_examples)]
+    assert {*found} == {"", "later"}
+    assert found.count("") > len(found) // 2
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [_live_without_those_behind, _live_after_what_is_begun, _live_where_the_slowest_is],
+)
+def test_planted_bugs_of_where_newcomers_join_are_found(bug: Live) -> None:
+    assert any(join(seed, bug) not in ("", "later") for seed in range(1000))
 
 
 def test_survivors_have_the_same_results() -> None:

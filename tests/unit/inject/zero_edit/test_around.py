@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 
 from ftrun.inject.zero_edit.around import collecting, handed_on, holds_both, unlike
-from ftrun.inject.zero_edit.frames import Spot, spot_of
+from ftrun.inject.zero_edit.frames import Spot, spot_of, spots_of
 from ftrun.inject.zero_edit.values.walk import Walk
 from tests.unit.inject.zero_edit.followed import run
 
@@ -134,19 +134,20 @@ def test_peers_at_another_line_of_a_loop_are_in_it(tmp_path: Path) -> None:
     found: list[tuple[bool, ...]] = []
 
     def look() -> None:
-        step, train = sys._getframe(1), sys._getframe(2)
-        function, outer = spot_of(train).name, Spot("<module>", 9)
+        frames = [*map(sys._getframe, (1, 2, 3))]
+        step, train, outer = spots_of(frames)
+        function = train.name
 
-        def there(name: str, line: int, *inner: Spot) -> bool:
-            return holds_both([step, train], [*inner, Spot(name, line)])
+        def there(*inner: Spot) -> bool:
+            return holds_both(frames, [*inner, outer])
 
         found.append(
             (
-                there(function, 5, outer),
-                there(function, 7),
-                there("another", 5),
-                there(function, 4, spot_of(step)),
-                there(function, 4, Spot(spot_of(step).name, 9)),
+                there(Spot("inner", 9), Spot(function, 5)),
+                there(Spot(function, 7)),
+                there(Spot("another", 5)),
+                there(step, train),
+                there(Spot(step.name, 9), train),
             )
         )
 

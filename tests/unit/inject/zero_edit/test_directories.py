@@ -213,6 +213,30 @@ def test_a_large_directory_is_shown_as_it_is(looks: Callable[..., list[list[str]
     assert [len(*looks(life(), look)) for _ in range(2)] == [directories.LISTED_MAX + 2] * 2
 
 
+def test_what_imports_look_into_leaves_room_for_what_the_script_does(
+    looks: Callable[..., list[list[str]]],
+) -> None:
+    """Seen with FastChat: an import of transformers filled the table, and a newcomer was told of a
+    checkpoint that its predecessor had died in."""
+    Path("out").mkdir()
+    package = Path("env/site-packages/package")
+    package.mkdir(parents=True)
+    standard = os.path.dirname(os.__file__)
+
+    def look() -> list[str]:
+        for path in (standard, package):
+            for _ in range(directories.ABSENT_MAX):
+                os.listdir(path)
+        return os.listdir("out")
+
+    first = life()
+    assert looks(first, look) == [[]]
+    first.begins()
+    Path("out/checkpoint").touch()
+    assert looks(life(), look) == [["checkpoint"]]
+    assert looks(life(), look) == [[]]
+
+
 LOGGER = """
 import os
 

@@ -538,6 +538,18 @@ def test_files_that_were_not_written_are_not_well() -> None:
     assert not is_well and lines[-1] == words
 
 
+def test_files_that_differ_alike_are_one_line() -> None:
+    """Seen: a line for each of twelve checkpoints that a dead replica had not written."""
+    gone = {f"{step}.pt": Difference(How.ABSENT) for step in range(3)}
+    files = Files(unlike={**gone, "log": Difference(How.COUNT, -2)}, lost={*gone, "log"})
+    lines, _ = lines_of(trial(files=files))
+    lost = "lost with the replica that wrote it, and not due again: "
+    assert [x.removeprefix(lost) for x in lines if x.startswith(lost)] == [
+        "each of 0.pt, 1.pt, 2.pt was not written",
+        "log lacks 2 lines",
+    ]
+
+
 def test_what_was_due_between_the_death_and_the_join_is_named() -> None:
     for lost in ({"log"}, set[str]()):
         files = Files(unlike={"log": Difference(How.COUNT, -2)}, lost=lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,10 +23,13 @@ class Standing:
     """Where a rank's Manager stands."""
 
     next_step = 1
-    is_alone = heals_first = False
+    is_alone = heals_first = in_step = False
 
     def may_wait(self) -> None:
         """Nobody has asked it to leave."""
+
+    def serve(self) -> None:
+        """Nobody heals from it."""
 
     def release(self, groups: list[BuiltGroup]) -> None:
         """Shut groups down at once."""
@@ -50,7 +54,7 @@ class Rank:
             call.take([torch.full((1,), value)], None)
 
 
-Make = Callable[[int, int | None], Quorum]
+Make = Callable[..., Quorum]
 
 
 @pytest.fixture
@@ -62,8 +66,10 @@ def ranks() -> Iterator[tuple[list[Rank], Make]]:
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda rank: Rank(rank, address), range(2)))
 
-        def make(number: int, step: int | None) -> Quorum:
-            quorum = Quorum(Attempt(number, 1), members, address, step)
+        def make(number: int, step: int | None, *incarnations: str) -> Quorum:
+            each = zip(members, incarnations or ["a" * 16] * 2, strict=True)
+            those = tuple(replace(member, incarnation=lives) for member, lives in each)
+            quorum = Quorum(Attempt(number, 1), those, address, step)
             build = lambda rank: rank.quorums.build(  # noqa: E731
                 quorum, f"quorum-{number}", DEADLINE_S, AbortSignal()
             )
@@ -122,3 +128,41 @@ def test_a_group_that_the_script_destroys_meanwhile_is_connected_for_its_peers(
     assert other.shell.built is not before
     assert one.shell.built is None and len(one.world._old) == 2
     one.shell.built = one.world._old.pop()
+
+
+@pytest.mark.parametrize("is_in_step", [True, False])
+def test_a_newcomer_that_its_peer_waits_for_in_a_step_meets_it_in_its_call(
+    ranks: tuple[list[Rank], Make], *, is_in_step: bool
+) -> None:
+    """Seen with DINO: it went through the step alone, with a sum of its own. Between two steps its
+    peer goes on without it, and is joined at the next one."""
+    (new, old), make = ranks
+    first = make(1, 0)
+    for rank in ranks[0]:
+        rank.quorums.use(first)
+    old.is_given(5.0)  # while the one that is gone was there
+    with ThreadPoolExecutor(1) as pool:
+        built: Any = old.shell.built
+        built.abort()
+        held = pool.submit(summed, old.shell, torch.ones(1))
+        new.world.is_walking, new.shell.next = True, 0
+        old.world.following.in_step = is_in_step
+        old.world.following.next_step = 2
+        old.quorums.abort(first.attempt)
+        second = make(2, 1, "b" * 16, "a" * 16)
+        for rank in (old, new):
+            rank.quorums.use(second)
+        if not is_in_step:
+            assert held.result(DEADLINE_S).item() == 2.0  # its own, twice
+            new.quorums.boundary(1)
+            assert new.world.is_walking
+            old.quorums.boundary(2)
+            new.quorums.boundary(2)
+            return
+        given = old.world.since(0, is_over=False)
+        assert [len(x) for x in given] == [2, 0], given  # one result, and what both make now
+        new.quorums.boundary(1)
+        new.world.replay(0, given)
+        assert summed(new.shell, torch.zeros(1)).item() == 5.0
+        assert summed(new.shell, torch.full((1,), 3.0)).item() == 4.0
+        assert held.result(DEADLINE_S).item() == 4.0

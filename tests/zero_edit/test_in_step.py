@@ -1,0 +1,192 @@
+"""A job that needs all its replicas: peers wait in the script's own collectives for a newcomer.
+
+It makes the collectives of the step under way with them, and those between two steps.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import Job
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+victim, moment = (int(x) for x in sys.argv[1:])
+dist.init_process_group("gloo")
+rank, is_first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+pair = dist.new_group([0, 1])
+torch.manual_seed(3)
+data = TensorDataset(torch.randn(48, 8))
+loader = DataLoader(data, 2, sampler=DistributedSampler(data, shuffle=False))
+body = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+model = DistributedDataParallel(body)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+centre, passed = torch.zeros(4), 0
+
+def passes(step):
+    global passed
+    passed += 1
+    if (rank, step) == (victim, 4) and is_first and passed == 7 * step + moment + 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+for step, (inputs,) in enumerate(loader):
+    passes(step)
+    first = model(inputs)
+    every = [torch.zeros_like(first) for _ in range(3)]
+    passes(step)
+    dist.all_gather(every, first.detach())
+    passes(step)
+    second = model(inputs + 1)
+    mean = second.detach().mean(0)
+    passes(step)
+    dist.all_reduce(mean)
+    centre = 0.9 * centre + 0.1 * mean / 3
+    if rank < 2:
+        both = mean.clone()
+        passes(step)
+        dist.all_reduce(both, group=pair)
+        mean = both / 2
+    else:
+        passes(step)
+    pivot = centre.clone() if rank == 1 else torch.zeros(4)
+    passes(step)
+    dist.broadcast(pivot, 1)
+    loss = ((second - pivot) ** 2).mean() + sum(((first - x) ** 2).mean() for x in every)
+    optimizer.zero_grad()
+    loss.backward()
+    passes(step)
+    optimizer.step()
+    print("STEP", step, loss.item(), mean.sum().item(), flush=True)
+print("END", sum(x.double().sum() for x in model.parameters()).item(), centre.sum().item())
+dist.destroy_process_group()
+"""
+OPTIONS = ("--device", "cpu", "--replicas", "3", "--min-replicas", "3")
+
+
+BETWEEN = """
+import os, pathlib, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+victim, moment = (int(x) for x in sys.argv[1:])
+dist.init_process_group("gloo")
+rank, is_first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+torch.manual_seed(3)
+data = TensorDataset(torch.randn(24, 8))
+loader = DataLoader(data, 2, sampler=DistributedSampler(data, shuffle=False))
+held = torch.randn(3, 8)
+model = DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+best = []
+
+def passes(epoch, now):
+    if (rank, epoch, now) == (victim, moment // 10, moment % 10) and is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def evaluate(epoch):
+    passes(epoch, 0)
+    model.eval()
+    with torch.no_grad():
+        found = model(held[rank]).square().sum()
+    passes(epoch, 1)
+    dist.all_reduce(found)
+    every = [None] * 3
+    passes(epoch, 2)
+    dist.all_gather_object(every, (rank, found.item()))
+    passes(epoch, 3)
+    if rank == 0:
+        pathlib.Path(f"best-{epoch}").write_text(str(found.item()))
+    passes(epoch, 4)
+    dist.barrier()
+    passes(epoch, 5)
+    best.append(float(pathlib.Path(f"best-{epoch}").read_text()))
+    model.train()
+    print("STEP", epoch, found.item(), every, flush=True)
+
+for epoch in range(3):
+    for inputs, in loader:
+        optimizer.zero_grad()
+        model(inputs).square().sum().backward()
+        optimizer.step()
+    evaluate(epoch)
+print("END", sum(x.double().sum() for x in model.parameters()).item(), best)
+dist.destroy_process_group()
+"""
+
+
+def _told(directory: Path, script: str, *args: str) -> tuple[dict[tuple[str, str], str], str]:
+    """What each rank has printed for each step or epoch, and at the end."""
+    directory.mkdir()
+    with Job(directory, script, *OPTIONS, args=args) as job:
+        assert job.end() == 0, job.output
+        found = re.findall(r"^\[(\d)\.0\] (STEP \d+|END) (.*)$", job.output, re.MULTILINE)
+    return {(rank, what): words for rank, what, words in found}, job.output
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    return _told(tmp_path_factory.mktemp("undisturbed") / "job", SCRIPT, "0", "-9")[0]
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    return _told(tmp_path_factory.mktemp("evaluated") / "job", BETWEEN, "0", "-9")[0]
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        ("0", "1"),
+        ("1", "4"),
+        ("2", "6"),
+        *(
+            pytest.param(victim, moment, marks=pytest.mark.slow)
+            for victim in "012"
+            for moment in "0123456"
+        ),
+    ],
+)
+def test_the_step_of_a_death_is_as_undisturbed(
+    tmp_path: Path, undisturbed: dict[tuple[str, str], str], victim: str, moment: str
+) -> None:
+    found, output = _told(tmp_path / "job", SCRIPT, victim, moment)
+    assert "died: SIGKILL" in output
+    found.setdefault((victim, "STEP 4"), undisturbed[victim, "STEP 4"])  # it may be over by then
+    assert found == undisturbed, output
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment"),
+    [
+        ("0", "13"),
+        ("1", "1"),
+        ("2", "22"),
+        *(
+            pytest.param(victim, f"{epoch}{moment}", marks=pytest.mark.slow)
+            for epoch in "012"
+            for victim in "02"
+            for moment in "012345"
+        ),
+    ],
+)
+def test_the_evaluation_of_a_death_is_as_undisturbed(
+    tmp_path: Path, evaluated: dict[tuple[str, str], str], victim: str, moment: str
+) -> None:
+    found, output = _told(tmp_path / "job", BETWEEN, victim, moment)
+    assert "died: SIGKILL" in output
+    done = victim, f"STEP {int(moment) // 10}"
+    found.setdefault(done, evaluated[done])  # it may be over by then
+    assert found == evaluated, output

@@ -145,6 +145,84 @@ def test_what_each_replica_reads_is_as_undisturbed(
     assert found == read_in(undisturbed, number) and len(found) == 2 * (20 + 1)
 
 
+ADVERSARIES = """
+import os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+def cycle(loader):
+    while True:
+        for batch in loader:
+            yield batch
+
+def die(*_):
+    if (rank, steps) in dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def step(optimizer, loss, batches):
+    global steps
+    optimizer.zero_grad()
+    read = []
+    for turn in range(2):
+        read += [next(loader) if batches else torch.zeros(2, 4), torch.randn(2, 4)]
+        loss(*read[-2:]).backward()
+    print("READ", 0, rank, steps, *[round(x.sum().item(), 6) for x in read], flush=True)
+    optimizer.step()
+    steps += 1
+
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+dies = DEATHS if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else ()
+torch.manual_seed(0)
+maker = DistributedDataParallel(torch.nn.Linear(4, 4))
+judge = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()))
+makes = torch.optim.Adam(maker.parameters(), lr=0.01)
+judges = torch.optim.Adam(judge.parameters(), lr=0.01)
+maker.module.register_forward_pre_hook(die), judge.module.register_forward_pre_hook(die)
+torch.manual_seed(rank)
+data = torch.arange(144.0).reshape(36, 4) / 144
+loader = cycle(DataLoader(data, 2, sampler=DistributedSampler(data)))
+steps = 0
+while steps < 16:
+    step(judges, lambda x, z: judge(x).mean() - judge(maker(z).detach()).mean(), 1)
+    if steps % 8 == 1:
+        penalty = judge.module(torch.ones(4)).square().mean()
+    step(judges, lambda x, z: judge(z).square().mean(), 0)
+    step(makes, lambda x, z: (judge(maker(z)) - x).mean(), 1)
+    step(makes, lambda x, z: maker(z).square().mean(), 0)
+    print("READ", 0, rank, steps - 0.5, f"{penalty.item():.6f}", flush=True)
+print("READ", 0, rank, "END", *[x.data for x in maker.parameters()], flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def adversaries(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], str]:
+    """What each rank reads where nobody dies."""
+    script = ADVERSARIES.replace("DEATHS", "()")
+    with Job(tmp_path_factory.mktemp("plain"), script, "--nproc-per-node", "2") as job:
+        assert job.end() == 0, job.output
+        return read_in(job.output, 0)
+
+
+@pytest.mark.parametrize("died_in", range(1, 5))
+@pytest.mark.timeout(300)
+def test_a_turn_of_several_steps_is_gone_through_from_its_beginning(
+    tmp_path: Path, died_in: int, adversaries: dict[tuple[str, ...], str]
+) -> None:
+    """Seen: who died in the first turn, or between two turns after one of several steps, drew other
+    noise from then on. Where a turn draws at two lines, a newcomer was set to the second line's
+    batch at the first line: the job ended. A step that draws a part of its batches between its
+    passes was taken for one that draws ahead. A loss that some turns compute, and all log, was
+    lost, or that of newer models."""
+    script = ADVERSARIES.replace("DEATHS", f"((1, {died_in}), (0, {died_in + 9}))")
+    with Job(tmp_path, script, "--replicas", "2", "--min-replicas", "2") as job:
+        assert job.end() == 0, job.output
+        assert job.output.count("healed from replica") == 2, job.output
+        found = read_in(job.output, 0)
+    assert found == adversaries and len(found) == 2 * (16 + 4 + 1)
+
+
 APART = """import time
     from pathlib import Path
     def wait(name):

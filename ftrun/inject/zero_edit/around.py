@@ -93,38 +93,57 @@ def _names(target: ast.expr) -> set[str]:
 
 def drawn(code: CodeType, line: int) -> set[str]:
     """The target variables of the ``for`` loops of this code that contain a line."""
-    return {x for first, last, names, _ in _loops(code) if first <= line <= last for x in names}
+    return {x for first, last, names, *_ in _loops(code) if first <= line <= last for x in names}
 
 
-def handed_on(code: CodeType, line: int) -> set[str]:
+def handed_on(code: CodeType, line: int, *, seldom: bool = False) -> set[str]:
     """The variables that carry a value from one turn to the next, in the loops that contain a line:
-    a turn reads the variable before it sets it, as with a batch drawn ahead."""
-    return {x for first, last, _, names in _loops(code) if first <= line <= last for x in names}
+    a turn reads the variable before it sets it, as with a batch drawn ahead. ``seldom``: also those
+    that some turns do not set, as a loss that is computed in each tenth one."""
+    found = [x[3:] for x in _loops(code) if x[0] <= line <= x[1]]
+    return {x for often, all_of in found for x in (all_of if seldom else often)}
 
 
 @of_code
-def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str]]]:
-    """The loops in this code: first line, last line, target variables, variables handed on."""
+def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str], set[str]]]:
+    """The loops in this code: first line, last line, target variables, variables handed on, and
+    those with the ones that are set seldom."""
     return [
         (
             loop.first,
             loop.last,
             _names(loop.target) if loop.header else set(),
-            _read_first(loop.node.body) if isinstance(loop.node, _LOOPS) else set(),
+            _handed_on(loop.node, seldom=False),
+            _handed_on(loop.node, seldom=True),
         )
         for loop in _of_file(code)
         if loop.code == code.co_firstlineno
     ]
 
 
-def _read_first(body: Sequence[ast.stmt]) -> set[str]:
-    read, is_set = set[str](), set[str]()
-    for name in (x for part in body for x in _in_order(part)):
-        if isinstance(name.ctx, ast.Store):
-            is_set.add(name.id)
-        elif name.id not in is_set:
-            read.add(name.id)
-    return read & is_set
+def _handed_on(loop: ast.AST, *, seldom: bool) -> set[str]:
+    if not isinstance(loop, _LOOPS):
+        return set()
+    names = [name for part in loop.body for name in _in_order(part)]
+    stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    return _read_first(loop.body, set(), seldom=seldom) & stored
+
+
+def _read_first(body: Sequence[ast.stmt], is_set: set[str], *, seldom: bool) -> set[str]:
+    """The variables that are read before they are set. ``is_set``: gets those that are set."""
+    read = set[str]()
+    for part in body:
+        arms = [part.body, part.orelse] if seldom and isinstance(part, ast.If) else []
+        for name in _in_order(part.test if arms else part):  # type: ignore[attr-defined]
+            if isinstance(name.ctx, ast.Store):
+                is_set.add(name.id)
+            elif name.id not in is_set:
+                read.add(name.id)
+        after = [{*is_set} for _ in arms]
+        for arm, known in zip(arms, after, strict=True):
+            read |= _read_first(arm, known, seldom=seldom)
+        is_set |= set.intersection(*after) if arms else set()
+    return read
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.Name]:

@@ -37,28 +37,38 @@ class Cursor:
     _set_to: int = 0
     _before_first_step: int = 0
     _at_begin: int = 0
+    _at_pass: int = 0
     _since_begin: int = 0  # draws between start and end of the last step
+    _since_pass: int = 0  # those of them after its last forward pass
+    _is_in_doubt: bool = False  # all draws of the last step were before a pass of it
     _at_commit: int | None = None  # None: no step was committed since it was made or set
     _has_begun: bool = False
     _is_learned: bool = False  # False: ``held`` comes from another iterator of this loop
 
-    def begin(self) -> int | None:
+    def begin(self, *, learns: bool = True) -> int | None:
         """Begin a step, if none is under way.
+
+        Args:
+            learns: its batches were drawn where those of the step before were, so that the number
+                of batches shows how many are held.
 
         Returns:
             The number of its first batch, from 0; None: it cannot be known.
         """
         if self._has_begun:
+            self._at_pass = self.drawn
             return self.first
-        self._has_begun, self._at_begin = True, self.drawn
+        self._has_begun, self._at_begin, self._at_pass = True, self.drawn, self.drawn
         if self._at_commit is None:
             self._before_first_step = self.drawn - self._set_to
             self.first = self._set_to
             return self.first
-        if not (self._is_learned or self.has_ended):  # a last group may be smaller
+        if learns and not (self._is_learned or self.has_ended):  # a last group may be smaller
             drawn = self.drawn - self._at_commit
-            if drawn > 0 or self._since_begin > 0:  # it has drawn for its second step
+            is_ahead = self._since_pass > 0 or self._is_in_doubt
+            if drawn > 0 or (self._since_begin > 0 and is_ahead):  # it has drawn for this step
                 self.held, self._is_learned = max(0, self._before_first_step - drawn), True
+            self._is_in_doubt = self._since_begin > 0  # it may have trained on all of them
         self.first = None if self.held is None else self._at_commit - self.held
         return self.first
 
@@ -67,6 +77,7 @@ class Cursor:
         if self._at_commit is None and not self._has_begun:
             return  # its first batches were drawn for the next step
         self._since_begin = self.drawn - self._at_begin
+        self._since_pass = self.drawn - self._at_pass
         self._at_commit, self._has_begun = self.drawn, False
 
     @property
@@ -83,7 +94,8 @@ class Cursor:
         self.drawn = self._set_to = batch
         self.first, self._at_commit, self._is_learned = batch, None, False
         self.has_ended = self._has_begun = False
-        self._since_begin = 0
+        self._since_begin = self._since_pass = 0
+        self._is_in_doubt = False
 
     @property
     def is_drawn_early(self) -> bool:

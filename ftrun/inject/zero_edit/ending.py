@@ -269,6 +269,8 @@ class Ending:
         have finished have given that of their loop's end, others that of the step's beginning,
         which may come some draws later.
         """
+        if self.is_replaying and not self.replays:
+            self._script.counters.take_within()
         if self.is_replaying and not self.replays and not (draws and self.is_behind):
             is_behind, self.is_replaying, self.is_behind = self.is_behind, False, False
             self.stands_still = self.has_followed and not self._is_of_commit

@@ -180,6 +180,8 @@ class LoaderIterator:
             noted draw.
         entry: the script's frames at the first draw.
         drawn_again: the script's frames at the second draw.
+        turns: of the loop over it (noting.py); ``is_moved``: it was set to its peers' place, who
+            know those; ``is_within``: the step under way has drawn within a turn.
         made: the line that made its loader, and how many loaders that line had made before.
         noted: the script at the first draw since the last step (noting.py).
         began, drawn_at: the first draws since a step are counted over all loaders: the count before
@@ -210,6 +212,8 @@ class LoaderIterator:
         self._look()
         self.entry: tuple[Spot, ...] = ()
         self.drawn_again: tuple[Spot, ...] = ()
+        self.turns: Any = None
+        self.is_moved = self.is_within = False
         self.began = self.drawn_at = 0
         self.made = MADE.get(loader, (NOWHERE, 0))
         self.noted: Any = None

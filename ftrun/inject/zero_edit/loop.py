@@ -175,6 +175,7 @@ class Loop:
         """
         if self._course.now is STEPPING or self._may_reduce():
             self.script.noting.begun_at, self.script.marking.is_reduced = (), True
+            self.script.noting.reduces()
             return True
         return False
 
@@ -242,6 +243,7 @@ class Loop:
         loaded = script.start(manager, allow_heal=place is not None)
         if is_first:  # until all were there, one that died would have ended this life, too
             script.directories.begins()
+            script.noting.begins()
             script.repeated.are_left()
         if loaded is not None and not standing.is_like(loaded):
             # It has trained before, and was out of the quorum for some steps.
@@ -249,7 +251,7 @@ class Loop:
             self._moving.go_to(loaded, draws[0] if draws else None, is_drawn=is_drawn)
         script.show_place(manager)
         if script.trial is not None:
-            script.trial.begins(script.steps_of(manager))
+            script.trial.begins(script.steps_of(manager), turn=place is not None)
 
     def _is_alone(self, event: Event) -> bool:
         """Whether a pass or a reduction is of no step with its peers."""

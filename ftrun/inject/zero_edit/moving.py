@@ -140,7 +140,7 @@ class Moving:
             script.predecessor.differs(kept)
         moved = _move(found, facts[: len(found)], seeds, is_drawn=is_drawn)
         for place_of, iterator in found:
-            iterator.is_training = True
+            iterator.is_training = iterator.is_moved = True
             if place_of.is_dim:
                 OPEN.dim.add(iterator.loader)
         moved += _move(others, facts[len(found) :], seeds)
@@ -216,6 +216,7 @@ class Moving:
         noting, world = self._script.noting, self._script.world
         noting.has_place = True
         noting.idle.update(place.idle)
+        noting.inner.update((within, first) for within, first in place.inner)
         world.is_following = place.has_finished
         at = place.exchanges + place.again
         world.on_live = partial(self._script.ending.meets_peers, at) if place.behind else None

@@ -4,6 +4,10 @@ The place of a step is where the script stood at the first draw since the step b
 that is set to it there draws all batches of the step, however many these are. It joins where its
 own loop draws for the first time, because a loop that draws ahead holds wrong batches afterwards.
 
+A turn of the script's loop may have several steps. A step without a draw, or with one at another
+line than that at which the turn begins, has no place of its own: who joins in it is set to the
+beginning of its turn, and goes through the steps before it alone (ending.py).
+
 Not here: when a step begins (loop.py), how a newcomer is set to a place (moving.py).
 """
 
@@ -39,12 +43,17 @@ from ftrun.inject.zero_edit.randomness import Left, States
 from ftrun.inject.zero_edit.sent import Position
 from ftrun.inject.zero_edit.values.changes import differing
 from ftrun.inject.zero_edit.values.counters import Read, plain
+from ftrun.inject.zero_edit.values.kinds import is_result, packed
 from ftrun.inject.zero_edit.values.walk import frames_of
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
 
 ENTRIES_MAX = 256
+TURN_MAX = 8
+"""So many draws after the last one at the beginning of a turn, it was none."""
+LOOKED_AT = 64
+"""At so many first draws of steps of a loop all replicas look where the script stands."""
 PHASE_STEPS = 64
 """A script that has drawn batches, but none for this many steps, trains in another phase, without a
 loader."""
@@ -88,11 +97,18 @@ _NUMBERS = LoaderIterator.numbers
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop over one loader. ``entry``: the frames at its first draw. ``renews``: it makes later
-    iterators at other lines."""
+    """A loop over one loader.
+
+    ``entry``: the frames at its first draw. ``renews``: it makes later iterators at other lines.
+    ``since``: the frames at each first draw for a step since one at ``entry``; ``looked_at``: so
+    many first draws. ``is_known``: it is, whether the script comes back to ``entry``.
+    """
 
     entry: tuple[Spot, ...]
     renews: bool = False
+    since: list[tuple[Spot, ...]] = field(default_factory=list)
+    looked_at: int = 0
+    is_known: bool = False
 
 
 class Noting:
@@ -101,6 +117,7 @@ class Noting:
     Attributes:
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
+        inner: the stacks of draws within a turn, each with that of the draw at which it begins.
         begun_at: the first pass of the step under way; empty: it is not idle.
     """
 
@@ -111,6 +128,7 @@ class Noting:
         self._steps_without = 0  # steps since the last draw of a training batch
         self._has_drawn = self.has_place = False
         self.idle: set[tuple[Spot, ...]] = set()
+        self.inner: dict[tuple[Spot, ...], tuple[Spot, ...]] = {}
         self._turns: list[Noted] = []  # the script where those of the step began, innermost last
         self._has_passed = self._is_told = False  # since the last step; the last loop's turns are
         self._is_left = False  # a draw since the last step has left values to a successor
@@ -127,20 +145,25 @@ class Noting:
         draws_ahead = iterator.cursor.held != 0  # or it is not known yet
         ends_next = iterator.cursor.drawn + 1 == iterator.length
         is_noted = self._sparing.notes(must=is_first or draws_ahead or ends_next)
-        if not (is_noted or is_first) and iterator.drawn_again:
-            if iterator.noted is None:
+        begins = iterator.noted is None
+        looks = is_first or (begins and (self.inner or iterator.turns.looked_at < LOOKED_AT))
+        if not (is_noted or looks) and iterator.drawn_again:
+            if begins:
                 self._order = iterator.drawn_at = self._order + 1
-                iterator.noted = _PASSED
+                iterator.noted, iterator.is_within = _PASSED, False
             return
         began = time.thread_time()
         frames = script_frames()
         here = spots_of(frames)
         if is_first:
             iterator.entry, iterator.began = here, self._order
+            iterator.turns = self._loop_of(iterator)
             iterator.measure()
-        elif not iterator.drawn_again:
+        if begins:
+            self._turns_in(iterator.turns, iterator, here)
+        if not (is_first or iterator.drawn_again):
             iterator.drawn_again = here
-        if iterator.noted is None:
+        if begins:
             self._order = iterator.drawn_at = self._order + 1
             noted = self._note(here, frames, begins=is_first) if is_noted else _PASSED
             iterator.noted = noted
@@ -152,6 +175,22 @@ class Noting:
                 self._counters.leave(noted.read, noted.ranges, here, iterator.cursor.drawn)
         if is_noted:
             self._sparing.took_s += time.thread_time() - began
+
+    def _turns_in(self, loop: _Loop, iterator: LoaderIterator, here: tuple[Spot, ...]) -> None:
+        """The first draw for a step, at ``here``: whether a turn begins there. Where the script has
+        come back to the beginning, that shows which draws are within."""
+        loop.looked_at += 1
+        if here in {loop.entry, iterator.entry} - self.inner.keys():
+            is_turn = len(loop.since) <= TURN_MAX and not iterator.cursor.held
+            if is_turn and len(self.inner) + TURN_MAX < ENTRIES_MAX:
+                self.inner.update(dict.fromkeys(loop.since, here))
+            loop.is_known |= bool(loop.since)
+            loop.since, iterator.is_within = [], False
+            return
+        loop.since = [*loop.since[-TURN_MAX:], here]
+        loop.is_known |= iterator.is_moved or len(loop.since) > TURN_MAX
+        is_new = not loop.is_known and here != iterator.drawn_again
+        iterator.is_within = here in self.inner or is_new
 
     def stands(self, draws: Sequence[LoaderIterator], *, passes: bool = False) -> Noted:
         """The script where it stands, in a step without a draw of its own; ``passes``: nowhere.
@@ -251,6 +290,10 @@ class Noting:
         of_held = frames_of(held)
         if of_held:
             reached += self._counters.walk.walk(of_held)
+        for to, frame, known in zip(reached, frames, variables, strict=False):
+            for name in handed_on(frame.f_code, frame.f_lineno, seldom=True) & known.keys():
+                if is_result(known[name]):
+                    to.values[name] = packed(known[name].detach())
         if self._script.memory is None:
             names = [handed_on(x.f_code, x.f_lineno) for x in frames]
             self._script.tensors.hand_on(reached, names, batches=hands_on)
@@ -299,7 +342,7 @@ class Noting:
             if iterator.is_elsewhere:
                 refuse_thread(iterator)
             found.append(iterator)
-            cursor.begin()
+            cursor.begin(learns=not iterator.is_within)
             if iterator.learned != cursor.held:
                 OPEN.learn(iterator)
             if iterator.is_fresh:
@@ -340,11 +383,15 @@ class Noting:
             return self._is_told and not self._has_passed and bool(self._under_way())
         return all(x.is_training or OPEN.has_learned(x) for x in fresh)
 
-    def commit(self) -> None:
+    def reduces(self, *, reduces: bool = True) -> None:
+        """The step under way reduces gradients, or, if not, was committed."""
         if self._randomness.is_noted:
             began = time.thread_time()
-            self._randomness.step_ended()
+            self._randomness.step_ended(reduces=reduces)
             self._sparing.took_s += time.thread_time() - began
+
+    def commit(self) -> None:
+        self.reduces(reduces=False)
         self._steps_without += 1
         self._sparing.is_noted = None
         self._turns, self._has_passed, self.begun_at = [], False, ()
@@ -365,6 +412,12 @@ class Noting:
         self._first = replace(noted, read=plain(noted.read))
         return self._first
 
+    def begins(self) -> None:
+        """The first step has begun, and the job has a life: leave what was noted at its place."""
+        if self._first is not None:
+            self._randomness.begins()
+            self._counters.begins(self._first.ranges)
+
     def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
         """The place of a step; None: it is passed, or peers can only be set to one of a later step.
 
@@ -382,6 +435,8 @@ class Noting:
         if draws and noted is draws[0].noted:  # it knows what was open
             draws = [x for x in draws if x.began < draws[0].drawn_at]
         place = self._place(draws, noted, first)
+        if place is None:
+            self._counters.leave_within(noted.read, noted.ranges, noted.stack)
         if place is not None and noted.random is not None:
             self._randomness.note(noted.random, self._seeds(draws, noted))
             place = replace(place, details=self._randomness.shown(place.details))
@@ -411,6 +466,7 @@ class Noting:
             details=details,
             turn=noted.turn,
             idle=tuple(self.idle),
+            inner=tuple(self.inner.items()),
             over=noted.over,
             others=tuple(LoaderPlace(*x.numbers(drawn)) for x, drawn in noted.others(draws)),
             held=noted.held,
@@ -440,7 +496,9 @@ class Noting:
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:
             return self._has_drawn and self._steps_without < PHASE_STEPS
-        is_late = draws[0].noted is None and not draws[0].cursor.is_drawn_early
+        first, cursor = draws[0], draws[0].cursor
+        is_late = first.noted is None and not cursor.is_drawn_early
+        is_late |= first.is_within and not cursor.held
         return is_late or None in map(_FIRST, draws)
 
     def _entry(self, iterator: LoaderIterator) -> tuple[Spot, ...] | None:
@@ -454,11 +512,10 @@ class Noting:
         Returns:
             None if they cannot be known yet.
         """
-        if not iterator.entry:
-            return ()
-        names = tuple(spot.name for spot in iterator.entry)
-        of_loader = self._loops.setdefault(iterator.loader, {})
-        loop = of_loader.setdefault(names, _Loop(iterator.entry))
+        if not iterator.entry or iterator.entry in self.inner:
+            return self.inner.get(iterator.entry, ())
+        loop: _Loop = iterator.turns
+        names = _names_of(iterator.entry)
         if iterator.entry != loop.entry:
             loop.renews |= iterator.drawn_again == loop.entry
             if loop.renews:
@@ -472,6 +529,10 @@ class Noting:
             return iterator.entry
         return self._entries[names]
 
+    def _loop_of(self, iterator: LoaderIterator) -> _Loop:
+        of_loader = self._loops.setdefault(iterator.loader, {})
+        return of_loader.setdefault(_names_of(iterator.entry), _Loop(iterator.entry))
+
     def _changed_here(self, first: Noted) -> dict[str, Values]:
         """Of each function on the stack the values that have changed since the first step."""
         here, names = self.note(), [spot.name for spot in first.stack]
@@ -480,6 +541,10 @@ class Noting:
             for spot, (_, values) in zip(here.stack, plain(here.read), strict=False)
             if spot.name in names
         }
+
+
+def _names_of(here: tuple[Spot, ...]) -> tuple[str, ...]:
+    return tuple(spot.name for spot in here)
 
 
 def matched(

@@ -90,7 +90,8 @@ class Place:
     were given, before the step of this place.
     ``has_finished``: the script has come to its end, ``commits`` steps after this place. Else
     ``commits`` is the number of steps by which the counters are older than loaders and ranges.
-    ``idle``: of passes that begin no step (noting.py).
+    ``idle``: of passes that begin no step; ``inner``: of draws within a turn, each with that of its
+    first draw (noting.py).
     ``behind``: the steps that were taken since with the batches of this place, as in a loop that
     trains two models with each batch. ``step``: how many were committed at this place; ``empty``:
     in all, how many of those committed up to now were no steps of the script's (inside.py).
@@ -115,6 +116,7 @@ class Place:
     calls: Sequence[Sequence[Any]] = field(default=(), compare=False, hash=False)
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
+    inner: tuple[tuple[tuple[Spot, ...], ...], ...] = field(default=(), compare=False, hash=False)
     over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
     step: int = field(default=0, compare=False, hash=False)
     empty: int = field(default=0, compare=False, hash=False)

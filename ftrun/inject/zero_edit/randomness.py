@@ -2,11 +2,12 @@
 
 Each worker writes the states of all random generators to a small file of its slot: the global ones
 of torch, Python and numpy, and those that the script has made. It writes them at each place, as
-they were before the step's first batch was drawn, and after each commit. Its successor on the same
-node takes the last states that are not of a later step than the state that it heals to. So a
-replica that joins at the step in which its predecessor died draws the same numbers as the
-predecessor would have: dropout masks, noise, augmentations outside a loader's worker processes, and
-the order of a sampler without a seed.
+they were before the step's first batch was drawn, and, as far as the steps of this place go, before
+each reduction (its peers may commit that step without it) and after each commit. Its successor on
+the same node takes the last states that are not of a later step than the place at which it joins.
+So a replica that joins at the step in which its predecessor died, or at the next one, draws the
+same numbers as the predecessor would have: dropout masks, noise, augmentations outside a loader's
+worker processes, and the order of a sampler without a seed.
 
 Where all ranks have one seed, a generator stands alike on all of them. If the peers have gone on
 meanwhile, the newcomer takes the states of such generators from its donor, whose place has them.
@@ -144,7 +145,8 @@ class Randomness:
     """The random numbers of one worker. For the main thread.
 
     Attributes:
-        is_noted: the states at the start of the step under way were written.
+        is_noted: the states were written at the place of the step under way, which several steps
+            may share.
         own: the script's generators by name, as last found.
         given: the states in a predecessor's generation, as ``encoded`` returns them; None: there is
             no generation, so the file is read.
@@ -154,6 +156,8 @@ class Randomness:
         self._script, self._path = script, script.file(FILE)
         self._journal = Journal(self._path, "if this worker dies, its random numbers are lost")
         self._has_left = self._is_off = self.is_noted = False
+        self._newest: Any = None  # what was left between two steps
+        self._at_place: Any = None  # what was left at the last place: a full file keeps it
         self._seeds: Left = ()
         self._noted: States | None = None
         self._places: deque[tuple[int, States]] = deque(maxlen=PLACES)
@@ -168,11 +172,16 @@ class Randomness:
         self.own = own
         return None if self._is_off else States.now(own)
 
+    def begins(self) -> None:
+        """The first step has begun: write what was noted at its place."""
+        if self._noted is not None:
+            self._leave(self._noted)
+
     def note(self, states: States, seeds: Left) -> None:
         """Write the states at a step's place, and the seeds of the iterators there."""
         self.is_noted, self._seeds, self._noted = True, seeds, states
         self._places.append((self._script.committed(), states))
-        self._leave(states, is_between=False)
+        self._leave(states)
 
     def shown(self, details: Callable[[], Details]) -> Callable[[], Details]:
         """The ``details`` of the place that was noted last, with its states for a newcomer."""
@@ -195,19 +204,28 @@ class Randomness:
         names, seeds = [name for name, _ in self._seeds], [x for _, x in self._seeds]
         return names, [*seeds, *states.encode()]
 
-    def step_ended(self) -> None:
-        """Write the current states, after a noted step or before the script writes a file."""
-        self.is_noted = False
+    def step_ended(self, *, reduces: bool = False) -> None:
+        """Write the current states, after a noted step or before the script writes a file, or where
+        a step ``reduces``: as those after it, because its peers may commit it alone."""
         if not self._is_off and self._script.life():
-            self._leave(States.now(self.own), is_between=True)
+            self._leave(States.now(self.own), self._script.committed() + reduces, is_between=True)
 
-    def _leave(self, states: States, *, is_between: bool) -> None:
+    def _leave(self, states: States, step: int = -1, *, is_between: bool = False) -> None:
         life = self._script.life()
         if self._is_off or not life:
             return
-        self._has_left, (names, parts) = True, self._encoded(states)
-        head = [life, self._script.committed(), is_between, names]
-        self._is_off = not self._journal.put(head, parts)
+        newest = is_between and (step, states)
+        if newest and newest == self._newest:
+            return  # the step is committed, and nothing was drawn since it has reduced
+        self._newest, self._has_left = newest, True
+        names, parts = self._encoded(states)
+        entry = [life, step if is_between else self._script.committed(), is_between, names], parts
+        self._at_place = self._at_place if is_between and self._at_place else entry
+        journal = self._journal
+        is_added = journal.add(*entry) or (
+            is_between and journal.begin(*self._at_place) and journal.add(*entry)
+        )
+        self._is_off = not (is_added or journal.begin(*entry))
 
     # ------------------------------------------------------------ of a newcomer
 

@@ -289,6 +289,7 @@ class Script:
             standing.is_at(place, manager.current_step())
         else:
             numbers = noting.numbers(draws, standing.functions)
+            self.randomness.is_noted &= numbers is None  # a step of the same place
             standing.goes_on(numbers, manager.current_step())
         return place
 

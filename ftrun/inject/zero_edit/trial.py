@@ -86,6 +86,7 @@ class Trial:
     asks: bool = False
     is_other: bool = False
     skips: set[int] = field(default_factory=set)
+    _turns: list[int] = field(default_factory=list)  # steps with a place of their own
     _here: str = field(default_factory=os.getcwd)
     _step: int = 0
     _has_begun: bool = False
@@ -177,8 +178,8 @@ class Trial:
         if self._written and _random_numbers() != self._written:
             self._drawn.add(self._step)
 
-    def begins(self, step: int) -> None:
-        """A step has begun, after ``step`` committed ones."""
+    def begins(self, step: int, *, turn: bool = True) -> None:
+        """A step has begun, after ``step`` committed ones; ``turn``: and a turn of the loop."""
         if self.is_other and not self._has_others:
             self._has_others = True
             carried = {} if self._opened is None else self._opened.own()
@@ -191,6 +192,7 @@ class Trial:
             if step:  # the first batch of all is drawn before
                 self._batches.clear()
         self._has_begun = True
+        self._turns += [step] * (turn and len(self._turns) < STEPS_MAX)
         self._drop(step)  # of an attempt that was not committed
         with open(self.directory / f"steps-{self.name}", "a") as steps:
             steps.write(f"{time.time()} {step}\n")  # the clock of files' times
@@ -295,6 +297,7 @@ class Trial:
                 "files": sorted(self._files),
                 "sizes": self._sizes,
                 "saves": self._saves,
+                "turns": self._turns,
                 "evaluations": self._evaluations,
                 "drawn": sorted(self._drawn),
                 "now": now or {},

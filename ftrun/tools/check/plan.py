@@ -79,7 +79,9 @@ def plan_of(
             tuple(kills), (), ("of replica 0, in an evaluation or while a file is written",)
         )
     saves = [x for x in reports[first]["saves"] if start + APART <= x <= until]
-    late = max(start + APART, 3 * steps // 4)
+    # Who joins within a turn computes what came before once more, so a whole turn has to follow.
+    late = min([3 * steps // 4, *(x - 1 for x in reports[first]["turns"][-2:-1])])
+    late = max(start + APART, late)
     if saves:
         kills.append(Kill(first, WRITING, saves[0]))
     else:

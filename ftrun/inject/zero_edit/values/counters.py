@@ -22,6 +22,7 @@ from ftrun.inject.zero_edit.frames import (
     innermost_of,
     script_frames,
     spot_of,
+    stack,
 )
 from ftrun.inject.zero_edit.place import Details, Place
 from ftrun.inject.zero_edit.values import changes, histories
@@ -85,6 +86,7 @@ class Counters:
         self._has_begun_anew = False  # values were set since
         self.has_all = False
         self._own: dict[str, set[str]] = {}
+        self._within = 0, dict[str, Values]()  # the mark, and what the predecessor had there
         self._before: list[tuple[FrameType, Values]] = []
         self._made: list[
             tuple[str, str]
@@ -110,6 +112,12 @@ class Counters:
         self.walk.begin(self._made)
         self._changes.begin(read)
         self._has_begun_anew = True
+
+    def begins(self, ranges: tuple[tuple[Spot, int], ...]) -> None:
+        """The first step has begun, at a place with these ``ranges``."""
+        if life := self._script.life():
+            self._left_for, self._has_begun_anew = life, False
+            self._legacy.begin(life, self._changes.known(), ranges, self._step())
 
     def note(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
@@ -150,6 +158,25 @@ class Counters:
         if life := self._script.life():
             self._leave(read, ranges, life, _mark_of(here, ranges, number))
 
+    def leave_within(
+        self, read: Read, ranges: tuple[tuple[Spot, int], ...], here: tuple[Spot, ...]
+    ) -> None:
+        """Leave what has changed within a turn of several steps, where a step begins ``here``. Who
+        goes through those before it again computes that by newer models."""
+        if self._script.life():
+            step = self._step()
+            changed, mark = self._changes.note(read, step), _mark_of(here, (), step)
+            self._has_begun_anew |= not self._legacy.add(step, changed, ranges, early_at=mark)
+
+    def take_within(self) -> None:
+        """Steps of a turn were gone through again: take what the predecessor had, if it has left
+        that at this point of this step."""
+        mark, values = self._within
+        if values and mark == _mark_of(stack(), (), self._step()):
+            self._within = 0, {}
+            for function, frame in innermost_of(script_frames()).items():
+                write_values(frame, values.get(function, {}))
+
     def _leave(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, early_at: int = 0
     ) -> None:
@@ -158,7 +185,7 @@ class Counters:
         is_new = life != self._left_for or self._has_begun_anew
         if life and (is_new or not self._legacy.add(step, changed, ranges, early_at=early_at)):
             self._left_for, self._has_begun_anew = life, False
-            self._legacy.begin(life, self._changes.known(), ranges)
+            self._legacy.begin(life, self._changes.known(), ranges, NEVER if early_at else step)
         if life:
             self._script.own.leave(step, compares=not early_at)
 
@@ -218,6 +245,13 @@ class Counters:
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._script.life() else None
+        within = left_at(self._path, until + place.behind) if left and place.behind else None
+        if within is not None:
+            changed = {
+                function: {path: value for path, (value, step) in of.items() if step > until}
+                for function, of in within.values.items()
+            }
+            self._within = within.early_at, changed
         pairs = [] if left is None else self._pairs(place, theirs, left)
         sources = Sources(place, left, pairs, self._changes.step_of)
         frames = self.walk.frames()

@@ -17,6 +17,7 @@ from typing import Any
 
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, Values
+from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import (
     Copy,
     copies_in,
@@ -73,9 +74,14 @@ class Legacy:
         self._ranges: Ranges = ()
 
     def begin(
-        self, life: str, known: Mapping[str, Mapping[str, tuple[Any, int]]], ranges: Ranges
+        self,
+        life: str,
+        known: Mapping[str, Mapping[str, tuple[Any, int]]],
+        ranges: Ranges,
+        at: int = NEVER,
     ) -> None:
-        """Leave all values that have ever changed, each with the step."""
+        """Leave all values that have ever changed, each with the step. ``at``: all that had changed
+        at this step are among them, as after ``add``."""
         if self._is_off:
             return
         self._ranges, self._has_begun = ranges, True
@@ -89,7 +95,7 @@ class Legacy:
             values[function][path] = packed, step
         for words in lacking:
             told.once(f"{words} is too large to keep: a worker that replaces this one lacks it")
-        entry = {"life": life, "known": values, "ranges": _plain(ranges)}
+        entry = {"life": life, "known": values, "ranges": _plain(ranges), "at": at}
         self._is_off = not self._journal.begin(entry)
 
     def add(
@@ -143,8 +149,9 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         function: {path: (value, step) for path, (value, step) in values.items() if step <= until}
         for function, values in first["known"].items()
     }
-    noted = frozenset(entry["step"] for entry in entries[1:] if "early" not in entry)
-    left = Left(first["life"], known, _ranges(first["ranges"]), noted)
+    noted = {entry["step"] for entry in entries[1:] if "early" not in entry}
+    noted |= {first["at"]} - {NEVER}
+    left = Left(first["life"], known, _ranges(first["ranges"]), frozenset(noted))
     for entry in entries[1:]:
         step = entry["step"]
         if step > until:

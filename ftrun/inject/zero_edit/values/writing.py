@@ -36,6 +36,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     holds_values,
     is_own,
     is_parameter,
+    is_result,
     is_small,
     is_value,
     named,
@@ -252,6 +253,7 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
         is_fit = base_of(type(value)) and histories.are_alike(value, new)
         is_due = is_fit and not histories.are_equal(value, new)
     else:
+        value = value.detach() if is_result(value) else value
         is_due = (is_value(value) or is_small(value)) and not _are_equal(value, given)
     if not is_due:
         return ""

@@ -179,3 +179,26 @@ def test_what_a_turn_hands_on_is_read_before_it_is_set(tmp_path: Path) -> None:
     code = compile(TURNS, str(path), "exec")
     assert handed_on(code, 3) == {"x", "y"}
     assert handed_on(code, 2) == handed_on(code, 16) - {"x", "y"} == set()
+
+
+SELDOM = """
+while steps:
+    if steps % 3 == 0:
+        mean, extra = f(), 1
+    elif steps:
+        both = 1
+    else:
+        both = mean
+    if steps == 2:
+        total = total + mean
+    g(both, total)
+"""
+
+
+def test_what_some_turns_alone_set_is_handed_on_too(tmp_path: Path) -> None:
+    """Seen in a script that computes a penalty in each sixteenth turn, and logs it in each."""
+    path = tmp_path / "seldom.py"
+    path.write_text(SELDOM)
+    code = compile(SELDOM, str(path), "exec")
+    assert handed_on(code, 3) == {"total"}
+    assert handed_on(code, 3, seldom=True) == {"total", "mean", "both"}

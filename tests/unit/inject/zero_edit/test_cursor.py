@@ -121,6 +121,43 @@ def test_a_batch_that_is_drawn_in_the_step_before() -> None:
     assert following.cursor.begin() == 0
 
 
+def test_a_step_whose_batches_are_drawn_between_its_passes_and_one_without_draws() -> None:
+    """Seen in a script that trains two models in turns: it was taken for one that draws ahead."""
+    drawn = Drawn(12)
+    for turn in range(4):
+        for number in range(3):
+            next(drawn)
+            assert drawn.cursor.begin() == (3 * turn if turn else 0)
+            assert number or drawn.cursor.held in (None, 0)
+        drawn.cursor.commit()
+        for _ in range(2):
+            drawn.cursor.begin()
+            drawn.cursor.commit()
+    assert drawn.cursor.held == 0
+
+
+def test_a_batch_that_is_drawn_between_two_passes_of_the_step_before() -> None:
+    drawn = Drawn(9)
+    next(drawn)
+    found = []
+    for _ in range(8):
+        found.append(drawn.cursor.begin())
+        next(drawn)
+        drawn.cursor.begin()
+        drawn.cursor.commit()
+    assert found == [0, None, 2, 3, 4, 5, 6, 7], "the second step does not show it"
+
+
+def test_a_step_whose_batches_come_from_another_line_shows_nothing() -> None:
+    drawn = Drawn(12)
+    for is_other in (False, True, False, True):
+        for _ in range(1 if is_other else 3):
+            next(drawn)
+        first = drawn.cursor.begin(learns=not is_other)
+        drawn.cursor.commit()
+    assert drawn.cursor.held == 0 and first == 7
+
+
 def test_several_steps_with_one_batch() -> None:
     drawn = Drawn(3)
     for batch in drawn:

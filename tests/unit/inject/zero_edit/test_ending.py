@@ -56,6 +56,7 @@ def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
     session = SimpleNamespace(keep_state=lambda: None, catch_up=part.catches_up)
     script: Any = SimpleNamespace(
         own=SimpleNamespace(find=lambda: None),
+        counters=SimpleNamespace(take_within=lambda: None),
         carried=part,
         tensors=tensors,
         manager=lambda: SimpleNamespace(current_step=lambda: step, session=session),

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from ftrun.inject.zero_edit.frames import Spot, stack
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator
-from ftrun.inject.zero_edit.noting import PHASE_STEPS, Noting, matched
+from ftrun.inject.zero_edit.noting import PHASE_STEPS, TURN_MAX, Noting, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.randomness import Randomness
 from ftrun.inject.zero_edit.sparing import Sparing
@@ -74,22 +75,116 @@ def test_each_step_has_the_place_of_its_first_draw(noting: Noting) -> None:
 
 def test_a_second_step_with_the_same_batch_has_no_place(noting: Noting) -> None:
     batches = iterator_of(3)
-    _ = next(batches)
-    assert step(noting) is not None
-    assert step(noting) is None
-    _ = next(batches)
-    assert step(noting) is not None
+    for _ in range(2):
+        _ = next(batches)
+        assert step(noting) is not None
+        assert step(noting) is None
+
+
+def in_turns(batches: LoaderIterator, noting: Noting, *, ends: int = 9) -> list[Place | None]:
+    """Turns of two steps: the batches of the second one are drawn at another line."""
+    places: list[Place | None] = []
+    while len(places) < ends:
+        for _ in range(2):
+            _ = next(batches)
+        places.append(step(noting))
+        if len(places) == ends:
+            break
+        _ = next(batches)
+        places.append(step(noting))
+    return places
+
+
+def test_a_draw_within_a_turn_is_no_place_to_join(noting: Noting) -> None:
+    """A newcomer of the second step joins where the turn begins. Seen: it was set to the second
+    step's batch at the first one's line."""
+    places = in_turns(iterator_of(20), noting)
+    assert [x is None for x in places] == [False, True] * 4 + [False]
+    assert [x.loaders[0].drawn for x in places if x is not None] == [0, 3, 6, 9, 12]
+    last = places[-1]
+    assert last is not None and [first for _, first in last.inner] == [last.entry]
+    assert Place.decode(last.encode()).inner == last.inner
+
+
+def test_an_iterator_that_begins_within_a_turn_is_joined_where_the_turn_begins(
+    noting: Noting,
+) -> None:
+    loader: Any = DataLoader(list(range(5)), 1)  # type: ignore[arg-type]
+
+    def cycle() -> Iterator[Any]:
+        while True:
+            yield from LoaderIterator(loader, lambda: DataLoader.__iter__(loader))
+
+    batches: Any = cycle()
+    places = in_turns(batches, noting, ends=15)
+    assert [x is None for x in places] == [False, True] * 7 + [False]
+    assert len({x.entry for x in places if x is not None}) == 1
+
+
+def test_a_loop_that_does_not_come_back_to_its_first_draw_has_a_place_at_each_other(
+    noting: Noting,
+) -> None:
+    batches = iterator_of(40)
+    pair = next(batches), next(batches)
+    places = []
+    while pair[0] is not None:
+        places.append(step(noting))
+        pair = next(batches, None), next(batches, None)
+    found = [x is not None for x in places]
+    assert found == [True] + [False] * TURN_MAX + [True] * (19 - TURN_MAX)
+
+
+def test_a_long_way_back_to_the_first_draw_is_no_turn(noting: Noting) -> None:
+    """As of epochs that share one iterator, each with a first draw before its loop."""
+    batches, places = iterator_of(90), list[bool]()
+    for epoch in range(3):
+        pair = next(batches), next(batches)
+        for _ in range(TURN_MAX + 2):
+            places.append(step(noting) is not None)
+            pair = next(batches), next(batches)
+        assert pair, epoch
+    assert places == [True] + [False] * TURN_MAX + [True] * (2 * TURN_MAX + 5)
+
+
+def test_all_look_at_the_first_draws_and_at_those_of_turns(
+    noting: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also at those that are not noted: else one would take a step for one with a place."""
+    monkeypatch.setattr(noting, "_sparing", Sparing(lambda: False, lambda: 1, 0.0))
+    batches, found = iterator_of(200), list[bool]()
+
+    def passes() -> None:
+        found.append(noting.numbers(noting.training(), ()) is None)
+        noting.commit()
+
+    for _ in range(100):
+        _ = next(batches)
+        passes()
+        _ = next(batches)
+        passes()
+    assert found == [False, True] * 100
+
+
+def test_a_loss_that_some_turns_compute_and_all_read_is_a_value(noting: Noting) -> None:
+    one, found = torch.ones((), requires_grad=True), []
+    penalty = one * 0
+    for turn in range(2):
+        if not turn:
+            penalty = one * 3
+        loss = one * turn + penalty
+        found.append(dict(noting.note().read)[stack()[0].name])
+        assert loss.requires_grad
+    assert [x["penalty"]["values"][2] for x in found] == [[3.0], [3.0]]
+    assert not any("loss" in x or "one" in x for x in found), "each turn computes it; a parameter"
 
 
 def test_a_step_without_a_draw_has_no_numbers_of_its_own(noting: Noting) -> None:
     """As the first one after a loop over a loader, whose last draw has found the end."""
     batches = iterator_of(3)
-    for _ in range(3):
-        _ = next(batches)
-        assert noting.numbers(noting.training(), ()) is not None
+    for is_last in (False, False, False, True):
+        assert (next(batches, None) is None) is is_last
+        assert (noting.numbers(noting.training(), ()) is None) is is_last
         noting.commit()
-    assert next(batches, None) is None
-    assert noting.numbers(noting.training(), ()) is None
 
 
 @pytest.mark.parametrize("happens", ["a draw", "a reduction", "a draw within the step before"])
@@ -184,10 +279,10 @@ def test_a_loader_that_begins_behind_the_first_draw_is_begun_by_a_newcomer_too(
     and the batches of the next one were named as not carried."""
     batches, beside = iterator_of(4), iterator_of(3)
     noting.begin(noting.note())
-    for _ in range(2):
-        _ = next(batches)
-        step(noting)
-    assert len(list(batches)) == 2
+    for number in range(5):
+        _ = next(batches, None)
+        if number < 2:
+            step(noting)
     following = iterator_of(3)
     _drawn = next(beside), next(following)
     place = step(noting)

@@ -154,6 +154,43 @@ def test_a_successor_goes_on_at_each_step(tmp_path: Path) -> None:
     assert newcomer.trains(20) == whole[80:]
 
 
+def test_what_was_noted_before_the_first_step_is_left_when_that_has_begun(tmp_path: Path) -> None:
+    """Seen: who died in the first turn of several steps left no numbers."""
+    lives = iter(["", "life", "life", "life", "life"])
+    worker = Worker(tmp_path / "r")
+    script: Any = worker.made._script
+    script.life = lambda: next(lives)
+    seed(1)
+    worker.made.note(States.now(), ())
+    expected = drawn()
+    worker.made.begins()
+    newcomer = Worker(tmp_path / "r")
+    newcomer.joins()
+    assert drawn() == expected
+
+
+@pytest.mark.parametrize("place", ["of the turn", "of the next one"])
+@pytest.mark.parametrize("reduces", [True, False])
+def test_each_step_of_a_turn_leaves_its_numbers(tmp_path: Path, place: str, reduces: bool) -> None:
+    """Also the last one, if it dies when its peers have its gradients; also in a full file."""
+    for steps in range(1, 40):
+        worker = Worker(tmp_path / "r")
+        seed(steps)
+        worker.trains(1)  # of an older turn
+        worker.made.note(States.now(), ())
+        at_place = drawn()
+        for step in range(steps):
+            drawn()
+            worker.made.step_ended(reduces=True)
+            if step < steps - 1 or not reduces:
+                worker.step += 1
+                worker.made.step_ended()
+        expected = drawn()
+        newcomer = Worker(tmp_path / "r", 1 if place == "of the turn" else 1 + steps)
+        newcomer.joins()
+        assert drawn() == (at_place if place == "of the turn" else expected)
+
+
 def test_one_whose_peers_have_gone_on_draws_what_nobody_has_drawn(tmp_path: Path) -> None:
     seed(1)
     before = Worker(tmp_path / "r").trains(5)

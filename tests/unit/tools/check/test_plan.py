@@ -9,10 +9,14 @@ from ftrun.tools.check.plan import EVALUATION, STARTING, TRAINING, WRITING, Kill
 
 
 def seen(
-    step: int, saves: Sequence[int] = (), evaluations: Sequence[int] = ()
+    step: int,
+    saves: Sequence[int] = (),
+    evaluations: Sequence[int] = (),
+    turns: Sequence[int] | None = None,
 ) -> dict[int, dict[str, Any]]:
-    last = {"step": step, "saves": [], "evaluations": evaluations}
-    return {0: {"step": step, "saves": saves, "evaluations": evaluations}, 1: last}
+    known = {"step": step, "turns": range(step) if turns is None else turns}
+    last = {**known, "saves": [], "evaluations": evaluations}
+    return {0: {**last, "saves": saves}, 1: last}
 
 
 def test_both_ends_die_in_training_and_the_first_while_it_writes() -> None:
@@ -20,6 +24,13 @@ def test_both_ends_die_in_training_and_the_first_while_it_writes() -> None:
     assert plan.exact == (Kill(1, TRAINING, 15), Kill(0, WRITING, 32), Kill(0, TRAINING, 45))
     assert plan.counted == (Kill(1, EVALUATION, 16), Kill(0, EVALUATION, 32))
     assert plan.writes and not plan.untried
+
+
+def test_a_whole_turn_follows_that_of_the_last_death() -> None:
+    """Seen: who joins within a turn logs losses that it has computed again, by newer models."""
+    assert plan_of(seen(15, turns=[0, 4, 6, 8, 10, 13])).exact[1] == Kill(0, TRAINING, 9)
+    assert plan_of(seen(15, turns=[0, 5, 10])).exact[1] == Kill(0, TRAINING, 6), "it is not long"
+    assert plan_of(seen(15, turns=[0])).exact[1] == Kill(0, TRAINING, 11)
 
 
 def test_a_save_late_in_the_run_is_the_only_other_death() -> None:

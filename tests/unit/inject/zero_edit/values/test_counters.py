@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 
 from ftrun.inject.zero_edit.frames import Spot, spot_of
 from ftrun.inject.zero_edit.place import Details, Place
@@ -19,6 +20,7 @@ from ftrun.inject.zero_edit.values.frameworks import Frameworks
 from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.legacy import Left, left_at
 from ftrun.inject.zero_edit.values.sources import Sources, Taken
+from ftrun.inject.zero_edit.values.writing import write_values
 from tests.unit.inject.zero_edit.values.counted import counters_of
 
 Script = Callable[[], FrameType]
@@ -113,6 +115,45 @@ def test_who_goes_through_last_steps_again_has_the_counters_before_them(
     taken = again.joins(place, 9, monkeypatch)
     assert again.names["steps"] == 7 and taken.changed == ["steps 0→7"]
     assert again.names["best"] == 0.5
+
+
+@pytest.mark.parametrize(("step", "line"), [(3, 7), (2, 7), (3, 8)])
+def test_what_was_computed_within_a_turn_is_the_predecessors_at_that_point_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, line: int
+) -> None:
+    """A newcomer goes through the steps of the turn again, with newer models than then. At another
+    point it may have counted what its predecessor counts later."""
+    first, peer = Replica(tmp_path, "0"), Replica(tmp_path, "1")
+    for one in (first, peer):
+        one.counters.begins(())
+        place = one.note(1, best=1)
+    for at in (2, 3):
+        first.step, first.names["best"] = at, at / 10
+        first.in_frame(
+            lambda frame: first.counters.leave_within(
+                first.counters.read(first.counters.walk.walk([frame])), (), (Spot("a.py:f", 7),)
+            )
+        )
+    again = Replica(tmp_path, "0")
+    assert again.joins(replace(place, behind=2), 1, monkeypatch).of_its_own == []
+    assert again.names["best"] == 1
+    again.step, again.names["best"] = step, 5.5  # as the models are now
+    monkeypatch.setattr(counters, "stack", lambda: (Spot("a.py:f", line),))
+
+    def at_pass(frame: FrameType) -> None:
+        monkeypatch.setattr(counters, "script_frames", lambda: [frame])
+        again.counters.take_within()
+
+    again.in_frame(at_pass)
+    assert again.names["best"] == (0.3 if (step, line) == (3, 7) else 5.5)
+
+
+def test_a_loss_is_set_without_its_gradients(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, "0", best=torch.ones((), requires_grad=True) * 3)
+    values = {"best": {"kind": "tensor", "values": ["float32", [], [0.5]]}}
+    words = replica.in_frame(lambda frame: write_values(frame, values))
+    assert words == ["best tensor(3.)→tensor(0.5000)"]
+    assert replica.names["best"] == 0.5 and not replica.names["best"].requires_grad
 
 
 def test_a_peer_that_has_an_older_value_from_there_does_not_count(

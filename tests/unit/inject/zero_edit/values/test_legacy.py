@@ -61,6 +61,15 @@ def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
     assert left.ranges == dict(LOOP)
 
 
+def test_the_values_with_which_a_file_begins_are_those_of_their_step(tmp_path: Path) -> None:
+    """Seen: what differed between ranks since the second place of all was no rank's own."""
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    worker.begin("life", {F: {"best": (0.5, 4)}}, LOOP, 4)
+    worker.add(6, {F: {"best": 0.2}}, LOOP)
+    left = left_at(path, 6)
+    assert left is not None and left.noted == {4, 6}
+
+
 def test_what_is_left_between_steps_is_no_note_of_the_step_that_begins(tmp_path: Path) -> None:
     """An evaluation may change more before: only then a peer's values are of the same moment."""
     worker, path = Legacy(tmp_path / "left"), tmp_path / "left"

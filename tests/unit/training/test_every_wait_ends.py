@@ -345,7 +345,12 @@ WAITS = (
         QUORUM, **OWN,
     ),
     _times_out("Session.begin", _first, lambda h: h.manager.session.begin(for_draw=True), QUORUM),
-    _times_out("Session.catch_up", _first, lambda h: h.manager.session.catch_up(), QUORUM),
+    _times_out(
+        "Session.catch_up",
+        _first,
+        lambda h: h.manager.session.catch_up(lambda: False),
+        QUORUM,
+    ),
     _times_out("Manager.peers", _first, lambda h: h.manager.peers(), "the other replicas"),
     _times_out(
         "Manager.peers", _first, lambda h: h.manager.peers(SHORT), "the other replicas", **OWN

@@ -11,6 +11,7 @@ import torch
 
 from ftrun.inject.zero_edit import ending as module
 from ftrun.inject.zero_edit.ending import OF_COMMIT, Ending
+from ftrun.inject.zero_edit.states import BETWEEN
 
 
 class Part:
@@ -53,7 +54,7 @@ def made() -> tuple[Ending, Part]:
 
 
 def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
-    session = SimpleNamespace(keep_state=lambda: None, catch_up=part.catches_up)
+    session = SimpleNamespace(keep_state=lambda: None, catch_up=lambda joins: part.catches_up())
     script: Any = SimpleNamespace(
         own=SimpleNamespace(find=lambda: None),
         counters=SimpleNamespace(take_within=lambda: None),
@@ -63,6 +64,8 @@ def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
         marking=SimpleNamespace(loop_ended=lambda: None),
         mates=SimpleNamespace(any=lambda flag: flag),
         here=SimpleNamespace(replica_id="1"),
+        course=SimpleNamespace(now=BETWEEN),
+        inside=SimpleNamespace(joins_others=lambda: False),
     )
     return Ending(script)
 

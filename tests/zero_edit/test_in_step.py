@@ -75,13 +75,13 @@ OPTIONS = ("--device", "cpu", "--replicas", "3", "--min-replicas", "3")
 
 
 BETWEEN = """
-import os, pathlib, signal, sys
+import os, pathlib, signal, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-victim, moment = (int(x) for x in sys.argv[1:])
+victim, moment, loser = (int(x) for x in (*sys.argv[1:], -1)[:3])
 dist.init_process_group("gloo")
 rank, is_first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 torch.manual_seed(3)
@@ -94,6 +94,7 @@ best = []
 
 def passes(epoch, now):
     if (rank, epoch, now) == (victim, moment // 10, moment % 10) and is_first:
+        pathlib.Path("dies").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 def evaluate(epoch):
@@ -116,11 +117,30 @@ def evaluate(epoch):
     model.train()
     print("STEP", epoch, found.item(), every, flush=True)
 
+def interrupted():
+    "Lose this step, which the others commit."
+    from ftrun.training.manager import Manager
+    plain, until = Manager.should_commit, time.monotonic() + 120.0
+    def forgoes(manager):
+        Manager.should_commit = plain
+        while not (os.path.exists("taken") and os.path.exists("dies")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return plain(manager, forgoes="it was interrupted")
+    Manager.should_commit = forgoes
+
+taken = 0
 for epoch in range(3):
     for inputs, in loader:
         optimizer.zero_grad()
         model(inputs).square().sum().backward()
+        is_last = epoch == moment // 10 and taken % 4 == 3 and is_first and loser >= 0
+        if is_last and rank == loser:
+            interrupted()
         optimizer.step()
+        if is_last and rank == 0:
+            open("taken", "w").close()
+        taken += 1
     evaluate(epoch)
 print("END", sum(x.double().sum() for x in model.parameters()).item(), best)
 dist.destroy_process_group()
@@ -189,4 +209,21 @@ def test_the_evaluation_of_a_death_is_as_undisturbed(
     assert "died: SIGKILL" in output
     done = victim, f"STEP {int(moment) // 10}"
     found.setdefault(done, evaluated[done])  # it may be over by then
+    assert found == evaluated, output
+
+
+@pytest.mark.parametrize(
+    ("victim", "loser"), [("2", "1"), pytest.param("1", "2", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("moment", ["10", "21"])
+def test_one_that_has_lost_the_step_before_joins_with_the_newcomer(
+    tmp_path: Path,
+    evaluated: dict[tuple[str, str], str],
+    victim: str,
+    moment: str,
+    loser: str,
+) -> None:
+    """Seen: the newcomer went on alone, and the job waited for ever at its end."""
+    found, output = _told(tmp_path / "job", BETWEEN, victim, moment, loser)
+    assert f"Replica {loser} healed from replica 0" in output, output
     assert found == evaluated, output

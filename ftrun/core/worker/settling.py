@@ -197,14 +197,14 @@ def live_from(
     meets its peers in the first one that is not.
 
     Args:
-        steps: by survivor, the number of the step under way, or of the next one. One step at least
-            is under way.
+        steps: by survivor, the number of the step under way, or of the next one, which may be that
+            of the quorum's state to which it heals. One step at least is under way.
         groups: by name, the positions of the survivors in each group that changes.
 
     Returns:
-        By group, the number of its first call that is not complete. None: newcomers join where the
-        next step begins, because the survivors are at different steps, or one has not begun a call
-        that is complete, or a later call is complete.
+        By group, the number of its first call that is not complete, counted alike. None: newcomers
+        join where the next step begins, because the survivors are at different steps, or one has
+        not begun a call that is complete, or a later call is complete.
     """
     if len({*steps.values()}) != 1:
         return None
@@ -214,8 +214,9 @@ def live_from(
         stop = max(position.begun for position in alike.positions.values())
         again = settle(alike.positions, alike.joined).again
         found[name] = min(again, default=stop)
-        are_behind = any(counted.since != alike.since for counted in told.values())
-        are_behind |= any(position.begun < found[name] for position in alike.positions.values())
+        are_behind = any(position.begun < found[name] for position in alike.positions.values())
+        if alike.base is None:  # nobody is left that could tell one that counts from before
+            are_behind |= any(counted.since != alike.since for counted in told.values())
         if are_behind or again != tuple(range(found[name], stop)):
             return None
     return found

@@ -170,12 +170,14 @@ class Quorums:
         )
         made.seats = old if self._world.rank in old else ()
         if not is_switch and len(old) < len(seats):
-            made.live = _live(told, old)
+            steps = {seat: told[seat].next_step - told[seat].in_step for seat in old}
+            assert quorum.step is not None
+            healing = {seat for seat, who in self._whose(quorum).items() if who in quorum.newcomers}
+            steps |= dict.fromkeys(healing & {*old}, quorum.step)
+            made.live = _live(told, steps)
             if made.live is not None:
-                made.full_at = told[old[0]].next_step - told[old[0]].in_step
-                if made.seats:
-                    made.seats = seats
-                    self._world.joined_at(made.count, made.live)
+                made.full_at = steps[old[0]]
+                made.seats = seats if made.seats else ()
 
         def connect(seats: tuple[int, ...], name: str, shells: dict[str, Shell]) -> Connected:
             """Connect ``shells`` among ``seats``; not those that a member has not made."""
@@ -193,6 +195,10 @@ class Quorums:
 
         if not is_switch and self._world.rank in old:
             changing = self._settle(made, client, old, signal)
+            if made.live is not None:
+                bases = {key: base or 0 for key, (_, base) in made.anew.items()}
+                own = {key: first + bases.get(key, 0) for key, first in made.live.items()}
+                self._world.joined_at(made.count, own)
             made.now = connect(made.seats, "now" if made.live is None else "all", changing)
         if is_switch or (len(old) < len(seats) and (made.live is None or not made.seats)):
             made.all_seats = seats  # also those of a quorum by which a rank leaves
@@ -206,8 +212,13 @@ class Quorums:
         return [seat for seat, who in now.items() if self._members.get(seat, who) == who]
 
     def _incarnations(self, quorum: Quorum) -> dict[int, str]:
+        known = {member.replica_id: member.incarnation for member in quorum.members}
+        return {seat: known[who] for seat, who in self._whose(quorum).items()}
+
+    def _whose(self, quorum: Quorum) -> dict[int, str]:
+        """By seat the id of its replica."""
         workers = self._here.workers_per_replica
-        each = [member.incarnation for member in quorum.members for _ in range(workers)]
+        each = [member.replica_id for member in quorum.members for _ in range(workers)]
         return dict(zip(self._seats(quorum), each, strict=True))
 
     def _end_calls(self, seats: Sequence[int]) -> None:
@@ -465,9 +476,9 @@ class Quorums:
         return closing(StoreClient(store, clock.now() + STORE_S))
 
 
-def _live(told: dict[int, Sent], old: Sequence[int]) -> dict[str, int] | None:
+def _live(told: dict[int, Sent], steps: dict[int, int]) -> dict[str, int] | None:
     """See ``live_from``; None also if a group changes that no newcomer has made."""
-    steps = {seat: told[seat].next_step - told[seat].in_step for seat in old}
+    old = [*steps]
     if not any(told[seat].in_step for seat in old):
         return None
     each = [known for seat in old for known in told[seat].groups.items()]

@@ -106,6 +106,7 @@ def told(*positions: Position, since: Attempt = NO_ATTEMPT) -> dict[int, Counted
         ({"a": told(at(2, kept={1}), at(2, kept={1}))}, None),  # 1 is complete, and 0 is not
         ({"a": told(at(1)), "b": told(at(2, kept={1}), at(2))}, None),
         ({"a": {**told(at(1), at(1)), 2: Counted(at(4), Attempt(2, 1), None)}}, None),
+        ({"a": {**told(at(5)), 1: Counted(at(1), Attempt(2, 1), 5)}}, {"a": 0}),  # counted alike
     ],
 )
 def test_from_where_newcomers_are_live(

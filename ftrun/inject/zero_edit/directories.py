@@ -234,7 +234,13 @@ class Directories:
         is_path = isinstance(path, (str, os.PathLike)) and kwargs.get("dir_fd") is None
         if self._later and is_path and self._is_later(path, 4):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-        return plain(path, *args, **kwargs)
+        try:
+            return plain(path, *args, **kwargs)
+        except FileNotFoundError:
+            is_first = is_path and not (self.is_successor or self._is_asking)
+            if is_first and self._is_set_up() and len(self._absent) < ABSENT_MAX:
+                self._absent[f"{plain.__name__} {os.path.abspath(os.fsdecode(path))}"] += 1
+            raise
 
     def _is_later(self, path: Any, deep: int) -> bool:
         """Whether a package asks for what its predecessor has made since. ``deep``: its frame."""
@@ -242,8 +248,12 @@ class Directories:
             return False
         self._is_asking = True
         try:
-            is_known = _whole(path) in self._later and self._follows()
-            return is_known and (self._is_same or not is_by_script(deep))
+            if not (_whole(path) in self._later and self._follows()):
+                return False
+            # A life that ended before its first step may have made it before its predecessor's.
+            end = f" {os.path.abspath(os.fsdecode(path))}"
+            was_absent = self._is_same and any(x.endswith(end) for x in self._absent)
+            return was_absent or not is_by_script(deep)
         finally:
             self._is_asking = False
 

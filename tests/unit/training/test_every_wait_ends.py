@@ -634,7 +634,8 @@ FACTS_AND_SETTINGS = """
         errored current_step batches_committed participating_rank num_participants is_participating
         contributors is_healing log quorum_logger commits_logger errors_logger
     Session: __init__ step_under_way keep_state awaits_newcomers others_join others_heal
-        require_step issue watch_optimizer watch_sampler joining make_joining train_locally heal_with_place
+        require_step issue watch_optimizer watch_sampler joining make_joining train_locally
+        heal_with_place
         follow_quorums show_end
     ManagedWork: __init__ is_success exception is_completed
     ManagedProcessGroup: __init__ size rank getBackendName alltoall gather scatter recv_anysource

@@ -237,6 +237,44 @@ def test_what_imports_look_into_leaves_room_for_what_the_script_does(
     assert looks(life(), look) == [[]]
 
 
+def test_what_a_life_before_the_first_step_has_made_is_there_in_every_way(
+    looks: Callable[..., list[list[str]]],
+) -> None:
+    """Seen with distributed-training-guide: a replacement was told that its directory is there,
+    and an error when it asked for more of it."""
+
+    def makes() -> list[str]:
+        found = str(Path("run").is_mount() or Path("run").exists())
+        os.makedirs("run", exist_ok=True)
+        return [found]
+
+    assert looks(life(), makes) == [["False"]]
+    second = life()
+    assert second.begins_again
+    assert looks(second, makes) == [["True"]]
+    second.begins()
+    assert looks(life(is_in_place=True, joins=True), makes) == [["True"]]
+
+
+@pytest.mark.parametrize("is_in_place", [True, False])
+def test_what_was_looked_at_by_stat_is_as_it_was_for_a_replacement(
+    looks: Callable[..., list[list[str]]], is_in_place: bool
+) -> None:
+    def makes() -> list[str]:
+        try:
+            os.stat("run")
+        except FileNotFoundError:
+            os.mkdir("run")
+            return ["made"]
+        return ["there"]
+
+    first = life()
+    assert looks(first, makes) == [["made"]]
+    first.begins()
+    again = life(is_in_place=is_in_place, joins=True)
+    assert looks(again, makes) == [["made" if is_in_place else "there"]]
+
+
 LOGGER = """
 import os
 

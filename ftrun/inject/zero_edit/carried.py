@@ -132,6 +132,11 @@ class Carried:
         given = {"models": states} if any(map(models.is_sharded, models.wrapped)) else {}
         return {**given, SYNCS: models.syncs, LIFE: self.life}
 
+    def trained(self) -> list[tuple[torch.nn.Parameter, bool]]:
+        """All parameters of the models, and whether each needs a gradient now."""
+        every = (x for model in self._script.models.wrapped for x in model.parameters())
+        return [(x, x.requires_grad) for x in every]
+
     @contextmanager
     def versions_kept(self) -> Iterator[None]:
         """A backward pass may still need what is loaded: parameters get the values that they have,

@@ -69,6 +69,7 @@ class Ending:
         self.has_followed = self.is_behind = self.is_replaying = False
         self.stands_still = self.is_offered = self.is_late = False
         self._at_draw: Any = None
+        self._trained: list[tuple[torch.nn.Parameter, bool]] = []
         self._price = 0  # of a copy, in steps
         self._left = STEPS_AHEAD  # steps that no copy has taken
 
@@ -167,6 +168,7 @@ class Ending:
             Refused: this replica has made other objects than its peers.
         """
         self._given = state, self._given[1]
+        self._trained = self._carried.trained()
         self._carried.load(state)
 
     def load_tensors(self, state: State) -> None:
@@ -218,6 +220,10 @@ class Ending:
         self.is_replaying = self.stands_still = True
         self._copy = _copied(self._given[0]), _copied(self._given[1])
         self._given = _NOTHING
+        for parameter, is_trained in self._trained:
+            # The peers may have frozen it since, for another step of their turn (Lightning).
+            parameter.requires_grad_(is_trained)
+        self._trained = []
         if is_over and self._is_of_commit:
             self._script.marking.loop_ended()
 

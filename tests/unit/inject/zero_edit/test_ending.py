@@ -23,16 +23,21 @@ class Part:
         self.applied: list[float] = []
         self.rate = 1.0
         self.caught_up = 0
+        self.parameters = [torch.nn.Parameter(torch.zeros(1))]
 
     def catches_up(self) -> bool:
         self.caught_up += 1
         return True
 
+    def trained(self) -> list[tuple[torch.nn.Parameter, bool]]:
+        return [(x, x.requires_grad) for x in self.parameters]
+
     def versions_kept(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def state(self) -> dict[str, Any]:
-        return {"weight": self.weight, "rate": self.rate}
+        is_trained = self.parameters[0].requires_grad
+        return {"weight": self.weight, "rate": self.rate, "is_trained": is_trained}
 
     def load(self, state: dict[str, Any]) -> None:
         self.apply(state)
@@ -40,6 +45,7 @@ class Part:
     def apply(self, state: dict[str, Any]) -> None:
         with torch.no_grad():
             self.weight.copy_(state["weight"])
+        self.parameters[0].requires_grad_(state.get("is_trained", True))
         self.rate = state.get("rate", 1.0)
         self.applied.append(self.weight.item())
 
@@ -180,16 +186,17 @@ def test_a_state_of_the_end_is_taken_once_more_at_the_end() -> None:
 
 def test_a_step_that_the_peers_have_taken_is_gone_through_alone() -> None:
     ending, part = made()
-    ending.load({"weight": torch.ones(1)})
+    ending.load({"weight": torch.ones(1), "is_trained": False})  # frozen in a later step
     ending.replay(2, is_over=False)
     for _ in range(2):
+        assert part.parameters[0].requires_grad
         assert ending.goes_again and not ending.goes_on() and ending.stands_still
         change(part, 9.0)  # such as buffers, by the pass itself
         ending.step_again()
         assert ending.is_behind and ending.stands_still, "a scheduler that steps after it"
     assert part.weight.item() == 1.0
     assert not ending.goes_again and ending.goes_on() and not ending.stands_still
-    assert not ending.is_behind
+    assert not ending.is_behind and not part.parameters[0].requires_grad
 
 
 def test_what_a_newcomer_changes_between_its_draw_and_its_pass_is_in_its_peers_state() -> None:

@@ -140,10 +140,10 @@ def test_an_order_that_rank_0_broadcasts_is_everywhere_that_of_this_epoch(tmp_pa
         with Job(tmp_path / name, BY_BROADCAST, *options, args=args) as job:
             assert job.end() == 0, job.output
             ends.append(sorted(re.findall(r"^\[\d\.0\] END \S+$", job.output, re.MULTILINE)))
-    assert "replica 0 joined at index 3 of the loop at script.py:15, batch 0" in job.output, (
+    assert "replica 0 joined at index 2 of the loop at script.py:15, batch 3" in job.output, (
         job.output
     )
-    assert len(ends[0]) == 2 and ends[0] == ends[1]
+    assert len(ends[0]) == 2 and ends[0] == ends[1], job.output
 
 
 TWO = """

@@ -20,6 +20,7 @@ import torch
 from ftrun.checkpoint import script_classes
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.attributes import buffers_of, give_buffers
+from ftrun.inject.zero_edit.values.kinds import is_of_rank
 from ftrun.inject.zero_edit.values.tensors import BUFFERS
 from ftrun.inject.zero_edit.values.travelling import completed, travelling
 from ftrun.inject.zero_edit.values.units import mapped
@@ -32,7 +33,7 @@ KEY = "script"
 CALLBACKS = "callbacks"
 """Unlike all else their state is that of the place, not of the step: a replica that goes through
 its peers' last steps again goes through theirs too."""
-LIFE, SYNCS, APART, ORDERS = "life", "syncs", "apart", "orders"
+LIFE, SYNCS, APART, ORDERS, COUNTS = "life", "syncs", "apart", "orders", "counts"
 Named = int | list[str]
 """A parameter in a group: its place in the models; of one that is of none, the name by which the
 script reaches it ("": none), and its type and shape."""
@@ -80,8 +81,9 @@ class Carried:
         }
         apart, orders = self._script.marking.apart, self._orders()
         buffers = [buffers_of(x) for x in self._script.models.wrapped]
+        counts = [_counts_of(x) for x in self._script.stepping.optimizers.that_heal()]
         more = {SYNCS: self._script.models.syncs, APART: apart, ORDERS: orders, BUFFERS: buffers}
-        return {**parts, **more, LIFE: self.life}
+        return {**parts, **more, COUNTS: counts, LIFE: self.life}
 
     def _orders(self) -> list[list[list[Named]]]:
         """Of each group of each optimizer, which parameters it has. A script that makes it of a set
@@ -202,6 +204,9 @@ class Carried:
                     self._check_state(part, state, own)
                 with _same_groups(part):
                     _load(part, completed(state, own, kind, kind, self.lacking))
+        optimizers = self._script.stepping.optimizers.that_heal()
+        for optimizer, counts in zip(optimizers, tree.get(COUNTS, ()), strict=False):
+            vars(optimizer).update({k: v for k, v in counts.items() if k in vars(optimizer)})
         self._script.models.set_syncs(tree.get(SYNCS, ()))
 
     def _check_state(self, optimizer: Any, given: dict[str, Any], own: dict[str, Any]) -> None:
@@ -231,6 +236,12 @@ def _state_of(part: Any) -> dict[str, Any]:
     if isinstance(part, of_torch) and not _has_form(part):
         return of_torch.state_dict(part)
     return {**part.state_dict()}
+
+
+def _counts_of(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """What an optimizer counts in attributes of its own. It goes with the state: a newcomer that
+    goes through its peers' steps again steps nothing."""
+    return {k: v for k, v in vars(optimizer).items() if type(v) is int and not is_of_rank(k)}
 
 
 def _has_form(optimizer: Any) -> bool:

@@ -83,11 +83,14 @@ def results(before: Reports, after: Reports) -> Iterator[tuple[str, list[Seen]]]
 
 
 def _by_step(before: Reports, after: Reports, what: str) -> Iterator[Seen]:
-    """What a report has by step. A newcomer has no earlier ones."""
+    """What a report has by step. A newcomer has no earlier ones. Of a turn of several steps whose
+    passes are all in the first one, it may have some of its own in a later one, where it begins."""
     for index, report in before.items():
         theirs = after[index][what] if index in after else {}
-        for step, marks in sorted(theirs.items(), key=lambda x: int(x[0])):
-            ours = report[what].get(step)
+        for at, (step, marks) in enumerate(sorted(theirs.items(), key=lambda x: int(x[0]))):
+            ours, known = report[what].get(step), sorted(map(int, report[what]))
+            if ours is None and at == 0 and known and known[0] < int(step) < known[-1]:
+                continue
             yield from _marks(index, WHOSE[what], f"step {step}", ours, marks)
 
 

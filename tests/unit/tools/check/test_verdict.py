@@ -270,6 +270,14 @@ def test_steps_that_are_taken_again_are_counted_from_one_death_to_the_next() -> 
     assert taken_again(struck, steps) == ((0, 1), (0, 2))
 
 
+def test_a_newcomer_begins_within_a_turn_of_several_steps() -> None:
+    """Seen with Lightning's GAN: its first pass was that of a step which had none undisturbed."""
+    first = report(inputs={"4": ["x", "y"], "6": ["z"]})
+    theirs = [report(inputs=x) for x in ({"5": ["y"], "6": ["z"]}, {"4": ["x", "y"], "5": ["z"]})]
+    before = run(report(), first, (), ())
+    assert [lines_of(trial(run(second=x), before))[1] for x in theirs] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

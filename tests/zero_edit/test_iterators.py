@@ -294,3 +294,53 @@ def test_a_list_that_ranks_have_otherwise_is_its_successors(tmp_path: Path) -> N
             ends.append({*re.findall(r"^\[(\d\.0\] (?:READ|EPOCH) .*)$", job.output, re.M)})
     assert len(ends[0]) == 54
     assert ends[1:] == ends[:1] * 3, [x ^ ends[0] for x in ends]
+
+
+VALIDATED = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+torch.manual_seed(0)
+data = TensorDataset(torch.arange(24.)[:, None]); vd = TensorDataset(torch.arange(16.)[:, None])
+ts, vs = DistributedSampler(data), DistributedSampler(vd)
+tl, vl = DataLoader(data, 2, sampler=ts), DataLoader(vd, 4, sampler=vs)
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+opt = torch.optim.SGD(model.parameters(), lr=1e-3)
+def validate(epoch):
+    model.eval()
+    seen = []
+    with torch.no_grad():
+        for i, (x,) in enumerate(vl):
+            l = model(x).mean()
+            dist.barrier()
+            seen += x.flatten().int().tolist()
+    print("VAL", epoch, vs.epoch, seen, flush=True)
+def train(epoch):
+    model.train()
+    for i, (x,) in enumerate(tl):
+        loss = model(x).square().mean()
+        if rank == 0 and first and (epoch, i) == (1, 5) and len(sys.argv) > 1: os.kill(os.getpid(), 9)
+        dist.barrier()
+        opt.zero_grad(); loss.backward(); opt.step()
+for epoch in range(3):
+    ts.set_epoch(epoch); vs.set_epoch(epoch)
+    train(epoch)
+    validate(epoch)
+"""
+
+
+def test_a_newcomer_evaluates_with_the_samples_of_this_epoch(tmp_path: Path) -> None:
+    """Seen: the sampler of the loader that evaluates was set before the epoch in which the newcomer
+    joined, and had the first epoch's order (tczhangzhi/pytorch-distributed)."""
+    found, options = [], ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")
+    for name, args in (("undisturbed", ()), ("dies", ("dies",))):
+        (tmp_path / name).mkdir()
+        with Job(tmp_path / name, VALIDATED, *options, args=args) as job:
+            assert job.end() == 0, job.output
+            found.append(sorted(re.findall(r"^\[\d\.0\] VAL .*$", job.output, re.MULTILINE)))
+    assert "replica 0 joined at" in job.output, job.output
+    assert len(found[0]) == 6 and found[0] == found[1], job.output

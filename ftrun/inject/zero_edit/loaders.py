@@ -15,7 +15,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import FrameType, GeneratorType
 from typing import Any, NoReturn, cast
@@ -144,6 +144,8 @@ class OpenIterators:
 OPEN = OpenIterators()
 MADE: WeakKeyDictionary[Any, tuple[Spot, int]] = WeakKeyDictionary()
 """The line that made each loader, and how many loaders it had made before."""
+Epochs = tuple[tuple[Spot, int, int], ...]
+"""The epoch of each loader's sampler, after the loader's value in ``MADE``."""
 CHANGING: WeakKeyDictionary[Any, tuple[Values, set[str]]] = WeakKeyDictionary()
 """For each loader its facts at the first iteration, and the names of those that changed since."""
 
@@ -325,12 +327,7 @@ class LoaderIterator:
 
     @property
     def _sampler(self) -> Any:
-        batched = getattr(self.loader, "batch_sampler", None)
-        for _ in range(SAMPLERS_DEEP):  # accelerate's sampler wraps another one, to shard batches
-            inner = getattr(batched, "batch_sampler", None)
-            batched = batched if inner is None else inner
-        found = getattr(batched, "sampler", None) or getattr(self.loader, "sampler", None)
-        return found or (self.loader if self.is_sampler else None)
+        return _sampler_of(self.loader) or (self.loader if self.is_sampler else None)
 
     @property
     def generator(self) -> torch.Generator | None:
@@ -744,6 +741,30 @@ def _iterate(sampler: Any) -> Iterator[Any]:
             return iter(sampler)
         frame = frame.f_back
     return LoaderIterator(sampler, lambda: iter(sampler))
+
+
+def _sampler_of(loader: Any) -> Any:
+    batched = getattr(loader, "batch_sampler", None)
+    for _ in range(SAMPLERS_DEEP):  # accelerate's sampler wraps another one, to shard batches
+        inner = getattr(batched, "batch_sampler", None)
+        batched = batched if inner is None else inner
+    return getattr(batched, "sampler", None) or getattr(loader, "sampler", None)
+
+
+def epochs() -> Epochs:
+    """The epochs of the samplers that the script sets, also of loaders that it evaluates with."""
+    known = ((*made, getattr(_sampler_of(x), "epoch", None)) for x, made in [*MADE.items()])
+    return tuple((spot, before, epoch) for spot, before, epoch in known if type(epoch) is int)
+
+
+def set_epochs(given: Epochs, besides: Collection[tuple[Spot, int]]) -> None:
+    """Set the samplers to the epochs that they have at the peers, but those of loaders ``besides``,
+    which are set with their iterators."""
+    theirs = {(spot, before): epoch for spot, before, epoch in given}
+    for loader, made in [*MADE.items()]:
+        sampler, epoch = _sampler_of(loader), theirs.get(made)
+        if made not in besides and epoch is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
 
 
 def _note_made(numbers: Counter[Spot], loader: Any) -> None:

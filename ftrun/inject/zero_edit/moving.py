@@ -23,7 +23,7 @@ from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, suspended, told
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import HeldFrame, Spot, Values, script_frames, spot_of
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow
+from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow, set_epochs
 from ftrun.inject.zero_edit.noting import is_at, is_of, matched
 from ftrun.inject.zero_edit.place import LoaderPlace, Place
 from ftrun.inject.zero_edit.randomness import NO_SEEDS, Seeds
@@ -109,6 +109,7 @@ class Moving:
         unclear = [x for x in place.others if x.drawn and not x.spot.line]  # it may draw ahead
         others, waiting = matched([x for x in place.others if x not in unclear], None, known)
         facts = [iterator.facts() for _, iterator in (*found, *others)]
+        set_epochs(place.epochs, {(x.made_at, x.made_before) for x in place.loaders})
         taken = counters.take(place)
         taken.changed += [
             f"the loop at {spot} over {own[spot]}→{now}"

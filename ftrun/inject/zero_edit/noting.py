@@ -37,7 +37,13 @@ from ftrun.inject.zero_edit.frames import (
     stack,
     variables_of,
 )
-from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Positions, refuse_thread
+from ftrun.inject.zero_edit.loaders import (
+    OPEN,
+    LoaderIterator,
+    Positions,
+    epochs,
+    refuse_thread,
+)
 from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
 from ftrun.inject.zero_edit.randomness import Left, States
 from ftrun.inject.zero_edit.sent import Position
@@ -471,6 +477,7 @@ class Noting:
             others=tuple(LoaderPlace(*x.numbers(drawn)) for x, drawn in noted.others(draws)),
             held=noted.held,
             within=noted.within,
+            epochs=epochs(),
         )
 
     def _seeds(self, draws: Sequence[LoaderIterator], noted: Noted) -> Left:

@@ -98,7 +98,8 @@ class Place:
     ``others``: iterators that are open and give no batches of training steps, as far as is known,
     where ``drawn`` counts all batches that each has given. ``held``: the fields of each generator
     of Python's that the script holds (suspended.py). ``within``: as ``exchanges``, of the calls
-    inside this replica. ``again``: where all begin again from here: so many calls of the script's
+    inside this replica. ``epochs``: of the samplers of all loaders. ``again``: where all begin
+    again from here: so many calls of the script's
     they make again until the state is that of the steps ``behind``.
     """
 
@@ -124,6 +125,7 @@ class Place:
     held: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, hash=False)
     within: int = field(default=0, compare=False, hash=False)
     again: int = field(default=0, compare=False, hash=False)
+    epochs: tuple[tuple[Spot, int, int], ...] = field(default=(), compare=False, hash=False)
 
     def encode(self) -> str:
         """As JSON."""

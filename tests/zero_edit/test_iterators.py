@@ -323,7 +323,8 @@ def train(epoch):
     model.train()
     for i, (x,) in enumerate(tl):
         loss = model(x).square().mean()
-        if rank == 0 and first and (epoch, i) == (1, 5) and len(sys.argv) > 1: os.kill(os.getpid(), 9)
+        if rank == 0 and first and (epoch, i) == (1, 5) and len(sys.argv) > 1:
+            os.kill(os.getpid(), 9)
         dist.barrier()
         opt.zero_grad(); loss.backward(); opt.step()
 for epoch in range(3):

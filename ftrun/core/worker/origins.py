@@ -18,7 +18,8 @@ is known before any death: both have their values of the steps at which all repl
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |
 | else | the donor's |
 
-Where the table says "the donor's", the replica keeps its own value if it has changed that later.
+Where the table says "the donor's", the replica keeps its own value if it has changed that later. A
+sum that the donor has begun again since is the donor's (``as_far_from``).
 
 Random generators have a table of their own (``random_origin``).
 
@@ -120,8 +121,14 @@ class Known:
         return theirs_now < theirs and before_now >= before
 
     def as_far_from(self, now: Any) -> Any:
-        """The donor's value ``now``, plus the difference of the two when all trained last."""
+        """The donor's value ``now``, plus the difference of the two when all trained last. A sum
+        that the donor has begun again since has none: it is zero, or has turned back by half."""
         donor, left = self.together[-1]
+        if type(donor) is float and type(now) in (int, float):
+            grew = donor - self.together[0][0]  # 0.0: only one step is known
+            has_turned = (now - donor) * grew < 0 and abs(now) < abs(donor) / 2
+            if now == 0 or has_turned:
+                return now
         return now + (left - donor) if type(now) is type(donor) else left
 
 

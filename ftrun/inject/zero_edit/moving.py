@@ -247,7 +247,7 @@ class Moving:
                 "evaluation or a checkpoint that was due"
             )
         if self._script.trial is not None and is_lead:
-            self._script.trial.has_joined(place.words(), taken.changed, taken.lacking)
+            self._script.trial.has_joined(place.words(), taken)
 
 
 def _steps(number: int) -> str:

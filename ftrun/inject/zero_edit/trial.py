@@ -36,6 +36,7 @@ from ftrun.inject.zero_edit.values.generators import global_ones
 from ftrun.inject.zero_edit.values.survey import carried_by, survey
 
 if TYPE_CHECKING:
+    from ftrun.inject.zero_edit.values.sources import Taken
     from ftrun.inject.zero_edit.values.walk import Walk
     from ftrun.training.context import WorkerContext
     from ftrun.training.manager import Manager
@@ -266,11 +267,12 @@ class Trial:
         frames = script_frames()
         return survey([*frames, *module_frames(frames)], like, self._here)
 
-    def has_joined(self, place: str, set_to: list[str], lacking: list[str]) -> None:
+    def has_joined(self, place: str, taken: Taken) -> None:
         """Report that this replica has joined its peers."""
         if self.reports:
             name = f"join-{self.name}-{self.starts}.json"
-            _write(self.directory / name, {"at": place, "set": set_to, "lacking": lacking})
+            words = {"set": taken.changed, "lacking": taken.lacking, "continued": taken.continued}
+            _write(self.directory / name, {"at": place, **words})
 
     # ------------------------------------------------------------ the report
 

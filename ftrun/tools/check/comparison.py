@@ -265,8 +265,12 @@ def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
     known = {x.removeprefix("its own ").partition(" (")[0] for x in named}
     again = {} if trial.again is None else trial.again.reports
     # What is computed from these is other, too.
-    have_others = any(not x.is_equal for _, seen in results(before, again) for x in seen) or any(
-        x["kept"]["buffers"] != after[index]["kept"]["buffers"] for index, x in before.items()
+    have_others = (
+        any(join["continued"] for _, join in run.joins)
+        or any(not x.is_equal for _, seen in results(before, again) for x in seen)
+        or any(
+            x["kept"]["buffers"] != after[index]["kept"]["buffers"] for index, x in before.items()
+        )
     )
 
     def is_named(name: str) -> bool:

@@ -120,6 +120,8 @@ def _deaths(trial: Trial, run: Run) -> Iterator[str]:
             yield f"set there: {first_of(join['set'])}"
         if join["lacking"]:
             yield f"the newcomer could not be given: {first_of(join['lacking'])}"
+        if join["continued"]:
+            yield f"its donor's steps count for it in: {first_of(join['continued'])}"
 
 
 def _deaths_in_group(trial: Trial, run: Run) -> Iterator[str]:

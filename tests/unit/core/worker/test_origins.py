@@ -79,4 +79,8 @@ def test_a_value_goes_on_as_far_from_the_donor_s_as_it_was() -> None:
     assert SHIFTED.as_far_from(24) == 28
     assert replace(SHIFTED, together=((12, 8), (20, 16))).as_far_from(24) == 20
     assert GREW.as_far_from(1.0) == 1.5
+    assert GREW.as_far_from(0.5) == 1.0  # a sum of numbers of both signs
+    assert GREW.as_far_from(0) == GREW.as_far_from(0.0) == 0  # begun again, as at each log line
+    assert GREW.as_far_from(0.25) == 0.25  # and some steps ago
+    assert ONCE.as_far_from(0) == 0 and ONCE.as_far_from(0.25) == 0.0
     assert GREW.as_far_from(None) == 1.25  # of another kind by now: what the predecessor had

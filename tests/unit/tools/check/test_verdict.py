@@ -28,8 +28,8 @@ NO_FILES = Files()
 KILLS = (Kill(1, TRAINING, 5), Kill(0, WRITING, 9))
 EXACT = Plan(KILLS, (), ("in an evaluation: there was none between the steps 1 and 18",))
 JOINS = (
-    (1, {"at": "batch 5", "set": ["i 0→5"], "lacking": []}),
-    (0, {"at": "batch 9", "set": [], "lacking": []}),
+    (1, {"at": "batch 5", "set": ["i 0→5"], "lacking": [], "continued": []}),
+    (0, {"at": "batch 9", "set": [], "lacking": [], "continued": []}),
 )
 
 
@@ -538,6 +538,18 @@ def test_a_float_may_follow_from_what_is_not_compared() -> None:
         one = trial(run(first, other), run(first, first, (), ()))
         lines, found = lines_of(replace(one, again=run(first, second, (), ())))
         assert found is is_well, lines
+
+
+def test_what_follows_from_sums_that_a_donor_went_on_with_is_told() -> None:
+    """Seen with fast-DiT: a mean of such a sum was a lost counter."""
+    first = report(now={"a.py:main mean": 0.5}, counted=["a.py:main mean"])
+    second = report(now={"a.py:main mean": 0.51}, counted=["a.py:main mean"])
+    for continued in ([], ["total"]):
+        joins = [(who, {**join, "continued": continued}) for who, join in JOINS]
+        one = trial(run(first, second, joins=joins), run(first, first, (), ()))
+        lines, is_well = lines_of(one)
+        assert is_well == bool(continued), lines
+        assert ("its donor's steps count for it in: total" in lines) == is_well
 
 
 def test_files_that_were_not_written_are_not_well() -> None:

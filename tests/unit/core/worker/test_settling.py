@@ -362,6 +362,11 @@ def play(seed: int, decide: Settle = settle, *, bug: str = "", replaces: bool = 
         return ""
     except (AssertionError, KeyError) as error:
         return f"seed {seed}: {error!r}"
+    return judged(group, seed)
+
+
+def judged(group: Group, seed: int) -> str:
+    """What is wrong at the end of a schedule, or ""."""
     ranks = list(group.ranks.values())
     for number in range(min(rank.begun for rank in ranks) - 1):
         found = {rank.results.get(number) for rank in ranks}
@@ -428,14 +433,7 @@ def join(seed: int, live: Live = _live) -> str:
         return "later"
     except (AssertionError, KeyError) as error:
         return f"seed {seed}: {error!r}"
-    ranks = list(group.ranks.values())
-    for number in range(min(rank.begun for rank in ranks) - 1):
-        found = {rank.results.get(number) for rank in ranks}
-        if len(found) > 1 and not is_by_rank(number):
-            return f"seed {seed}: call {number} has other results at two ranks: {found}"
-    if min(rank.begun for rank in ranks) < 4:
-        return f"seed {seed}: they stand still"
-    return "" if is_joined else "later"
+    return judged(group, seed) or ("" if is_joined else "later")
 
 
 def test_a_newcomer_meets_its_peers_in_the_first_call_that_is_not_complete() -> None:

@@ -345,3 +345,59 @@ def test_a_newcomer_evaluates_with_the_samples_of_this_epoch(tmp_path: Path) -> 
             found.append(sorted(re.findall(r"^\[\d\.0\] VAL .*$", job.output, re.MULTILINE)))
     assert "replica 0 joined at" in job.output, job.output
     assert len(found[0]) == 6 and found[0] == found[1], job.output
+
+
+NUMBERED = """
+import itertools, os, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+class Bar:
+    def __init__(self, iterable):
+        self.iterable = iterable
+    def __iter__(self):
+        yield from self.iterable
+
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+data = TensorDataset(torch.arange(16.0)[:, None])
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 2, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for number, (x,) in HEADER:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("STEP", epoch, number, flush=True)
+        if rank == 1 and first and number == 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 0 and first and epoch == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "enumerate(loader, start=epoch * len(loader))",
+        "Bar(enumerate(Bar(loader), epoch * 4))",
+        "zip(itertools.count(epoch * 4), loader)",
+        "zip(range(epoch * 4, 12), loader)",
+    ],
+)
+def test_a_newcomer_numbers_batches_as_its_peers_do(tmp_path: Path, header: str) -> None:
+    """Seen: it joined at an epoch's first batch, and counted from its own start. And a ``zip`` with
+    numbers began anew: the newcomer trained beyond its peers' end, and the job failed."""
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    with Job(tmp_path, NUMBERED.replace("HEADER", header), *options) as job:
+        assert job.end() == 0, job.output
+        steps = re.findall(r"\[(\d)\.0\] STEP (\d) (\d+)", job.output)
+        assert job.output.count(" joined at ") == 2, job.output
+    expected = {(str(rank), str(n // 4), str(n)) for rank in (0, 1) for n in range(12)}
+    assert len(steps) == 24 and {*steps} == expected, job.output

@@ -4,7 +4,8 @@ A replica that joins its peers in their third epoch must not count from the firs
 no access to the iterator that a ``for`` loop holds. So the header of each loop in the script's
 modules passes its iterable to ``follow`` (headers.py), which returns an iterator registered here:
 
-- For a ``range``, or a new ``itertools.count`` of whole numbers: an iterator that can be set.
+- For a ``range``, or a new ``itertools.count`` of whole numbers: an iterator that can be set. The
+  same within a new ``zip``.
 - For a torch sampler, whose indices the script collates itself: a loader's iterator (loaders.py).
 - For any other iterable: an iterator that counts items. It is set forward by reading the items in
   between. If it is a package's generator over a range (tqdm), that range is advanced instead.
@@ -17,20 +18,24 @@ The script's own variables still hold Python's types. Not here: which loops are 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import itertools
 import operator
 import re
 import sys
+import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from inspect import CO_GENERATOR
 from types import CodeType, GeneratorType
 from typing import Any, cast
 
 from ftrun.base.errors import UserError
+from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import Spot, loop_at
+from ftrun.inject.zero_edit.place import Over
 
 KNOWN_SEQUENCES = (list, tuple, dict, str, range, set, frozenset)
 SITES_MAX = 1024
@@ -73,6 +78,7 @@ class Numbers(itertools.chain[int]):
 
     __slots__ = ("__weakref__", "_pieces", "over")
     may_count = True
+    start = None
     over: range
     _pieces: list[Any]
 
@@ -200,8 +206,8 @@ def _span(source: Any, turns: int) -> range | None:
     found = _within(source, 0) if type(source) is GeneratorType else ()
     if len(found) != 1:
         return None
-    _, (left,), index = found[0].__reduce__()
-    return range(left.start + ((index or 0) - turns) * left.step, left.stop, left.step)
+    left = cast(range, _numbers_of(found[0]))
+    return range(left.start - turns * left.step, left.stop, left.step)
 
 
 def _only_next(source: Iterator[Any]) -> Iterator[Any]:
@@ -213,10 +219,13 @@ def _only_next(source: Iterator[Any]) -> Iterator[Any]:
 class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
     """The iterator of one loop over anything: counts the items that it yields, and keeps none."""
 
-    __slots__ = ("__weakref__", "_instead", "_numbers", "_source")
+    __slots__ = ("__weakref__", "_instead", "_numbers", "_source", "enumerated", "start")
     _numbers: Numbers
     _source: Iterator[Any]
     _instead: list[range]
+    enumerated: Any
+    start: int | None
+    """The first number of the ``enumerate`` that gives its items; None: none does."""
 
     @staticmethod
     def over(source: Iterator[Any]) -> Items:
@@ -236,6 +245,8 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
 
         found = Items(give, numbers, _only_next(source))
         found._numbers, found._source, found._instead = numbers, source, instead
+        found.enumerated = counted = _enumerated(source)
+        found.start = None if counted is None else counted.__reduce__()[1][1]
         return found
 
     @property
@@ -286,6 +297,42 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
         return Within(found[0]) if len(found) == 1 else None
 
 
+def _enumerated(source: Any) -> Any:
+    """The one ``enumerate`` from which a loop's items come: ``source``, or what a generator was
+    given that has not begun, as that of a progress bar. None: there is none."""
+    if type(source) is enumerate:
+        return source
+    frame = source.gi_frame if type(source) is GeneratorType else None
+    given = list(frame.f_locals.values()) if frame is not None else []
+    parts = [x for one in given for x in getattr(one, "__dict__", {}).values()]
+    found = [x for x in given + parts if type(x) is enumerate]
+    return found[0] if len(found) == 1 else None
+
+
+def count_on(counted: Any, by: int) -> None:
+    """Add ``by`` to the count of an ``enumerate`` or ``islice``.
+
+    An ``enumerate`` has no setter, so the first field of its C structure is written, if that field
+    holds the count.
+    """
+    if type(counted) is itertools.islice:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            sliced: Any = counted
+            _, (*_, step), passed = sliced.__reduce__()
+            if step == 1:  # with a step, the next index would have to be set as well
+                sliced.__setstate__(passed + by)
+        return
+    number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
+    if number.value == counted.__reduce__()[1][1]:
+        number.value += by
+    else:
+        told.once(
+            "this replica cannot set an enumerate() to its peers' count, because ftrun does not "
+            "know this Python's. It counts on from its own"
+        )
+
+
 _Begun = list[Any]
 """One loop: a weak reference to its iterator, its code, and its Spot once that was looked up."""
 
@@ -319,6 +366,7 @@ class Ranges:
         self._lives: object = None  # a new object whenever a loop begins or ends
         self._counting: tuple[object, Collection[str], list[tuple[Spot, weakref.ref[Any]]]]
         self._counting = self, (), []  # cache of ``current``: ``_lives``, functions, loops
+        self._starts: Over = ()
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. (Called often for short inner loops.)"""
@@ -386,6 +434,7 @@ class Ranges:
             live = self._live(functions)
             loops = [(spot, weakref.ref(loop)) for spot, loop in live if loop.may_count]
             self._counting = lives, functions, loops
+            self._starts = _starts(live)
         found = []
         for spot, ref in loops:
             loop = ref()
@@ -395,11 +444,32 @@ class Ranges:
                 found.append((spot, number))
         return tuple(found)
 
-    def over(self, functions: Collection[str]) -> tuple[tuple[Spot, range], ...]:
-        """The range of each loop over a ``range`` in one of these functions."""
+    def position(self, functions: Collection[str]) -> tuple[tuple[tuple[Spot, int], ...], Over]:
+        """``current``, and the part of ``over`` that costs little. Called in each step."""
+        ranges = self.current(functions)
+        return ranges, self._starts
+
+    def over(self, functions: Collection[str]) -> Over:
+        """What the loops in these functions go over."""
         live, of_all = self._live(functions), self.are_predecessors
         known = [(x, y.over if isinstance(y, Numbers) else of_all and y.span()) for x, y in live]
-        return tuple((spot, over) for spot, over in known if isinstance(over, range))
+        ranges = [(spot, over) for spot, over in known if isinstance(over, range)]
+        return (*ranges, *_starts(live))
+
+    def start_from(self, starts: Mapping[Spot, int]) -> list[str]:
+        """Let the ``enumerate`` of loops count as those of the peers do. Returns what has changed,
+        for people."""
+        changed, done = [], set[int]()
+        for spot, loop in self._live():
+            own, theirs = loop.start, starts.get(spot)
+            if own is None or theirs in (None, own) or not isinstance(loop, Items):
+                continue
+            if id(loop.enumerated) not in done:
+                changed.append(f"the first number of the loop at {spot} {own}→{theirs}")
+                count_on(loop.enumerated, theirs - own)
+            done.add(id(loop.enumerated))  # a loop in a generator may go over it, too
+            loop.start = theirs
+        return changed
 
     def items(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
         """The number of turns begun, for each loop in one of these functions that is not over
@@ -455,12 +525,23 @@ class Ranges:
         return loop is not None and loop.go_on_after(number)
 
 
+def _starts(live: list[tuple[Spot, Numbers | Items]]) -> Over:
+    return tuple((spot, loop.start) for spot, loop in live if loop.start is not None)
+
+
 RANGES = Ranges()
 
 
 _TURNS = object()
 _NEW = (lambda iterable: sys.getrefcount(iterable))(object())
 """The reference count of an argument to which only the call refers."""
+
+
+def _references(items: tuple[Any, ...]) -> list[int]:
+    return [sys.getrefcount(x) for x in items]
+
+
+[_ALONE] = _references((object(),))  # that of an item to which only a tuple refers
 
 
 def follow(iterable: Any = _TURNS) -> Any:
@@ -473,25 +554,54 @@ def follow(iterable: Any = _TURNS) -> Any:
     if RANGES.is_compiling() or not RANGES.is_on:
         return iterable
     kind = type(iterable)
-    numbers = iterable if kind is range else None
-    if kind is itertools.count and sys.getrefcount(iterable) <= _NEW:
-        numbers = _counts(iterable)
-    if numbers is not None:
-        followed: Any = Numbers.begin(numbers)
+    given = followed = cast(Any, None)
+    if kind is range:
+        given = followed = Numbers.begin(iterable)
+    elif kind is itertools.count and sys.getrefcount(iterable) <= _NEW:
+        if (numbers := _numbers_of(iterable)) is not None:
+            given = followed = Numbers.begin(numbers)
+    elif kind is zip and sys.getrefcount(iterable) <= _NEW:
+        given, followed = _zipped(iterable)
     elif issubclass(kind, RANGES.samplers):
         return RANGES.iterate(iterable)
-    elif hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
-        followed = Items.over(iter(iterable))
-    else:
-        return iterable  # Python raises its own TypeError
+    if followed is None:
+        if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+            return iterable  # Python raises its own TypeError
+        given = followed = Items.over(iter(iterable))
     frame = sys._getframe(1)
     RANGES.note(frame.f_code, frame.f_lineno, followed)
-    return followed
+    return given
 
 
-def _counts(counting: Any) -> range | None:
-    """The numbers of an ``itertools.count``; None: they are not whole, too large, or descend."""
-    found = _COUNT.fullmatch(repr(counting))
+def _zipped(zipped: Any) -> tuple[Any, Numbers | None]:
+    """A ``zip`` with numbers that can be set, and these; None: it has no numbers, or several.
+
+    A ``zip`` takes its number before it draws the batch in which a newcomer is set, so the number
+    is looked up after that.
+    """
+    _, parts, *strict = zipped.__reduce__()
+    is_alone = [count <= _ALONE for count in _references(parts)]
+    every = [_numbers_of(x) if alone else None for x, alone in zip(parts, is_alone, strict=True)]
+    found = [(at, over) for at, over in enumerate(every) if over is not None]
+    if len(found) != 1:
+        return zipped, None
+    [(at, over)] = found
+    numbers = Numbers.begin(over)
+
+    def give(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*items[:at], numbers.taken(), *items[at + 1 :])
+
+    parts = [*parts[:at], numbers, *parts[at + 1 :]]
+    return map(give, zip(*parts, strict=bool(strict))), numbers
+
+
+def _numbers_of(counting: Any) -> range | None:
+    """The numbers that an ``itertools.count`` or the iterator of a ``range`` yields. None: it is
+    another object, or the numbers are not whole, too large, or descend."""
+    if type(counting) is _PIECE:
+        _, (left,), index = counting.__reduce__()
+        return range(left.start + (index or 0) * left.step, left.stop, left.step)
+    found = _COUNT.fullmatch(repr(counting)) if type(counting) is itertools.count else None
     first, step = (int(found[1]), int(found[2] or 1)) if found else (0, 0)
     is_known = abs(first) <= COUNT_STEP_MAX and 0 < step < COUNT_STEP_MAX
     return range(first, COUNT_END, step) if is_known else None

@@ -5,14 +5,12 @@ Not here: which iterator yields training batches, and to which position it is se
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import inspect
 import itertools
 import sys
 import threading
-import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
@@ -25,7 +23,7 @@ import torch
 from torch.utils.data import DistributedSampler, IterableDataset, Sampler, SequentialSampler
 
 from ftrun.inject.zero_edit import told
-from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.counting import RANGES, count_on
 from ftrun.inject.zero_edit.cursor import Cursor
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -600,7 +598,7 @@ def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None
     for number, (iterator, by) in enumerate(moved):
         for counted in [x for x in left if _is_of(_source(x), iterator, running, ITERATORS_DEEP)]:
             left.remove(counted)
-            _count_on(counted, items if items is not None and not number else by)
+            count_on(counted, items if items is not None and not number else by)
 
 
 def _running_generators() -> set[int]:
@@ -634,30 +632,6 @@ def _is_of(source: Any, iterator: LoaderIterator, running: Set[int], deep: int) 
     leads_on = deep and (kind in (tuple, dict) or hasattr(kind, "__next__"))
     inner = gc.get_referents(source) if leads_on else ()
     return any(_is_of(x, iterator, running, deep - 1) for x in inner)
-
-
-def _count_on(counted: Any, by: int) -> None:
-    """Add ``by`` to the count of an ``enumerate`` or ``islice``.
-
-    An ``enumerate`` has no setter, so the first field of its C structure is written, if that field
-    holds the count.
-    """
-    if type(counted) is itertools.islice:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            sliced: Any = counted
-            _, (*_, step), passed = sliced.__reduce__()
-            if step == 1:  # with a step, the next index would have to be set as well
-                sliced.__setstate__(passed + by)
-        return
-    number = ctypes.c_ssize_t.from_address(id(counted) + object.__basicsize__)
-    if number.value == counted.__reduce__()[1][1]:
-        number.value += by
-    else:
-        told.once(
-            "this replica cannot set an enumerate() to its peers' count, because ftrun does not "
-            "know this Python's. It counts on from its own"
-        )
 
 
 def refuse_thread(iterator: LoaderIterator) -> NoReturn:

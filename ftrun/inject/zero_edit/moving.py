@@ -21,11 +21,11 @@ from weakref import WeakSet
 
 from ftrun.base.errors import UserError
 from ftrun.inject.zero_edit import around, suspended, told
-from ftrun.inject.zero_edit.counting import RANGES
+from ftrun.inject.zero_edit.counting import COUNT_END, RANGES
 from ftrun.inject.zero_edit.frames import HeldFrame, Spot, Values, script_frames, spot_of
 from ftrun.inject.zero_edit.loaders import OPEN, LoaderIterator, Order, follow, set_epochs
 from ftrun.inject.zero_edit.noting import is_at, is_of, matched
-from ftrun.inject.zero_edit.place import LoaderPlace, Place
+from ftrun.inject.zero_edit.place import LoaderPlace, Over, Place
 from ftrun.inject.zero_edit.randomness import NO_SEEDS, Seeds
 from ftrun.inject.zero_edit.states import Event, State
 from ftrun.inject.zero_edit.suspended import Suspended
@@ -91,9 +91,11 @@ class Moving:
         """
         script, counters, tensors = self._script, self._script.counters, self._script.tensors
         self.has_moved = True
-        functions, over = {spot.name for spot, _ in place.over}, dict(place.over)
+        functions = {spot.name for spot, _ in place.over}
+        over = _ranges(place.over)
+        starts = {spot: x for spot, x in place.over if isinstance(x, int)}
         before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
-        own = dict(RANGES.over(functions))
+        own = _ranges(RANGES.over(functions))
         inner, turns = place.turn or (None, 0)
         ranges = [(x, number, over.get(x)) for x, number in place.ranges if x != inner]
         behind = [x for x in ranges if not RANGES.set(*x)]
@@ -112,10 +114,11 @@ class Moving:
         set_epochs(place.epochs, {(x.made_at, x.made_before) for x in place.loaders})
         taken = counters.take(place)
         taken.changed += [
-            f"the loop at {spot} over {own[spot]}→{now}"
-            for spot, now in RANGES.over(functions)
+            f"the loop at {spot} over {_numbers(own[spot])}→{_numbers(now)}"
+            for spot, now in _ranges(RANGES.over(functions)).items()
             if own.get(spot, now) != now
         ]
+        taken.changed += RANGES.start_from(starts)
         taken.changed += tensors.words
         at = tensors.left.step if tensors.left is not None else place.step
         then = f" as of step {at}" if at < place.step else ""
@@ -259,6 +262,14 @@ def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:
         f"its loop at {spot} does not reach index {number}" + (f" of {theirs}" if theirs else "")
         for spot, number, theirs in ranges
     ]
+
+
+def _ranges(over: Over) -> dict[Spot, range]:
+    return {spot: x for spot, x in over if isinstance(x, range)}
+
+
+def _numbers(over: range) -> str:
+    return str(over).replace(f", {COUNT_END}", ", ...")
 
 
 def _refuse(problems: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ from ftrun.inject.zero_edit.loaders import (
     epochs,
     refuse_thread,
 )
-from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Place
+from ftrun.inject.zero_edit.place import LoaderPlace, Numbers, Over, Place
 from ftrun.inject.zero_edit.randomness import Left, States
 from ftrun.inject.zero_edit.sent import Position
 from ftrun.inject.zero_edit.values.changes import differing
@@ -82,7 +82,7 @@ class Noted:
     is_passed: bool = False
     turn: tuple[Spot, int] | None = None
     random: States | None = None
-    over: tuple[tuple[Spot, range], ...] = ()
+    over: Over = ()
     lengths: Sizes = field(default_factory=dict)
     printed: tuple[Position, ...] = ()
     opened: Positions = ()
@@ -239,7 +239,8 @@ class Noting:
             now = replace(self.note(begins=not turn[1]), turn=turn)
             self._counters.leave(now.read, now.ranges, now.stack, turn[1])
         else:
-            now = replace(_PASSED, turn=turn, ranges=RANGES.current(self._functions))
+            ranges, over = RANGES.position(self._functions)
+            now = replace(_PASSED, turn=turn, ranges=ranges, over=over)
         self._turns = [*self._under_way(), now]
 
     def _under_way(self) -> list[Noted]:
@@ -497,8 +498,9 @@ class Noting:
         if self._is_unclear(draws):
             return None
         if not draws and self._is_told:
-            return ([], self._turns[-1].ranges, self._turns[-1].turn) if self._turns else None
-        return [*map(_NUMBERS, draws)], RANGES.current(functions), None
+            turn = self._turns[-1] if self._turns else None
+            return ([], turn.ranges, turn.over, turn.turn) if turn is not None else None
+        return [*map(_NUMBERS, draws)], *RANGES.position(functions), None
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

@@ -46,9 +46,12 @@ class LoaderPlace:
         return f"{self.spot} {self.number} {self.made_at} {self.made_before}"
 
 
-Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], tuple[Spot, int] | None]
-"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; and the
-turn, if there is no loader."""
+Over = tuple[tuple[Spot, range | int], ...]
+"""For each loop over a ``range`` what it goes over, and for each over an ``enumerate`` the number
+with which that has begun."""
+Numbers = tuple[list[tuple[Any, ...]], tuple[tuple[Spot, int], ...], Over, tuple[Spot, int] | None]
+"""For each loader the fields of a LoaderPlace; for each ``range`` loop its last number; the first
+number of each ``enumerate``; and the turn, if there is no loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ class Place:
     ``begun_with``: the counters, by function, at the point where the step has begun; empty unless a
     newcomer comes to that point by other lines. ``entry``: the frames at which the loader's first
     batch was drawn, where a newcomer joins. ``ranges``: the number that each ``range`` loop around
-    has taken last; ``over``: what it goes over, if the place was noted. ``turn``: without a loader,
+    has taken last; ``over``: what it goes over, if the place was noted, and with which number each
+    ``enumerate`` has begun. ``turn``: without a loader,
     the innermost loop, and how many of its turns had begun: a newcomer joins where the next one
     begins. ``exchanges``: the script's collectives before this place; ``calls``: what those since
     were given, before the step of this place.
@@ -118,7 +122,7 @@ class Place:
     turn: tuple[Spot, int] | None = None
     idle: tuple[tuple[Spot, ...], ...] = field(default=(), compare=False, hash=False)
     inner: tuple[tuple[tuple[Spot, ...], ...], ...] = field(default=(), compare=False, hash=False)
-    over: tuple[tuple[Spot, range], ...] = field(default=(), compare=False, hash=False)
+    over: Over = field(default=(), compare=False, hash=False)
     step: int = field(default=0, compare=False, hash=False)
     empty: int = field(default=0, compare=False, hash=False)
     others: tuple[LoaderPlace, ...] = field(default=(), compare=False, hash=False)

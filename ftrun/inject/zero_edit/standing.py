@@ -85,8 +85,8 @@ class Standing:
 
 def _later(place: Place, numbers: Numbers, commits: int, step: int) -> Place:
     loaders = tuple(LoaderPlace(*x) for x in numbers[0])
-    ranges, turn = numbers[1:]
-    now = replace(place, loaders=loaders, ranges=ranges, over=(), turn=turn, commits=commits)
+    ranges, over, turn = numbers[1:]
+    now = replace(place, loaders=loaders, ranges=ranges, over=over, turn=turn, commits=commits)
     return replace(now, step=step)
 
 

@@ -24,6 +24,7 @@ from tests.unit.inject.zero_edit.followed import run
 
 numbers = st.integers(-20, 20)
 CODE = compile("", "f.py", "exec")
+FOLLOWED = {"numbered.py:f"}
 
 
 @given(numbers, numbers, numbers.filter(bool))
@@ -289,7 +290,7 @@ def test_a_loop_that_was_left_does_not_end_and_one_at_its_last_number_does() -> 
         lambda: enumerate([5]),
         lambda: enumerate("ab", 3),
         lambda: iter(range(3)),
-        lambda: zip("ab", range(2), strict=True),
+        lambda: zip("ab", "cd", strict=True),
         lambda: {1: 2}.items(),
         lambda: (x for x in "abc"),
         lambda: count(1.5),
@@ -338,6 +339,64 @@ def test_a_count_goes_on_after_another_number() -> None:
     assert [type(x) for x in others] == [Items] * 3
     named = count(3)
     assert type(follow(named)) is Items, "its name may be asked elsewhere"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: zip(range(4), "abcdef", strict=False),
+        lambda: zip("abc", count(7, 2), strict=False),
+        lambda: zip(range(8, 2, -2), "abc", strict=True),
+        lambda: zip(range(2), count(), strict=False),  # two are not followed
+        lambda: zip(iter(range(0)), "ab", strict=False),
+    ],
+)
+def test_a_zip_with_numbers_is_as_pythons(make: Callable[[], Any]) -> None:
+    RANGES.is_on = True
+    expected = [*make()]
+    assert [*follow(make())] == expected
+    with pytest.raises(ValueError, match="shorter"):
+        [*follow(zip(range(3), "ab", strict=True))]
+    kept = count(5)
+    assert [*follow(zip(kept, "ab", strict=False))] == [(5, "a"), (6, "b")]
+    assert next(kept) == 8, "it is the script's own"
+
+
+NUMBERED = """
+def f():
+    seen = []
+    for x in OVER:
+        seen.append(x)
+    return seen
+"""
+
+
+def test_a_zip_yields_the_number_to_which_it_is_set_while_it_draws(tmp_path: Path) -> None:
+    names = run(tmp_path / "numbered.py", NUMBERED.replace("OVER", "zip(range(9), items())"))
+
+    def items() -> Iterator[str]:
+        yield "a"
+        [(spot, _)] = RANGES.current(FOLLOWED)
+        assert RANGES.set(spot, 5, range(4, 9))
+        yield from "bcdefg"
+
+    names["items"] = items
+    assert names["f"]() == [(0, "a"), (5, "b"), (6, "c"), (7, "d"), (8, "e")]
+
+
+def test_an_enumerate_counts_on_from_the_peers_start(tmp_path: Path) -> None:
+    names = run(tmp_path / "numbered.py", NUMBERED.replace("OVER", "enumerate(items(), 3)"))
+
+    def items() -> Iterator[str]:
+        yield "a"
+        [(spot, start)] = RANGES.over(FOLLOWED)
+        assert start == 3 and RANGES.position(FOLLOWED) == ((), ((spot, 3),))
+        assert RANGES.start_from({spot: 7}) == [f"the first number of the loop at {spot} 3→7"]
+        assert not RANGES.start_from({spot: 7}) and RANGES.over(FOLLOWED) == ((spot, 7),)
+        yield from "bc"
+
+    names["items"] = items
+    assert names["f"]() == [(3, "a"), (8, "b"), (9, "c")]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def place_at(batch: int) -> Place:
 
 
 def numbers_at(batch: int) -> Numbers:
-    return [(LINE, 0, 1, batch, None, NOWHERE, 0)], EPOCHS, None
+    return [(LINE, 0, 1, batch, None, NOWHERE, 0)], EPOCHS, (), None
 
 
 def at_a_place() -> Standing:

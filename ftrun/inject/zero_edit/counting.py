@@ -27,7 +27,7 @@ import re
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from inspect import CO_GENERATOR
 from types import CodeType, GeneratorType
 from typing import Any, cast
@@ -76,18 +76,20 @@ class Numbers(itertools.chain[int]):
     iterator cannot be set back. So the current piece is exhausted, and a new piece follows it.
     """
 
-    __slots__ = ("__weakref__", "_pieces", "over")
+    __slots__ = ("__weakref__", "_pieces", "beside", "over")
     may_count = True
     start = None
     over: range
     _pieces: list[Any]
+    beside: Sequence[Any]
+    """The other iterators of its ``zip``: the numbers are set only where those are moved, too."""
 
     @staticmethod
-    def begin(numbers: range) -> Numbers:
+    def begin(numbers: range, beside: Sequence[Any] = ()) -> Numbers:
         """An iterator at the beginning of a range."""
         pieces = [iter(numbers)]
         found = cast(Numbers, Numbers.from_iterable(iter(pieces)))
-        found.over, found._pieces = numbers, pieces
+        found.over, found._pieces, found.beside = numbers, pieces, beside
         return found
 
     def taken(self) -> int | None:
@@ -96,8 +98,8 @@ class Numbers(itertools.chain[int]):
         turns = len(self.over) - left
         return self.over[turns - 1] if turns else None
 
-    def numbers(self) -> Numbers:
-        return self
+    def numbers(self) -> Numbers | None:
+        return self if all(map(RANGES.moves, self.beside)) else None
 
     def turns(self) -> int:
         return len(self.over) - self.__length_hint__()
@@ -350,6 +352,7 @@ class Ranges:
         are_predecessors: a newcomer is set to its own predecessor's place.
         is_compiling: whether torch is compiling the running function (``install``).
         samplers: torch's sampler classes; ``iterate`` makes their iterators (loaders.py).
+        moves: whether the items of an iterator are those of a loader that is set (loaders.py).
     """
 
     def __init__(self) -> None:
@@ -360,6 +363,7 @@ class Ranges:
         self.is_compiling: Callable[[], bool] = lambda: False
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter
+        self.moves: Callable[[Any], bool] = lambda source: getattr(source, "gi_running", False)
         self.told: dict[tuple[int, int], Spot] = {}
         self._seen: set[tuple[int, int]] = set()
         self._loops: dict[tuple[int, int], _Begun] = {}
@@ -586,7 +590,7 @@ def _zipped(zipped: Any) -> tuple[Any, Numbers | None]:
     if len(found) != 1:
         return zipped, None
     [(at, over)] = found
-    numbers = Numbers.begin(over)
+    numbers = Numbers.begin(over, (*parts[:at], *parts[at + 1 :]))
 
     def give(items: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*items[:at], numbers.taken(), *items[at + 1 :])

@@ -601,6 +601,12 @@ def follow(moved: Sequence[tuple[LoaderIterator, int]], items: int | None = None
             count_on(counted, items if items is not None and not number else by)
 
 
+def _moves(source: Any) -> bool:
+    """Whether an iterator takes its items from a loader's iterator, which is set."""
+    running = _running_generators()
+    return any(_is_of(source, iterator, running, ITERATORS_DEEP) for iterator in OPEN.all())
+
+
 def _running_generators() -> set[int]:
     """The ids of the frames of all generators on the stack."""
     frame: FrameType | None = sys._getframe()
@@ -704,6 +710,7 @@ def install(patches: Patches, claims: Callable[[Any], LoaderIterator | None]) ->
     patches.put(DataLoader, "__init_subclass__", classmethod(made_class))
     patches.put(RANGES, "samplers", (Sampler,))
     patches.put(RANGES, "iterate", _iterate)
+    patches.put(RANGES, "moves", _moves)
     patches.after(DataLoader, "__init__", functools.partial(_note_made, Counter()))
 
 

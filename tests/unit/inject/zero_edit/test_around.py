@@ -221,6 +221,7 @@ def test_what_a_turn_has_set_and_reads_later_in_it(tmp_path: Path) -> None:
     path.write_text(WITHIN)
     code = compile(WITHIN, str(path), "exec")
     assert read_later(code, 4) == {"lost"}
-    assert read_later(code, 6) == {"lost", "other"}
-    assert read_later(code, 7) == {"lost", "gained"}
+    assert read_later(code, 5) == {"lost", "other"}
+    assert read_later(code, 6) == {"lost"}
+    assert read_later(code, 7) == {"lost", "gained", "other"}
     assert read_later(code, 9) == set()

@@ -228,20 +228,21 @@ class MemorySnapshots:
                 known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
 
-    def held(self) -> tuple[tuple[str, int], ...]:
-        """The complete states outside the workers, each as (replica, step).
+    def held(self) -> tuple[tuple[str, int, int], ...]:
+        """The complete states outside the workers, each as (replica, step, place).
 
         The states of a replica are in memory. The replica "" means the disk, if several replicas
-        write one snapshot together.
+        write one snapshot together. ``place``: where the replica's workers go on from it.
         """
         on_disk = self._step_on_disk()
-        found = {("", on_disk)} if on_disk is not None else set[tuple[str, int]]()
-        found |= {(replica_id, step) for replica_id, (step, _) in self._left.items()}
-        for incarnation, known in self._known.items():
-            steps = _boundaries(known)
-            if self.is_left_only:
-                steps = {step for step in steps if len(_numbers(known, step)) == 1}
-            found |= {(self._replica_of[incarnation], step) for step in steps}
+        found = {("", on_disk, on_disk)} if on_disk is not None else set[tuple[str, int, int]]()
+        places = [(whose, known, {step}) for whose, (step, known) in self._left.items()]
+        places += [(self._replica_of[x], y, _boundaries(y)) for x, y in self._known.items()]
+        for whose, known, steps in places:
+            for step in steps:
+                numbers = _numbers(known, step) if self.is_left_only else {step}
+                if len(numbers) == 1:
+                    found.add((whose, step, numbers.pop()))
         return tuple(sorted(found))
 
     def share(self, replica_id: str, step: int) -> None:

@@ -12,6 +12,7 @@ the next; ``0a.1`` is worker 1 of it. Workers have the pids 1000, 1001, … by t
     assign 0,1 | assign -         the lighthouse's word on the slots of this node
     0a exits -9 | 0a cannot start: reason
     memory holds 16 of 1, 17 of the disk | memory holds nothing     whose whole states there are
+    memory holds 16@9 of 1                                          at which place of its script
     0a exits 5 having recorded KeyError: inner | 0a exits -9 for want of memory: words
     0a dies -9                    the same words: its process is not gone so far
     0a.1 exits -9 keeping 7 | 0a.1 exits -9 keeping LOG_FULL        the step of its memory snapshot
@@ -453,9 +454,10 @@ def _kill(r: Replay, name: str, ranks: str) -> e.Event:
     )
 
 
-def _held(text: str) -> tuple[tuple[str, int], ...]:
+def _held(text: str) -> tuple[tuple[str, int, int], ...]:
     pairs = (one.split(" of ") for one in text.split(", ") if text != "nothing")
-    return tuple((whose.removeprefix("the disk"), int(step)) for step, whose in pairs)
+    states = ((whose.removeprefix("the disk"), *step.split("@")) for step, whose in pairs)
+    return tuple((whose, int(step[0]), int(step[-1])) for whose, *step in states)
 
 
 EVENTS: dict[str, Make] = {

@@ -148,10 +148,13 @@ class BoardSeen:
 
 @dataclass(frozen=True, slots=True)
 class MemorySeen:
-    """The answer to ``LookAtMemory``: whose whole state is held outside the workers, and of which
-    step: a replica's in memory, or "" for a snapshot on a disk."""
+    """The answer to ``LookAtMemory``: the whole states that are held outside the workers.
 
-    held: tuple[tuple[str, int], ...]
+    ``held``: for each whose it is (a replica's in memory, or "" for a snapshot on a disk), its
+    step, and the place of the script from which its owner goes on: a lower number is earlier.
+    """
+
+    held: tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

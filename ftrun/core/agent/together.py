@@ -11,7 +11,9 @@ its own in its launcher's memory, and then asks, too.
 | all of them have asked, or are dead  | what is held is looked at                                |
 | ``GATHER_S`` has passed              | the same; if nothing is held, they are waited for longer |
 | what is held is known                | all begin again from the newest step of which each       |
-|                                      | replica has its own; else from the newest one            |
+|                                      | replica has its own, at one place of the script; else    |
+|                                      | from the newest one, at its earliest place, since others |
+|                                      | have not made what calls follow that                     |
 
 A state that is torn, because its worker has died while it left it, is not held. That all begin
 again is no failure of theirs, so only one whose script has failed counts a restart. If they come to
@@ -93,12 +95,12 @@ class Together(Part):
             self.look_at = None
             self._out.add(e.LookAtMemory())
 
-    def seen(self, held: Sequence[tuple[str, int]]) -> None:
+    def seen(self, held: Sequence[tuple[str, int, int]]) -> None:
         """What is held outside the workers; see MemorySeen."""
         if self._first is None:
             return
         slot, reason = self._first
-        sound = [(whose, step) for whose, step in held if not whose or self._is_sound(whose, step)]
+        sound = [x for x in held if not x[0] or self._is_sound(*x[:2])]
         self._looks += 1
         if not sound and self._looks < GATHERS_MAX and any(self._those_that_leave()):
             self.look_at = self._out.now + GATHER_S
@@ -113,7 +115,7 @@ class Together(Part):
             return self._settings.leaves_state  # whoever trains leaves the job's state
         return step <= slot.mending.sound_until
 
-    def _begin(self, slot: SlotState, reason: str, sound: Sequence[tuple[str, int]]) -> None:
+    def _begin(self, slot: SlotState, reason: str, sound: Sequence[tuple[str, int, int]]) -> None:
         settings = self._settings
         can_leave = settings.leaves_state
         why = "" if sound else words.nothing_held(settings.has_memory_snapshots, can_leave)
@@ -124,10 +126,11 @@ class Together(Part):
         if why:
             self._is_one_world(slot, reason, why)
             return
-        of_step = {step: [whose for whose, x in sound if x == step] for _, step in sound}
-        whole = [step for step, known in of_step.items() if len(known) == len(self._slots)]
-        step = max(whole or of_step)  # each goes on with all of its own, if it can
-        known, is_all = of_step[step], step in whole
+        at = {x[1:]: [whose for whose, *there in sound if (*there,) == x[1:]] for x in sound}
+        whole = [there for there, known in at.items() if len(known) == len(self._slots)]
+        # Each goes on with all of its own, if it can.
+        step, place = max(whole or at, key=lambda there: (there[0], -there[1]))
+        known, is_all = at[step, place], bool(whole)
         self._out.add(words.begins_together(slot.replica_id, reason, known, step, is_all))
         self._has_gone_on = False
         if known[0]:

@@ -257,7 +257,13 @@ def test_all_replicas_begin_again_from_what_one_of_them_has(tmp_path: Path) -> N
         for replica_id, steps in (("0", (5, 7)), ("1", (6, 7)), ("2", (4, 6))):
             lives(replica_id, f"{replica_id}a", *steps)
         known.free("2a")
-        assert known.held() == (("0", 5), ("0", 7), ("1", 6), ("1", 7), ("2", 6))
+        assert known.held() == (
+            ("0", 5, 5),
+            ("0", 7, 7),
+            ("1", 6, 6),
+            ("1", 7, 7),
+            ("2", 6, 6),
+        )
         known.share("1", 6)
         for replica_id in "01":
             known._look(WorkerKey(replica_id, f"{replica_id}a", 0))  # of before
@@ -270,7 +276,7 @@ def test_all_replicas_begin_again_from_what_one_of_them_has(tmp_path: Path) -> N
         known._look(WorkerKey("1", "1c", 0))
         assert begins("0", "0d") == ("5", "0"), "they have gone on: it heals"
         known.free("1c")
-        assert known.held() == (("0", 5), ("1", 8), ("2", 6))
+        assert known.held() == (("0", 5, 5), ("1", 8, 8), ("2", 6, 6))
         known.share("1", 8)
         assert begins("2", "2c") == ("8", "1"), "what has been left"
         lives("0", "0e", 9)
@@ -312,7 +318,7 @@ def test_what_is_left_at_a_fall_is_kept_until_all_train_again(tmp_path: Path) ->
         leaves("1", 5)  # one of its workers has died
         leaves("2", 7, 7)
         leaves("3", 5, 7)  # its workers have not noted the same steps
-        assert known.held() == (("0", 7), ("2", 7))
+        assert known.held() == (("0", 7, 5), ("2", 7, 7))
         known.share("0", 7)
         for replica_id in "0123":
             known.free(f"{replica_id}a")
@@ -334,7 +340,7 @@ def test_the_newest_snapshot_on_the_disk_is_held_too(tmp_path: Path) -> None:
         known = MemorySnapshots(settings, tmp_path, lambda text: None)
         assert known.held() == ()
         write_tree(where, tree_of(17))
-        assert known.held() == (("", 17),)
+        assert known.held() == (("", 17, 17),)
         await known.end()
 
     asyncio.run(run())

@@ -35,10 +35,10 @@ class Play:
             ),
             0.0,
         )
-        self.left: dict[str, int] = {}  # a whole state, by replica
+        self.left: dict[str, tuple[int, int]] = {}  # a whole state and its place, by replica
         self.running: dict[str, str] = {}  # incarnations
         self.trains: set[str] = set()
-        self.looks: list[dict[str, int]] = []
+        self.looks: list[dict[str, tuple[int, int]]] = []
         self.shared: list[e.ShareMemory] = []
         self.killed: set[str] = set()
         self.is_one_world = False
@@ -76,7 +76,8 @@ class Play:
     def asks(self, who: str) -> None:
         """It has left its state before, unless it could not."""
         if who in self.trains and self.random.random() < 0.8:
-            self.left[who] = self.step + self.random.randint(0, 1)
+            step = self.step + self.random.randint(0, 1)
+            self.left[who] = step, step - self.random.randint(0, 1)
         self.feed(e.WorkerSent(WorkerKey(who, self.running[who], 0), _asks()))
 
     def passes(self, seconds: float) -> None:
@@ -93,7 +94,7 @@ class Play:
         left_to_ask = sorted(self.trains)
         while not self.is_over:
             if self.looks:
-                held = tuple(sorted(self.looks.pop().items()))
+                held = tuple((x, *y) for x, y in sorted(self.looks.pop().items()))
                 self.looks.clear()
                 self.feed(e.MemorySeen(held))
                 continue
@@ -132,8 +133,11 @@ def play(seed: int) -> None:
         assert not game.left, "a state was left, and nobody begins from it"
         return
     [share] = game.shared
-    assert share.step == max(game.left.values()), "a newer state was left"
-    assert game.left[share.replica_id] == share.step, "it was not its own"
+    assert share.step == max(step for step, _ in game.left.values()), "a newer state was left"
+    step, place = game.left[share.replica_id]
+    assert step == share.step, "it was not its own"
+    places = [place for step, place in game.left.values() if step == share.step]
+    assert place == min(places), "others have not made the calls before that place"
     assert game.trains <= game.killed, "one goes on alone"
 
 
@@ -143,10 +147,12 @@ def test_all_begin_from_the_newest_state_that_is_left(first: int) -> None:
         play(seed)
 
 
-@pytest.mark.parametrize("bug", ["waits for the dead", "an older one", "at once"])
+@pytest.mark.parametrize("bug", ["waits for the dead", "an older one", "a later place", "at once"])
 def test_planted_bugs_are_found(monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     if bug == "an older one":
         monkeypatch.setattr(together, "max", min, raising=False)
+    elif bug == "a later place":
+        monkeypatch.setattr(together, "max", lambda found, key: max(found), raising=False)
     elif bug == "at once":
         monkeypatch.setattr(Together, "_those_that_leave", lambda self: iter(()))
     else:

@@ -141,10 +141,7 @@ if rank == 1 and NOTES_EACH_STEP:
     Sparing.notes = lambda self, *, must=False: True
 for step in range(5):
     optimizer.zero_grad()
-    loss = model(torch.ones(2, 4)).sum()
-    if rank == 1 and first and step == 4:
-        open("given", "w").close()
-    loss.backward()
+    model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     is_last = first and step == 3
     while is_last and rank == 2 and not os.path.exists("given"):
@@ -158,6 +155,7 @@ for step in range(5):
     parts.append(int(part))
     if is_last and rank == 1:
         os.kill(int(open("root").read()), signal.SIGKILL)
+        open("given", "w").close()
     if rank == 0 and first:
         with open("root", "w") as root:
             root.write(str(os.getpid()))

@@ -347,6 +347,66 @@ def test_a_newcomer_evaluates_with_the_samples_of_this_epoch(tmp_path: Path) -> 
     assert len(found[0]) == 6 and found[0] == found[1], job.output
 
 
+AHEAD = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.distributed import DistributedSampler
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]) + torch.rand(1)
+
+def ahead(loader):
+    batches = iter(loader)
+    here = next(batches)
+    while True:
+        try:
+            following = next(batches)
+        except StopIteration:
+            yield here
+            return
+        yield here
+        here = following
+
+dist.init_process_group("gloo")
+rank, first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+deaths = [tuple(map(int, x.split())) for x in sys.argv[1:]] if first else []
+torch.manual_seed(3)
+sampler = DistributedSampler(Noisy())
+loader = DataLoader(Noisy(), 4, sampler=sampler)
+model = DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for number, x in enumerate(ahead(loader)):
+        loss = torch.nn.functional.dropout(model(x)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("READ", rank, epoch, number, f"{x.sum().item():.4f} {loss.item():.4f}", flush=True)
+        if (rank, epoch, number) in deaths:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_batch_that_is_drawn_ahead_has_the_random_numbers_of_its_draw(tmp_path: Path) -> None:
+    """Seen in accelerate's cv_example, whose loaders draw one batch ahead: the first batch of a
+    newcomer was augmented otherwise, and so were all later ones."""
+    found = []
+    for name, deaths in (("off", ()), ("on", ("1 0 2", "0 1 3"))):
+        (tmp_path / name).mkdir()
+        options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+        with Job(tmp_path / name, AHEAD, *options, args=deaths) as job:
+            assert job.end() == 0, job.output
+            assert job.output.count(" joined at ") == len(deaths), job.output
+            found.append({*re.findall(r"READ (.*)", job.output)})
+    assert found[0] == found[1] and len(found[0]) == 36
+
+
 NUMBERED = """
 import itertools, os, signal
 import torch, torch.distributed as dist

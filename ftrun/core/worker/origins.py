@@ -16,6 +16,7 @@ is known before any death: both have their values of the steps at which all repl
 | it differed; the donor has not changed it since, or loops stand alike | the predecessor's |
 | it differed, and the loops have advanced (a sum that each epoch resets) | the donor's, and named |
 | the predecessor has changed it later (``if rank == 0: best = …``) | the predecessor's |
+| a fraction that no replica had when all trained (a first evaluation's loss) | the donor's, named |
 | else | the donor's |
 
 Where the table says "the donor's", the replica keeps its own value if it has changed that later. A
@@ -36,7 +37,8 @@ from typing import Any
 class Origin(Enum):
     """Where a value comes from.
 
-    ``STAND_IN``: the donor's, in place of this replica's own. ``SHIFTED``, ``CONTINUED``: the
+    ``STAND_IN``: the donor's, in place of this replica's own. ``UNSEEN``: the donor's, and nobody
+    knows whether this replica's own would be the same. ``SHIFTED``, ``CONTINUED``: the
     donor's plus the difference that the predecessor's had while all trained: none if it was emptied
     since. While the replica was away, its donor was its deputy, and its changes count for the
     replica.
@@ -45,6 +47,7 @@ class Origin(Enum):
     OWN = "own"
     DONOR = "donor"
     STAND_IN = "stand-in"
+    UNSEEN = "unseen"
     SHIFTED = "shifted"
     CONTINUED = "continued"
     PREDECESSOR = "predecessor"
@@ -68,6 +71,7 @@ class Known:
         now: the donor's value, and the last one of the predecessor.
         lengths: of a collection, how many items the donor and the predecessor had when all trained
             last, and the donor's and the predecessor's last; empty: not known.
+        is_unseen: it is a fraction, and no replica had it when all trained last.
     """
 
     own_step: int
@@ -81,6 +85,7 @@ class Known:
     begins_here: bool = False
     now: tuple[Any, Any] = (None, None)
     lengths: tuple[int, ...] = ()
+    is_unseen: bool = False
 
     @property
     def has_differed(self) -> bool:
@@ -161,7 +166,7 @@ def origin(known: Known) -> Origin:
             return Origin.PREDECESSOR if is_as_it_was else Origin.STAND_IN
     if is_left and known.left_step > known.donor_step:
         return Origin.PREDECESSOR
-    return donor
+    return Origin.UNSEEN if known.is_unseen and donor is Origin.DONOR else donor
 
 
 def random_origin(*, is_here: bool, was_alike: bool) -> Origin:

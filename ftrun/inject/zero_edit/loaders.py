@@ -355,7 +355,7 @@ class LoaderIterator:
             if OPEN.keeps_seeds:
                 self.begun, self._seeds = (*self.begun[:1], _random(self._own())), None
         try:
-            batch = self._draw() if self._given or OPEN.keeps_seeds else self.take()
+            batch = self._draw() if self._given or self._may_be_held() else self.take()
             if OPEN.on_batch is not None:
                 batch = OPEN.on_batch(self, batch)
         except StopIteration:
@@ -380,7 +380,7 @@ class LoaderIterator:
         states of that draw."""
         number, own = self.cursor.drawn, OPEN.own()
         given = self._given.pop(number, None)
-        if OPEN.keeps_seeds and self.cursor.held != 0:
+        if self._may_be_held():
             now = States({}) if self._has_workers else States.now(own)  # workers have their own
             self._ahead.append((number, given or now))
         if given is None:
@@ -391,6 +391,13 @@ class LoaderIterator:
             return self.take()
         finally:
             now.set(own)
+
+    def _may_be_held(self) -> bool:
+        """Whether the loop may train on the next batch in a later step. One that is drawn with
+        gradients off is for an evaluation."""
+        if self.cursor.held == 0:
+            return False
+        return OPEN.keeps_seeds or self.is_training or torch.is_grad_enabled()
 
     def take(self) -> Any:
         """Draw the next batch, without any of this class's accounting."""
@@ -432,12 +439,14 @@ class LoaderIterator:
 
         ``first``: the next batch to be trained on; ``drawn``: the next to be drawn.
         """
-        if not OPEN.keeps_seeds and self._seeds is not None:
-            return self._seeds
         held = {number: x for number, x in self._ahead if first <= number < drawn}
+        are_as_begun = not (held or OPEN.keeps_seeds)
+        if are_as_begun and self._seeds is not None:
+            return self._seeds
         workers = None if self.workers is None else self.workers.before(first)
-        self._seeds = Seeds(self.begun, held, workers).encode()
-        return self._seeds
+        seeds = Seeds(self.begun, held, workers).encode()
+        self._seeds = seeds if are_as_begun else None
+        return seeds
 
     def begin_again(self, last: Seeds) -> None:
         """Draw the seed and the order again, if no batch was drawn.

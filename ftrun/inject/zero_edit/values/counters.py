@@ -282,9 +282,11 @@ class Counters:
         taken.of_its_own += write_values(frame, own)
         taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
         stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
+        unseen = [path for path, by in found.items() if by is Origin.UNSEEN]
         differ = [path for path in stands_in if not path.endswith(DIGEST)]
         differ += [x.removesuffix(DIGEST) for x in sources.differed(function, values, DIGEST)]
         taken.lacking += [f"its own {x} (ranks differ: it has its peer's)" for x in differ]
+        taken.lacking += [f"its own {x} (it has its peer's, computed meanwhile)" for x in unseen]
         taken.lacking += lacks(frame, (x for x in values if sources.is_missed(function, x)))
         self._own[function] = set(own)
 

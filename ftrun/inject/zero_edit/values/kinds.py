@@ -325,6 +325,12 @@ def is_container(value: Any) -> bool:
     return type(value) is dict and value["kind"] in _MADE_OF and value["kind"] != "tuple"
 
 
+def is_fraction(value: Any) -> bool:
+    """Whether ``value`` is a fraction, or was packed from a tensor that is one."""
+    is_tensor = type(value) is dict and value["kind"] == "tensor" and not value["values"][1]
+    return type(value) is float or (is_tensor and "float" in value["values"][0])
+
+
 def is_batch(value: Any) -> bool:
     """Whether a tensor of several numbers was packed as ``value``: another one at each turn."""
     return type(value) is dict and value["kind"] == "tensor" and bool(value["values"][1])

@@ -21,7 +21,7 @@ from ftrun.inject.zero_edit.frames import OF_MODULE, Spot, Values, script_frames
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import DIGEST, length_of
-from ftrun.inject.zero_edit.values.kinds import is_batch, is_container, is_own
+from ftrun.inject.zero_edit.values.kinds import is_batch, is_container, is_fraction, is_own
 from ftrun.inject.zero_edit.values.legacy import Left
 from ftrun.inject.zero_edit.values.walk import KEPT
 
@@ -71,6 +71,7 @@ class Sources:
                 draws_ahead and type(values.get(path)) is bool,
                 now,
                 _lengths(function, path, pairs[-1], now) if pairs else (),
+                bool(pairs) and path not in before and _is_new(function, path, now[0], pairs),
             )
             origins[path] = found = origin(known)
             if found is Origin.PREDECESSOR and path in before and not is_own(path):
@@ -79,7 +80,7 @@ class Sources:
                 donors[path] = values[path]
             elif found in (Origin.SHIFTED, Origin.CONTINUED) and path in values:
                 own[path] = known.as_far_from(values[path])
-            elif found in (Origin.DONOR, Origin.STAND_IN) and path in values:
+            elif found in (Origin.DONOR, Origin.STAND_IN, Origin.UNSEEN) and path in values:
                 donors[path] = values[path]
         return donors, own, {path: origins[path] for path in (*donors, *own)}
 
@@ -140,6 +141,12 @@ def _then(function: str, path: str, pair: Pair) -> tuple[Any, Any]:
     if digest in donors and digest in left:
         return donors[digest], left[digest]
     return donors.get(path, _UNCHANGED), left.get(path, _UNCHANGED)
+
+
+def _is_new(function: str, path: str, now: Any, pairs: Sequence[Pair]) -> bool:
+    """Whether ``now`` is a fraction, in a place that had none at the steps of ``pairs``."""
+    then = (x for pair in pairs for x in _then(function, path, pair))
+    return is_fraction(now) and all(x is _UNCHANGED for x in then)
 
 
 def _lengths(function: str, path: str, then: Pair, now: tuple[Any, Any]) -> tuple[int, ...]:

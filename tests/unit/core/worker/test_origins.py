@@ -21,6 +21,9 @@ SHIFTED = replace(ALIKE, together=((8, 12), (16, 20)))
     [
         (ALIKE, Origin.DONOR),
         (replace(ALIKE, own_step=10), Origin.OWN),
+        (replace(ALIKE, is_unseen=True), Origin.UNSEEN),
+        (replace(ALIKE, is_unseen=True, own_step=10), Origin.OWN),
+        (replace(ALIKE, is_unseen=True, left_step=10), Origin.PREDECESSOR),
         (replace(ALIKE, left_step=10), Origin.PREDECESSOR),
         (replace(ALIKE, left_step=10, is_called_anew=True), Origin.DONOR),
         (replace(ALIKE, left_step=10, has_left=False), Origin.DONOR),

@@ -346,6 +346,21 @@ def test_a_text_that_has_become_a_list_since_has_no_length(
     assert successor.names["log"] == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("value", [0.5, torch.tensor(0.5)])
+def test_a_fraction_of_a_first_evaluation_is_the_peers_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    """Seen in Fabric's language model: nobody knows whether ranks agree on it."""
+    first, peer = Replica(tmp_path, "0", log=None), Replica(tmp_path, "1", log=None)
+    for step in range(1, 5):
+        first.note(step)
+        peer.note(step)
+    successor = Replica(tmp_path, "1", log=None)
+    taken = successor.joins(first.note(9, 0, best=1, log=value), 9, monkeypatch)
+    assert successor.names["log"] == 0.5 and successor.names["best"] == 1
+    assert taken.lacking == ["its own log (it has its peer's, computed meanwhile)"]
+
+
 def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,10 +119,16 @@ def _first(value: Any, default: Any) -> Any:
 
 
 def notices(stated: Mapping[str, Stated]) -> list[str]:
-    """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot connect."""
+    """Options that ``--standalone`` overrides, as under torchrun, nodes that cannot connect, and
+    what ``--spare-nodes`` means beside --nnodes."""
     if not stated["standalone"].value:
-        text = stated["nnodes"].value
+        text, spares = stated["nnodes"].value, stated["spare_nodes"]
         least, most = (1, 1) if text is None else parse_nodes(text)
+        if spares.value and most > 1 and stated["nodes"].value == 1:
+            return [
+                f"{spares.source} {spares.value} with --nnodes {text}: each further node that runs "
+                "this command without --node-rank stands by."
+            ]
         others = least > 1 or most == 1 or stated["nodes"].value > 1
         if others or not _endpoint_is_any(stated["rdzv_endpoint"].value):
             return []

@@ -43,6 +43,17 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
     assert standbys_of(settings) == 1
 
 
+def test_such_nodes_may_have_labels_and_spares(script: str) -> None:
+    """Copies are kept on a node of another label, and further nodes stand by: no lighthouse counts
+    them."""
+    several: dict[str, Any] = {"nnodes": "2", "topology": "r1", "spare_nodes": 1, **NODES}
+    settings = resolved(script, memory_snapshots="auto", **several)
+    check(settings)
+    assert settings.spec().spare_nodes == 0
+    with pytest.raises(UserError, match="--topology is for .* and for memory snapshots"):
+        check(resolved(script, **several))
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [

@@ -138,6 +138,9 @@ def test_one_node_of_several_runs_where_no_other_can_come() -> None:
     assert not notices(stated(nnodes="1:1"))
     assert not notices(stated(nnodes="2", rdzv_endpoint="localhost"))
     assert not notices(stated())
+    (line,) = notices(stated(nnodes="4", spare_nodes=1, rdzv_endpoint="h:1"))
+    assert "each further node that runs this command without --node-rank stands by" in line
+    assert not notices(stated(replicas=4, nodes=4, nnodes="4", spare_nodes=1))
 
 
 def test_an_endpoint_that_standalone_overrides_is_named() -> None:

@@ -50,7 +50,7 @@ def test_such_nodes_may_have_labels_and_spares(script: str) -> None:
     settings = resolved(script, memory_snapshots="auto", **several)
     check(settings)
     assert settings.spec().spare_nodes == 0
-    with pytest.raises(UserError, match="--topology is for .* and for memory snapshots"):
+    with pytest.raises(UserError, match=r"--topology is for .* and for memory snapshots"):
         check(resolved(script, **several))
 
 

@@ -228,6 +228,12 @@ class MemorySnapshots:
                 known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
 
+    def stops(self, incarnation: str) -> None:
+        """Workers are asked to stop. None that dies from now on is replaced."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.stop()
+
     def held(self) -> tuple[tuple[str, int], ...]:
         """The complete states outside the workers, each as (replica, step).
 

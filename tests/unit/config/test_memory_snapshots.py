@@ -7,7 +7,13 @@ import pytest
 
 from ftrun.base.errors import UserError
 from ftrun.config.checks import check
-from ftrun.config.forms import in_form, injection, standbys_of, why_no_memory_snapshots
+from ftrun.config.forms import (
+    in_form,
+    injection,
+    standbys_of,
+    why_no_memory_snapshots,
+    without_effect,
+)
 from ftrun.core.forms import MEMORY, Form
 from tests.unit.run_settings import resolved
 
@@ -28,6 +34,13 @@ def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> Non
     none = resolved(script, workers_per_replica=2, standbys=0)
     assert standbys_of(none) == 0
     assert standbys_of(resolved(script, workers_per_replica=2, memory_snapshots="off")) == 0
+
+
+def test_parameters_of_one_group_are_not_compared_and_a_line_says_so(script: str) -> None:
+    (line,) = without_effect(resolved(script, workers_per_replica=2, on_corruption="stop"))
+    assert line.startswith("--on-corruption has no effect: one group has no replica")
+    assert without_effect(resolved(script, workers_per_replica=2)) == []
+    assert without_effect(resolved(script, replicas=2, on_corruption="stop")) == []
 
 
 NODES: dict[str, Any] = {"nproc_per_node": "1", "rdzv_endpoint": "h:1"}

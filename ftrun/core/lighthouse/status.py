@@ -239,7 +239,7 @@ class MembershipStatus(TypedDict):
     """The part of a status that the core knows.
 
     ``scalars``: the scalars of the first live member that has any. ``incidents``: the last ones.
-    ``recovery``: of one group with memory snapshots, else None.
+    ``recovery``: of a job with memory snapshots, else None.
     """
 
     phase: str

@@ -104,6 +104,19 @@ def handed_on(code: CodeType, line: int, *, seldom: bool = False) -> set[str]:
     return {x for often, all_of in found for x in (all_of if seldom else often)}
 
 
+@lru_cache(maxsize=256)
+def read_later(code: CodeType, line: int) -> frozenset[str]:
+    """The variables that the innermost loop around a line has set, and reads later in that turn."""
+    within = [x for x in _of_file(code) if x.code == code.co_firstlineno]
+    loops = [x.node for x in within if x.first <= line <= x.last and isinstance(x.node, _LOOPS)]
+    if not loops:
+        return frozenset()
+    names = [x for part in loops[-1].body for x in _in_order(part) if x.lineno < line]
+    stored = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+    later = [part for part in loops[-1].body if (part.end_lineno or part.lineno) > line]
+    return frozenset(_read_first(later, set(), seldom=True) & stored)
+
+
 @of_code
 def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str], set[str]]]:
     """The loops in this code: first line, last line, target variables, variables handed on, and

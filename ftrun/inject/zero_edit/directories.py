@@ -5,8 +5,8 @@ run, by the time or a free number: its checkpoints would be in two places. So ea
 directories that it has made before its first step to its successor, in a file of its slot. A
 newcomer that makes one at the same line, in the same directory, with a name that differs in its
 numbers or its UUID, gets that of its predecessor under the new name: a link, which is removed when
-it ends. One of the same name it is given as if it were new. Directories for temporary files are
-left alone.
+it ends. So it does if another rank had made that first, at the same moment. One of the same name
+it is given as if it were new. Directories for temporary files are left alone.
 
 A worker also leaves what was not there when its script asked (``os.path.exists``) or looked
 (``os.listdir``), because a newcomer finds what its predecessor has made since. As a rule it takes a
@@ -72,6 +72,8 @@ _NAMES: tuple[Any, ...] = (
     *(getattr(glob, name, None) for name in ("_Globber", "_StringGlobber")),  # of 3.13
 )
 """Classes that have a name of their own for one of them."""
+_FOUND = "found "
+"""Before what makes a directory alike, if another rank made it first (``exist_ok``)."""
 NEAR, WRITERS_MAX = 16, 64
 _PACKAGES = tuple(f"{os.path.dirname(os.path.abspath(x))}/" for x in STANDARD)
 """Where no run writes. An import looks into many directories there."""
@@ -122,7 +124,8 @@ class Directories:
             # A worker that replaces another in its group is to take the same way, so it is always
             # told the same.
             self._is_same = self._repeats = True
-        self._later.update(self._links, self._since, (whole for _, whole in self._theirs))
+        made = (whole for kind, whole in self._theirs if not kind.startswith(_FOUND))
+        self._later.update(self._links, self._since, made)
 
     def install(self, patches: Patches) -> None:
         atexit.register(self._remove, os.getpid())
@@ -300,7 +303,12 @@ class Directories:
         ):
             self._keep(kind, whole)
             return  # its predecessor's, which the script makes anew
-        _PLAIN(path, mode)
+        try:
+            _PLAIN(path, mode)
+        except FileExistsError:
+            if os.path.isdir(whole):
+                self._keep(_FOUND + kind, whole)
+            raise
         self._drafts.made(path)
         self._keep(kind, whole)
 
@@ -365,21 +373,23 @@ class Directories:
 
     def _takes(self, kind: str, whole: str) -> bool:
         """Let the predecessor's directory have this name too; False: there is none."""
-        number = sum(1 for known, _ in self._made if known == kind)
-        found = [path for known, path in self._theirs if known == kind][number:][:1]
-        self._later.difference_update(found)
-        if not found or not os.path.isdir(found[0]):
+        number = sum(1 for known, _ in self._made if known in (kind, _FOUND + kind))
+        found = [(known, path) for known, path in self._theirs if known in (kind, _FOUND + kind)]
+        found = found[number:][:1]
+        self._later.difference_update(path for _, path in found)
+        if not found or not os.path.isdir(found[0][1]):
             return False
+        known, path = found[0]
         if os.path.lexists(whole):
             return whole in self._links  # of a life that was killed
-        os.symlink(found[0], whole)
+        os.symlink(path, whole)
         self._links.append(whole)
         if self.is_successor:
             self._leave(ends=self._ends)
-        self._keep(kind, found[0])
+        self._keep(known, path)
         told.say(
             f"rank {self._drafts.rank} continues in its predecessor's directory "
-            f"{os.path.relpath(found[0])}, for which {os.path.basename(whole)} is now a second name"
+            f"{os.path.relpath(path)}, for which {os.path.basename(whole)} is now a second name"
         )
         return True
 

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit import suspended
 from ftrun.inject.zero_edit.appended import Sizes
-from ftrun.inject.zero_edit.around import drawn, handed_on, innermost
+from ftrun.inject.zero_edit.around import drawn, handed_on, innermost, read_later
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -298,7 +298,10 @@ class Noting:
         if of_held:
             reached += self._counters.walk.walk(of_held)
         for to, frame, known in zip(reached, frames, variables, strict=False):
-            for name in handed_on(frame.f_code, frame.f_lineno, seldom=True) & known.keys():
+            results = handed_on(frame.f_code, frame.f_lineno, seldom=True)
+            if is_drawn:
+                results |= read_later(frame.f_code, frame.f_lineno)
+            for name in results & known.keys():
                 if is_result(known[name]):
                     to.values[name] = packed(known[name].detach())
         if self._script.memory is None:

@@ -260,6 +260,8 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
     before = _short(value)
     if is_container:
         histories.put_into(value, new)
+    elif is_result(holder[key]) and (value.shape, value.dtype) == (new.shape, new.dtype):
+        holder[key].data.copy_(new)  # a later pass of this turn may need its gradients
     elif not (type(value) is count and _comes_to(value, new)):
         here.put(holder, key, new)
     return f"{path} {before}→{_short(new)}"

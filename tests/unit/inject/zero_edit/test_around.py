@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from ftrun.inject.zero_edit.around import collecting, handed_on, holds_both, unlike
+from ftrun.inject.zero_edit.around import collecting, handed_on, holds_both, read_later, unlike
 from ftrun.inject.zero_edit.frames import Spot, spot_of, spots_of
 from ftrun.inject.zero_edit.values.walk import Walk
 from tests.unit.inject.zero_edit.followed import run
@@ -202,3 +202,26 @@ def test_what_some_turns_alone_set_is_handed_on_too(tmp_path: Path) -> None:
     code = compile(SELDOM, str(path), "exec")
     assert handed_on(code, 3) == {"total"}
     assert handed_on(code, 3, seldom=True) == {"total", "mean", "both"}
+
+
+WITHIN = """
+for x in loader:
+    lost = first(x)
+    other = lost + 1
+    with second(x):
+        gained = third(other)
+    kept = other = 2
+    log(lost, gained, other, kept)
+done(lost)
+"""
+
+
+def test_what_a_turn_has_set_and_reads_later_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "within.py"
+    path.write_text(WITHIN)
+    code = compile(WITHIN, str(path), "exec")
+    assert read_later(code, 4) == {"lost"}
+    assert read_later(code, 5) == {"lost", "other"}
+    assert read_later(code, 6) == {"lost"}
+    assert read_later(code, 7) == {"lost", "gained", "other"}
+    assert read_later(code, 9) == set()

@@ -53,6 +53,25 @@ def test_it_gets_the_predecessor_s_under_the_new_name_until_it_ends() -> None:
     assert sorted(os.listdir()) == ["made", "run-001"]
 
 
+def test_so_it_is_if_another_rank_had_made_it_first() -> None:
+    """Seen in Fabric's DCGAN: both ranks make the directory of the run, named by the second."""
+    for name in ("run-001", "fixed"):
+        os.mkdir(name)
+    first = life()
+    for name in ("run-001", "fixed"):
+        with pytest.raises(FileExistsError):
+            make(first, name)
+    first.begins()
+    newcomer = life(joins=True)
+    make(newcomer, "run-002")
+    assert os.path.realpath("run-002") == os.path.realpath("run-001") and not newcomer._later
+    with pytest.raises(FileExistsError):
+        make(newcomer, "fixed")
+    successor = life(joins=True)
+    make(successor, "run-003")
+    assert os.path.realpath("run-003") == os.path.realpath("run-001")
+
+
 def test_so_it_is_if_the_name_is_a_uuid() -> None:
     first, second = str(uuid.UUID(int=10**37)), str(uuid.UUID(int=3 * 10**38))
     predecessor(first)

@@ -148,12 +148,16 @@ def test_what_was_computed_within_a_turn_is_the_predecessors_at_that_point_of_it
     assert again.names["best"] == (0.3 if (step, line) == (3, 7) else 5.5)
 
 
-def test_a_loss_is_set_without_its_gradients(tmp_path: Path) -> None:
-    replica = Replica(tmp_path, "0", best=torch.ones((), requires_grad=True) * 3)
+def test_a_loss_is_set_and_keeps_its_gradients(tmp_path: Path) -> None:
+    best = torch.ones((), requires_grad=True) * 3
+    replica = Replica(tmp_path, "0", best=best)
     values = {"best": {"kind": "tensor", "values": ["float32", [], [0.5]]}}
     words = replica.in_frame(lambda frame: write_values(frame, values))
     assert words == ["best tensor(3.)→tensor(0.5000)"]
-    assert replica.names["best"] == 0.5 and not replica.names["best"].requires_grad
+    assert replica.names["best"] is best and best == 0.5 and best.requires_grad
+    values = {"best": {"kind": "tensor", "values": ["float32", [1], [0.25]]}}
+    replica.in_frame(lambda frame: write_values(frame, values))
+    assert replica.names["best"] is not best and replica.names["best"] == 0.25
 
 
 def test_a_peer_that_has_an_older_value_from_there_does_not_count(

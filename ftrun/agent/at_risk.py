@@ -7,7 +7,7 @@ here: where a lost worker's replacement begins (core/replay/settling.py), the di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftrun.core.activity import Activity
 from ftrun.core.messages import Progress, Resumption
@@ -86,6 +86,15 @@ class AtRisk:
             in (Fall.LOG_FULL, Fall.TOO_NEW)
             for own, rank in enumerate(here)
         )
+
+    def of_replicas(self, progress: Progress, now: float) -> Progress:
+        """The progress of one of several replicas, with what a loss would cost the job.
+
+        They are all on this node, and no snapshot of them is on a disk or on another node.
+        """
+        start = self._start.resumption(now)
+        worker = Resumption(progress.step, 0.0)
+        return replace(progress, worker_lost=worker, node_lost=start, job_lost=start)
 
     def progress(
         self,

@@ -176,6 +176,7 @@ class Fleet:
         """Ask its workers to stop. An incarnation that has not started never starts."""
         if not self._takes_back(incarnation):
             self._spawner.ask_to_stop(incarnation, number)
+            self.memory.stops(incarnation)
 
     def signal_worker(self, key: WorkerKey, number: int) -> bool:
         """Signal one worker process, not its children. Returns False if it does not run.

@@ -228,6 +228,17 @@ class MemorySnapshots:
                 known.board.set(dead, Word.OVER, 0)
             known.board.make_decree(number, int(clock.now() * 1e9))
 
+    def with_losses(self, incarnation: str, progress: Progress) -> Progress:
+        """What one of several replicas reports, with what a loss would cost now."""
+        known = self._at_risk.get(incarnation) if self._settings.replicas > 1 else None
+        return progress if known is None else known.of_replicas(progress, clock.now())
+
+    def stops(self, incarnation: str) -> None:
+        """Workers are asked to stop. None that dies from now on is replaced."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.stop()
+
     def held(self) -> tuple[tuple[str, int, int], ...]:
         """The complete states outside the workers, each as (replica, step, place).
 

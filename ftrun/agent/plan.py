@@ -59,7 +59,7 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
         ("command", shlex.join(settings.script.command())),
         ("replicas", f"{settings.replicas}, at least {settings.min_replicas} to train"),
         *_meeting(settings),
-        ("workers per replica", str(settings.workers_per_replica)),
+        ("workers per replica", _workers(settings)),
         ("fit on this node", f"{machine.capacity} replicas"),
         ("device", machine.device + devices),
         ("threads per worker", f"{threads_per_worker(settings, machine)} of {machine.cores} cores"),
@@ -82,6 +82,11 @@ def _facts(settings: RunSettings, machine: Machine) -> Table:
     ):
         table.add_row(name, value)
     return table
+
+
+def _workers(settings: RunSettings) -> str:
+    one, count = settings.rendezvous, settings.workers_per_replica
+    return str(count) if one is None else f"{count} on each node"
 
 
 def _memory_snapshots(settings: RunSettings) -> str:

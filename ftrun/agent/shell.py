@@ -440,7 +440,8 @@ class Agent:
             case m.FailureReport() | m.Beat() | m.NoManager() | m.AnotherForm():
                 pass  # not for the lighthouse
             case m.Progress():
-                self.link.note_progress(key, message)
+                known = self._fleet.memory.with_losses(key.incarnation, message)
+                self.link.note_progress(key, known)
             case _:
                 self.link.send(m.WorkerMessage(key, message))
         self.handle(e.WorkerSent(key, message))

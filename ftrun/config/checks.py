@@ -94,10 +94,13 @@ def _check_placement(settings: RunSettings) -> None:
         )
     if settings.workers_per_node is None:
         # A variable may be set for the whole site, or by Slurm for its switches.
-        if settings.topology and settings.sources.get("topology", "").startswith("--"):
+        has_copies = settings.rendezvous is not None and not why_no_memory_snapshots(settings)
+        is_stated = settings.sources.get("topology", "").startswith("--")
+        if settings.topology and is_stated and not has_copies:
             raise UserError(
                 "--topology is for replica groups that take several nodes each (--nproc-per-node "
-                "P -w W, W above P). Nothing was started. Leave it out."
+                "P -w W, W above P), and for memory snapshots on several nodes (--nnodes N "
+                "--memory-snapshots auto). Nothing was started. Leave it out."
             )
         return
     takes = (

@@ -98,6 +98,14 @@ def misses_memory_snapshots(settings: RunSettings) -> str:
     return why_no_memory_snapshots(settings) if is_one and not is_left else ""
 
 
+def without_effect(settings: RunSettings) -> list[str]:
+    """A line for each stated option that has no effect in this run."""
+    source = settings.sources.get("on_corruption", DEFAULT)
+    if settings.replicas > 1 or source.startswith(DEFAULT):
+        return []
+    return [f"{source} has no effect: one group has no replica to compare its parameters with."]
+
+
 def standbys_of(settings: RunSettings) -> int:
     """The stated number of standbys; otherwise one, if a single worker may be replaced.
 

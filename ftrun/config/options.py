@@ -143,7 +143,8 @@ _OWN: tuple[Option, ...] = (
     ),
     _option("--nodes", int, "Number of agents that share the replica groups.", "N", default=1),
     _option("--topology", str, "Label of nodes that are near each other. A group of several nodes "
-            "is on one label, if it can be.", "LABEL", default=""),
+            "is on one label, if it can be; copies of its states are on another one.",
+            "LABEL", default=""),
     _option("--spare-nodes", int, "How many of --nodes stand by, to take a lost node's replicas.",
             "K", default=0),
     _option(

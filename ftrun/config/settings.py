@@ -247,6 +247,8 @@ class RunSettings:
         """
         known = self.shared_with(JobSpec)
         spec = JobSpec(**known, waits_for_mends=self.waits_for_mends)
+        if self.rendezvous is not None:
+            return replace(spec, spare_nodes=0)  # the lead's, and no agents of the lighthouse
         if self.workers_per_node is None:
             return spec
         groups = min(self.replicas, self.nodes // self.nodes_per_replica)

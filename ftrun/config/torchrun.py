@@ -119,10 +119,16 @@ def _first(value: Any, default: Any) -> Any:
 
 
 def notices(stated: Mapping[str, Stated]) -> list[str]:
-    """Options that ``--standalone`` overrides, as under torchrun, and nodes that cannot connect."""
+    """Options that ``--standalone`` overrides, as under torchrun, nodes that cannot connect, and
+    what ``--spare-nodes`` means beside --nnodes."""
     if not stated["standalone"].value:
-        text = stated["nnodes"].value
+        text, spares = stated["nnodes"].value, stated["spare_nodes"]
         least, most = (1, 1) if text is None else parse_nodes(text)
+        if spares.value and most > 1 and stated["nodes"].value == 1:
+            return [
+                f"{spares.source} {spares.value} with --nnodes {text}: each further node that runs "
+                "this command without --node-rank stands by."
+            ]
         others = least > 1 or most == 1 or stated["nodes"].value > 1
         if others or not _endpoint_is_any(stated["rdzv_endpoint"].value):
             return []
@@ -266,7 +272,7 @@ def _workers(stated: Mapping[str, Stated], gpus: int) -> tuple[int, int | None]:
     own, theirs = stated["workers_per_replica"], stated["nproc_per_node"]
     gpus = 0 if stated["device"].value == "cpu" else gpus
     here = _count(str(theirs.value), gpus) if theirs.is_given else gpus
-    workers = own.value if own.is_given or not theirs.is_given else here
+    workers = _own_here(stated) if own.is_given or not theirs.is_given else here
     if stated["replicas"].is_given and 0 < here < workers and workers % here == 0:
         return workers, here
     if theirs.is_given and workers != here:
@@ -276,6 +282,22 @@ def _workers(stated: Mapping[str, Stated], gpus: int) -> tuple[int, int | None]:
             "group that takes several nodes, --replicas and a multiple of a node's workers."
         )
     return workers, None
+
+
+def _own_here(stated: Mapping[str, Stated]) -> int:
+    """``--workers-per-replica``; beside --nnodes, what each node runs of it."""
+    own, text = stated["workers_per_replica"], stated["nnodes"].value
+    least, most = (1, 1) if text is None else parse_nodes(text)
+    workers = int(own.value)
+    if most == 1 or not own.is_given or stated["replicas"].is_given or stated["standalone"].value:
+        return workers
+    if least < most or workers % most:
+        raise UserError(
+            f"--workers-per-replica {workers} with --nnodes {text}: these are the workers of one "
+            "group, equally many on each node. Nothing was started. Give a multiple of a fixed "
+            "number of nodes; or --nproc-per-node, the workers of each node."
+        )
+    return workers // most
 
 
 def _count(text: str, gpus: int) -> int:

@@ -22,6 +22,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "torch": ("_foreach_mul_",),
     "torch.Tensor": ("_version",),
     "torch._C": ("_len_torch_dispatch_stack",),
+    "torch._C.Future": ("_set_unwrap_func",),
     "torch._C._autograd": ("_profiler_enabled",),
     "torch._C._distributed_c10d": (
         "_broadcast_coalesced",

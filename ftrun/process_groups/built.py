@@ -176,6 +176,30 @@ class BuiltGroup(Collectives):
         return work
 
 
+class _Unread(Exception):
+    """Replaces the value of a failed future."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise self._error
+
+
+def fail(future: torch.futures.Future[Any], error: Exception) -> None:
+    """End a Work's future with an error.
+
+    torch's DistributedDataParallel does not ask a future of Python's whether it has failed. It
+    looks for tensors in its value, by pickling, and crashes if there are none.
+    """
+
+    def unwrap(_: object) -> None:
+        raise error
+
+    future._set_unwrap_func(unwrap)
+    future.set_result(_Unread(error))
+
+
 class FutureWork(Work):
     """A Work that ends with ``future``."""
 
@@ -204,7 +228,7 @@ class FinishedWork(FutureWork):
         if error is None:
             self.future.set_result(result)
         else:
-            self.future.set_exception(error)
+            fail(self.future, error)
 
     def is_success(self) -> bool:
         return self._error is None

@@ -147,8 +147,7 @@ class _Watcher:
             if error is None:
                 future.set_result(list(tensors))
             else:
-                failure: Any = error
-                future.set_exception(failure)
+                built.fail(future, error)
 
         self.follow(work, tensors, ended)
         return built.FutureWork(future)
@@ -184,8 +183,7 @@ def _pass_on(ended: Future[Any], future: Future[Any]) -> None:
     try:
         ended.value()
     except (RuntimeError, PeerError) as error:
-        failure: Any = error
-        future.set_exception(failure)
+        built.fail(future, error)
     else:
         future.set_result([])
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from typing import Any
 
 import torch
 from torch.distributed import Work
@@ -130,8 +129,7 @@ class _Whole(built.QuantizedWork):
         """End with ``error``, unless it has ended."""
         with self._ending:
             if not self.future.done():
-                failure: Any = RuntimeError(f"a quantised all-reduce: {error}")
-                self.future.set_exception(failure)
+                built.fail(self.future, RuntimeError(f"a quantised all-reduce: {error}"))
 
 
 class _Piece:

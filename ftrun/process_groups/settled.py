@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import Work
 
-from ftrun.process_groups.built import AbortSignal, BuiltGroup, FutureWork
+from ftrun.process_groups.built import AbortSignal, BuiltGroup, FutureWork, fail
 from ftrun.process_groups.collectives import Collectives, tensors_in
 from ftrun.process_groups.nccl import NCCLGroup
 
@@ -82,8 +82,7 @@ class SettledWork(FutureWork):
         if error is None:
             self.future.set_result(None)
         else:
-            failure: Any = RuntimeError(self._error)
-            self.future.set_exception(failure)
+            fail(self.future, RuntimeError(self._error))
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the end.

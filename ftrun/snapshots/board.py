@@ -71,7 +71,7 @@ PRINTED = (
     *(Word.PRINTED_ERRORS, Word.PRINTED_ERRORS_ENDS, Word.PRINTED_ERRORS_FROM),
 )
 _SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)
-_DECREE, _DIED_AT, _ROOM = range(3)
+_DECREE, _DIED_AT, _ROOM, _STOPS = range(4)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 WHY_BYTES = 512
@@ -261,6 +261,16 @@ class Board:
         agent."""
         self._words[_DIED_AT] = died_at
         self._words[_DECREE] = number
+        futex.wake(self._at(), futex.ALL)
+
+    @property
+    def stops(self) -> bool:
+        """Whether the workers were asked to stop: from then on no lost one is replaced."""
+        return bool(self._words[_STOPS])
+
+    def stop(self) -> None:
+        """Note that, and wake all processes that wait for a decree. Called by the agent."""
+        self._words[_STOPS] = 1
         futex.wake(self._at(), futex.ALL)
 
     def wait(self, beyond: int, timeout_s: float) -> int:

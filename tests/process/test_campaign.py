@@ -59,6 +59,40 @@ def test_a_campaign_is_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert re.search(r"replica 1 is corrupted since a step after [3-5]00 and up to", job.output)
 
 
+KILL = """
+schema = "ftrun.chaos/1"
+[end]
+pattern = 'end (\\S+)'
+[[fault]]
+at_step = 40
+do = "kill"
+replica = 0
+worker = 1
+"""
+
+
+@pytest.mark.parametrize("options", [("-w", "2"), ("--replicas", "2", "-w", "2")])
+def test_a_worker_that_is_replaced_in_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """No replica leaves, and one group has no quorum."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    campaign, lines = tmp_path / "c.toml", list[str]()
+    campaign.write_text(KILL)
+    script = SCRIPT.replace("range(640)", "range(400)")
+    with Job(tmp_path, script, *options, "--job-id", "tried") as job:
+        job.expect("Memory snapshots are kept")
+        settings = ChaosSettings(1.0, "tried", result=tmp_path / "result.json")
+        code = run_campaign(settings, campaign, lines.append)
+        assert job.end() == 0
+    (fault,) = faults_of(tmp_path)
+    shown = "\n".join([*lines, json.dumps(fault, indent=1), job.output])
+    assert code == 0 and (fault["replica"], fault["worker"]) == ("0", 1), shown
+    assert fault["steps_lost"] == 0 and not fault["why_not"], shown
+    assert 0 < fault["back_s"] < fault["next_step_s"], shown
+    assert "worker 0.1 " in job.output and "Its replacement repeated" in job.output, shown
+
+
 def run(
     tmp_path: Path, campaign: Path, job_id: str, lines: list[str]
 ) -> tuple[threading.Thread, list[int]]:

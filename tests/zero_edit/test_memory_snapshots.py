@@ -40,6 +40,8 @@ sampler = DistributedSampler(data, shuffle=True)
 loader = DataLoader(data, batch_size=8, sampler=sampler)
 torch.manual_seed(100 + rank)
 total, steps = 0.0, 0
+local = lambda x: x.to_local() if hasattr(x, "to_local") else x
+average = [local(x).clone() for x in model.parameters()]  # results of autograd
 for epoch in range(6):
     sampler.set_epoch(epoch)
     for x, y in loader:
@@ -48,6 +50,9 @@ for epoch in range(6):
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        with torch.no_grad():
+            for mean, x in zip(average, model.parameters()):
+                mean.lerp_(local(x), 0.1)
         total += loss.item()
         steps += 1
         mean = loss.detach().clone()
@@ -57,9 +62,8 @@ for epoch in range(6):
         while steps == 60 and not os.path.exists("over"):
             time.sleep(0.02)
 digest = hashlib.sha256(repr((total, steps)).encode())
-for tensor in model.state_dict().values():
-    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    digest.update(local.contiguous().numpy().tobytes())
+for tensor in [*model.state_dict().values(), *average]:
+    digest.update(local(tensor).detach().contiguous().numpy().tobytes())
 print(f"end {digest.hexdigest()[:16]}", flush=True)
 """
 OPTIONS = ("--workers-per-replica", "3", "--device", "cpu")
@@ -193,3 +197,32 @@ def test_sparse_gradients_are_averaged_without_memory_snapshots(tmp_path: Path) 
         assert job.end() == 0, job.output
         assert job.expect(r"end (\S+)", 2) == plain
         job.expect("No memory snapshots: .* with sparse tensors")
+
+
+LAST = """
+import os, signal
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    if step == 20 and dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_without_a_restart_left_the_others_end_as_under_torchrun(tmp_path: Path) -> None:
+    """They wait in a backward pass, for a result that never comes."""
+    options = ("--nproc-per-node", "2", "--memory-snapshots", "auto", "--device", "cpu")
+    with Job(tmp_path, LAST, *options) as job:
+        assert job.end() == 128 + signal.SIGKILL, job.output
+        assert re.search(r"died: SIGKILL\. It could have resumed from step \d+\. ", job.output)
+        its = re.search(r"worker 0 of the same group: (.*)", job.output)
+        assert its is not None and ("exit code 143" in its[1] or "RuntimeError" in its[1])

@@ -10,6 +10,7 @@ import torch
 from torch.distributed import Work
 
 from ftrun.compat.child_groups.memory import Staging
+from ftrun.process_groups.built import fail
 from ftrun.process_groups.collectives import tensors_in
 
 
@@ -54,8 +55,7 @@ class ChildWork(Work):
         self._error = error
         self._done.set()
         if error:
-            failure: Any = RuntimeError(error)
-            self._future.set_exception(failure)
+            fail(self._future, RuntimeError(error))
         else:
             self._future.set_result(self._result)
 

@@ -54,8 +54,8 @@ def snapshot(facts: Facts, now: float) -> s.MembershipStatus:
     state, account, wait = facts.state, facts.books.account, facts.wait
     slots = state.slots.by_agent()
     repaired_s = account.repaired_in_change_s(now)
-    known = [replica.progress for replica in state.replicas.values()]
-    apart = [x for x in known if x is not None and x.phase is Activity.APART]
+    known = [x.progress for x in state.replicas.values() if x.progress is not None]
+    apart = [x for x in known if x.phase is Activity.APART]
     return {
         "phase": state.phase.value,
         "phase_age_s": round(now - state.since, 3),
@@ -71,7 +71,7 @@ def snapshot(facts: Facts, now: float) -> s.MembershipStatus:
         "incidents": [
             _incident(facts, x, now) for x in list(facts.books.incidents)[-INCIDENTS_SHOWN:]
         ],
-        "recovery": _recovery(apart),
+        "recovery": _recovery(known),
         "waiting_for": list(wait.whom) if wait is not None else list(state.waiting.silent()),
         "waiting": None if wait is None else wait.view(now),
         "agents": [
@@ -257,9 +257,9 @@ def _rate(counted: s.RateStatus, apart: Sequence[m.Progress]) -> s.RateStatus:
     return {"now": now, "run": counted["run"]}
 
 
-def _recovery(apart: Sequence[m.Progress]) -> s.RecoveryStatus | None:
+def _recovery(known: Sequence[m.Progress]) -> s.RecoveryStatus | None:
     """The recovery of the group that would lose most."""
-    told = [x for x in apart if x.worker_lost and x.node_lost and x.job_lost]
+    told = [x for x in known if x.worker_lost and x.node_lost and x.job_lost]
     if not told:
         return None
 

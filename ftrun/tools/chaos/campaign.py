@@ -36,7 +36,10 @@ from ftrun.tools.chaos.session import (
     ChaosSettings,
     JobEnded,
     Session,
+    has_state_elsewhere,
+    last_incident,
     members,
+    mend_of,
     replica_of,
 )
 from ftrun.tools.chaos.targets import Target, find_targets, lighthouse_below, node_of
@@ -190,7 +193,7 @@ class Campaign(Session):
     def _carry_out(self, fault: Fault, record: Record) -> None:
         while (status := self._status())["step"] < fault.at_step:
             self._pause(LOOK_S, None)
-        before = max((one["number"] for one in status["incidents"]), default=0)
+        before = last_incident(status)
         try:
             undo = self._strike(fault, record, status)
         except NotDone as why:
@@ -215,7 +218,7 @@ class Campaign(Session):
     ) -> None:
         """Watch until the job is at a later step, and a replica that was ended is back."""
         began, is_undone = clock.now(), not fault.lasts_s
-        ends, usual_s = fault.kind in ENDING, _usual_step_s(before)
+        ends, usual_s, last = fault.kind in ENDING, _usual_step_s(before), last_incident(before)
         surely_later = before["step"] + 1 + int(PROGRESS_LATE_S / usual_s)
         former = replica_of(before, record.replica)["incarnation"] if ends else None
         passed_s, later_s = 0.0, None
@@ -226,7 +229,11 @@ class Campaign(Session):
                 later_s = passed_s
             if ends and fault.kind == "corrupt" and (at := _named_at(status, began)) is not None:
                 record.found_s, ends = max(0.0, at - began), False  # and no replica is replaced
-            if record.next_step_s is None and ends:
+            mend = mend_of(status, record.replica, last) if ends else None
+            if mend is not None and replica_of(status, record.replica)["incarnation"] == former:
+                record.back_s = mend["cost_s"]
+                record.next_step_s = mend["cost_s"] + usual_s
+            elif record.next_step_s is None and ends:
                 _note_stall(record, status, began, usual_s)
             elif record.next_step_s is None:
                 record.next_step_s = later_s
@@ -252,10 +259,12 @@ class Campaign(Session):
             _signal(lighthouse_below(pids), signal.SIGKILL, "no agent here has a lighthouse")
             return _nothing
         targets = [one for one in targets if one.group_rank == fault.worker]
-        if not targets or len(members(status)) < 2:
-            raise NotDone("no such worker is a member here now, or it is the job's last one")
+        if not targets or not has_state_elsewhere(status):
+            raise NotDone("no such worker trains here now, or it is the job's last one")
         target = self._draws.victim(targets)
         record.replica, record.worker = target.replica_id, target.group_rank
+        if fault.kind == "corrupt" and len(members(status)) < 2:
+            raise NotDone("there is no other replica to compare its parameters with")
         if fault.kind == "corrupt":
             self._corrupt(target)
         elif fault.kind == "node":

@@ -10,17 +10,18 @@ import secrets
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from signal import Signals
 
 from ftrun.base import clock
 from ftrun.base.errors import ExitCode, UserError
 from ftrun.base.words import duration, plain
-from ftrun.core.lighthouse.status import ReplicaStatus, Status
+from ftrun.core.lighthouse.status import IncidentStatus, ReplicaStatus, Status
 from ftrun.protocol.auth import load_token
 from ftrun.tools.chaos.draws import Draws
 from ftrun.tools.chaos.held_agent import HeldAgent
-from ftrun.tools.chaos.targets import MEMBER, Target, find_targets
+from ftrun.tools.chaos.targets import Target, find_targets, trains
 from ftrun.tools.status.client import LighthouseUnreachable, fetch_status
 from ftrun.tools.status.jobs import RunningJob
 from ftrun.tools.status.once import find_job
@@ -159,14 +160,14 @@ class Session:
             f"{self._settings.signal.name} to replica {target.replica_id}, worker "
             f"{target.group_rank} (pid {target.pid}) at step {status['step']}"
         )
-        self._watch_replacement(target, killed_at)
+        self._watch_replacement(target, killed_at, last_incident(status))
 
     def _await_target(self, until: float | None) -> tuple[Target | None, Status]:
         """Wait for a worker to kill. The last member is spared, because the state would be lost."""
         shown = False
         while True:
             status = self._status()
-            if len(members(status)) > 1:
+            if has_state_elsewhere(status):
                 only = self._settings.only_replica
                 targets = find_targets(status, self._job.pid, only)
                 if targets:
@@ -177,10 +178,11 @@ class Session:
             if not self._pause(LOOK_S * 4, until):
                 return None, status
 
-    def _watch_replacement(self, target: Target, killed_at: float) -> None:
+    def _watch_replacement(self, target: Target, killed_at: float, after: int) -> None:
         """Wait until the replica is a member again, then until it has committed a step."""
         name = f"replica {target.replica_id}"
-        joined_at_step = self._watch(REPLACED_S_MAX, lambda status: _rejoined(status, target))
+        rejoined = partial(_rejoined, target=target, after=after)
+        joined_at_step = self._watch(REPLACED_S_MAX, rejoined)
         if joined_at_step is None:
             self._tally.missing += 1
             self._line(f"{name} is not back after {duration(REPLACED_S_MAX)}")
@@ -190,7 +192,8 @@ class Session:
         del self._tally.back_s[:-RESULTS_MAX]
         words = f"{name}: its replacement is a member after {duration(back_s)}"
         # Progress arrives with heartbeats, so a commit is seen up to one heartbeat late.
-        step = self._watch(COMMIT_S_MAX, lambda status: _got_on(status, target, joined_at_step))
+        has_got_on = partial(_got_on, target=target, from_step=joined_at_step, after=after)
+        step = self._watch(COMMIT_S_MAX, has_got_on)
         if step is None:
             self._line(f"{words}; no commit of it was seen in {duration(COMMIT_S_MAX)}")
         else:
@@ -257,8 +260,30 @@ class Session:
 
 
 def members(status: Status) -> list[str]:
-    """The replicas that are members of the quorum."""
-    return [r["replica_id"] for r in status["replicas"] if r["phase"] == MEMBER]
+    """The replicas that train."""
+    return [r["replica_id"] for r in status["replicas"] if trains(r)]
+
+
+def has_state_elsewhere(status: Status) -> bool:
+    """Whether a lost worker's state is held by another replica, or in memory."""
+    recovery = status["recovery"]
+    return len(members(status)) > 1 or bool(recovery and recovery["worker"]["from_step"])
+
+
+def mend_of(status: Status, replica_id: str | None, after: int) -> IncidentStatus | None:
+    """The incident of a worker of this replica that was replaced alone; None: there is none.
+
+    ``after``: the number of the last incident before.
+    """
+    for one in status["incidents"]:
+        if one["number"] > after and replica_id in one["replicas"] and not one["is_open"]:
+            return one
+    return None
+
+
+def last_incident(status: Status) -> int:
+    """The number of the last incident; 0: there is none."""
+    return max((one["number"] for one in status["incidents"]), default=0)
 
 
 def replica_of(status: Status, replica_id: str | None) -> ReplicaStatus:
@@ -273,15 +298,17 @@ def replica_of(status: Status, replica_id: str | None) -> ReplicaStatus:
     raise JobEnded(f"replica {replica_id} is no part of the job any more")
 
 
-def _rejoined(status: Status, target: Target) -> int | None:
-    """The job's step, if another incarnation of the target's replica is a member."""
+def _rejoined(status: Status, target: Target, after: int) -> int | None:
+    """The job's step, if another incarnation of the target's replica trains, or the worker was
+    replaced in this one. ``after``: see ``mend_of``."""
     replica = replica_of(status, target.replica_id)
-    is_back = replica["phase"] == MEMBER and replica["incarnation"] != target.incarnation
+    is_new = replica["incarnation"] != target.incarnation
+    is_back = trains(replica) and (is_new or mend_of(status, target.replica_id, after) is not None)
     return status["step"] if is_back else None
 
 
-def _got_on(status: Status, target: Target, from_step: int) -> int | None:
+def _got_on(status: Status, target: Target, from_step: int, after: int) -> int | None:
     """The replacement's step, if it is beyond ``from_step``."""
     step = replica_of(status, target.replica_id)["step"]
-    is_back = _rejoined(status, target) is not None
+    is_back = _rejoined(status, target, after) is not None
     return step if is_back and step is not None and step > from_step else None

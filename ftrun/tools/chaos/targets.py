@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from ftrun.agent.env_markers import OWNER_NAME
 from ftrun.base import linux
 from ftrun.base.linux import ProcessRow
-from ftrun.core.lighthouse.status import Status
+from ftrun.core.activity import Activity
+from ftrun.core.lighthouse.status import ReplicaStatus, Status
 
 MEMBER = "member"
 LIGHTHOUSE = "ftrun lighthouse"
@@ -24,9 +25,14 @@ BETWEEN = ("ftrun spawner", "ftrun stores")
 """The titles of the processes between a worker and its agent."""
 
 
+def trains(replica: ReplicaStatus) -> bool:
+    """Whether it is a member of the quorum in force, or one group that trains without a quorum."""
+    return replica["phase"] == MEMBER or replica["worker_phase"] == Activity.APART.value
+
+
 @dataclass(frozen=True)
 class Target:
-    """One worker of a member of the quorum in force."""
+    """One worker of a replica that trains."""
 
     replica_id: str
     group_rank: int
@@ -48,7 +54,7 @@ class Target:
 
 
 def find_targets(status: Status, agent_pid: int | None, only: str | None = None) -> list[Target]:
-    """The workers below the agent ``agent_pid`` whose replicas are members, in order.
+    """The workers below the agent ``agent_pid`` whose replicas train, in order.
 
     ``agent_pid`` None: below any agent on this machine, because the job may have several here.
     ``only``: search this replica only; None: all.
@@ -57,7 +63,7 @@ def find_targets(status: Status, agent_pid: int | None, only: str | None = None)
         incarnation: replica["replica_id"]
         for replica in status["replicas"]
         if (incarnation := replica["incarnation"]) is not None
-        and replica["phase"] == MEMBER
+        and trains(replica)
         and only in (None, replica["replica_id"])
     }
     rows = linux.process_rows()

@@ -47,6 +47,7 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
     is_kept = has_use and not options["dry_run"]
     launch = None if options["dry_run"] or is_kept else ctx.obj()
     from ftrun.agent.devices import gpu_count
+    from ftrun.config.forms import without_effect
     from ftrun.config.settings import resolve
     from ftrun.config.tasks import check_alone
     from ftrun.config.torchrun import notices, variable_notices
@@ -71,6 +72,7 @@ def run(ctx: typer.Context, script: list[str] | None = None, **options: Any) -> 
     if place is None:
         check_alone(stated, os.environ)
     lines = [*unknown_variables(os.environ), *file_notice(stated), *notices(stated)]
+    lines += without_effect(settings)
     lines += advice_notice(stated, os.environ, HEEDED if pod is not None else ())
     lines += filter(None, [pod.notice(advice)] if pod is not None else [])
     for line in (*lines, *variable_notices(os.environ)):

@@ -10,7 +10,9 @@ import pytest
 from ftrun.agent import group_memory
 from ftrun.agent.group_memory import MemorySnapshots
 from ftrun.base.free_memory import free_bytes
+from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
+from ftrun.core.messages import Progress, Resumption
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Generation
 from ftrun.snapshots.board import Word
@@ -161,6 +163,23 @@ def test_a_group_without_them_is_told_why_unless_nobody_expects_them(
     told: list[str] = []
     asyncio.run(run())
     assert told == ([f"No memory snapshots: {why}. A death restarts all workers."] if why else [])
+
+
+def test_what_the_loss_of_one_of_several_replicas_would_cost_is_known(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = resolved(replicas=2, workers_per_replica=2, memory_snapshots="auto")
+        known = MemorySnapshots(settings, tmp_path, lambda text: None)
+        reported = Progress(7, 7, Activity.STEP)
+        assert known.with_losses("a", reported) == reported
+        known.make("0", "a")
+        told = known.with_losses("a", reported)
+        assert told.worker_lost == Resumption(7, 0.0)
+        assert told.job_lost == told.node_lost and told.job_lost is not None
+        assert told.job_lost.step == 0
+        known.free("a")
+        await known.end()
+
+    asyncio.run(run())
 
 
 def test_a_worker_finds_the_memory_of_the_other_replicas_that_are_there(tmp_path: Path) -> None:

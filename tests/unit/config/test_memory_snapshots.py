@@ -7,7 +7,13 @@ import pytest
 
 from ftrun.base.errors import UserError
 from ftrun.config.checks import check
-from ftrun.config.forms import in_form, injection, standbys_of, why_no_memory_snapshots
+from ftrun.config.forms import (
+    in_form,
+    injection,
+    standbys_of,
+    why_no_memory_snapshots,
+    without_effect,
+)
 from ftrun.core.forms import MEMORY, Form
 from tests.unit.run_settings import resolved
 
@@ -30,6 +36,13 @@ def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> Non
     assert standbys_of(resolved(script, workers_per_replica=2, memory_snapshots="off")) == 0
 
 
+def test_parameters_of_one_group_are_not_compared_and_a_line_says_so(script: str) -> None:
+    (line,) = without_effect(resolved(script, workers_per_replica=2, on_corruption="stop"))
+    assert line.startswith("--on-corruption has no effect: one group has no replica")
+    assert without_effect(resolved(script, workers_per_replica=2)) == []
+    assert without_effect(resolved(script, replicas=2, on_corruption="stop")) == []
+
+
 NODES: dict[str, Any] = {"nproc_per_node": "1", "rdzv_endpoint": "h:1"}
 
 
@@ -41,6 +54,17 @@ def test_a_group_on_several_nodes_has_them_and_a_standby_for_each_worker(script:
     assert standbys_of(settings) == 1
     settings = resolved(script, memory_snapshots="auto", nnodes="2", standbys=9, **NODES)
     assert standbys_of(settings) == 1
+
+
+def test_such_nodes_may_have_labels_and_spares(script: str) -> None:
+    """Copies are kept on a node of another label, and further nodes stand by: no lighthouse counts
+    them."""
+    several: dict[str, Any] = {"nnodes": "2", "topology": "r1", "spare_nodes": 1, **NODES}
+    settings = resolved(script, memory_snapshots="auto", **several)
+    check(settings)
+    assert settings.spec().spare_nodes == 0
+    with pytest.raises(UserError, match=r"--topology is for .* and for memory snapshots"):
+        check(resolved(script, **several))
 
 
 @pytest.mark.parametrize(

@@ -64,9 +64,19 @@ def test_a_rendezvous_id_names_the_job() -> None:
     assert resolved(rdzv_id="none").job_id.startswith("t-")
 
 
+def test_workers_of_a_group_are_shared_by_its_nodes() -> None:
+    place = {"nnodes": "4", "rdzv_endpoint": "h:1"}
+    assert resolved(workers_per_replica="32", **place).workers_per_replica == 8  # type: ignore[arg-type]
+    both = resolved(workers_per_replica="32", nproc_per_node="8", **place)  # type: ignore[arg-type]
+    assert both.workers_per_replica == 8
+    assert resolved(workers_per_replica="3", standalone=True, **place).workers_per_replica == 3  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ({"nnodes": "2", "rdzv_endpoint": "h:1", "workers_per_replica": "3"}, "Give a multiple"),
+        ({"nnodes": "1:2", "rdzv_endpoint": "h:1", "workers_per_replica": "2"}, "--nproc-per-node"),
         ({"nnodes": "2"}, "where do the nodes meet.*--rdzv-endpoint HOST:PORT on every node"),
         ({"nnodes": "2", "replicas": "2"}, "nodes of one group.*--nodes 2 --replicas 2"),
         ({"nnodes": "2", "nodes": "3"}, "--nnodes 2 and --nodes 3 differ"),
@@ -138,6 +148,9 @@ def test_one_node_of_several_runs_where_no_other_can_come() -> None:
     assert not notices(stated(nnodes="1:1"))
     assert not notices(stated(nnodes="2", rdzv_endpoint="localhost"))
     assert not notices(stated())
+    (line,) = notices(stated(nnodes="4", spare_nodes=1, rdzv_endpoint="h:1"))
+    assert "each further node that runs this command without --node-rank stands by" in line
+    assert not notices(stated(replicas=4, nodes=4, nnodes="4", spare_nodes=1))
 
 
 def test_an_endpoint_that_standalone_overrides_is_named() -> None:

@@ -42,6 +42,7 @@ _LEAVES = (Kind.TENSOR, Kind.ARRAY, Kind.LINK)
 _OBJECTS = (torch.Tensor, torch.nn.Module)
 _NAME, _ID = "the object ", "the id of "
 """The prefixes of a text in place of a key."""
+_COPIES = ("CloneBackward0", "ToCopyBackward0")
 SAMPLE_BYTES = 64
 """Bytes that are sampled at each of the start, the middle and the end of a tensor."""
 HASHED_BYTES = 64 << 10
@@ -78,10 +79,16 @@ def is_leaf(value: Any) -> bool:
     if kind is Kind.TENSOR:
         here = part(value)
         is_dense = here.layout is torch.strided and not here.is_quantized
-        is_fit = is_dense and value.is_leaf and not here.is_inference()  # no result of autograd
+        is_fit = is_dense and not (_is_result(value) or here.is_inference())
         return is_fit and not is_single(value) and _span(here) is not None
     is_known = kind is Kind.ARRAY and value.dtype.kind in "biufc"
     return is_known and value.nbytes <= limits.ARRAY_BYTES
+
+
+def _is_result(tensor: torch.Tensor) -> bool:
+    """Whether it is a result of autograd, but no plain copy: ``[p.clone() for p in …]`` may be an
+    average of the weights that is changed in place from then on."""
+    return not (tensor.is_leaf or type(tensor.grad_fn).__name__ in _COPIES)
 
 
 def is_tensor(value: Any) -> bool:

@@ -59,7 +59,7 @@ from ftrun.inject.zero_edit.world.reconnecting import LOOK_S, Reconnecting
 from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall, id_of, mark_of
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.inject.zero_edit.world.world import WAIT_S, World
-from ftrun.process_groups.built import BuiltGroup
+from ftrun.process_groups.built import BuiltGroup, fail
 from ftrun.snapshots.area import CALLS_MAX, KEPT, AreaFull, Entry
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
@@ -580,12 +580,12 @@ class ReplayedWorld(World):
                 self.waiting -= 1
 
     def _has_failed(self, call: Any) -> bool:
-        """Whether a call has failed by the script's own fault."""
+        """Whether a call has failed by the script's own fault, or nobody is replaced any more."""
         built = call.shell.built
         if call.state is not State.FAILED or call.shell.is_stopped or self.fell is not None:
             return call.state is State.FAILED and self.fell is not None
         is_up = built is not None and built.is_connected()
-        return bool(is_up or clock.now() > call.failed_at + ERROR_S)
+        return bool(is_up or self.board.stops or clock.now() > call.failed_at + ERROR_S)
 
     def end_errors(self) -> None:
         """Futures, for which nobody may look, get the errors of their own calls."""
@@ -594,7 +594,8 @@ class ReplayedWorld(World):
             failed = [x for x in calls if self._has_failed(x)]
         for call in failed:
             if call.future is not None and not call.future.done():
-                call.future.set_exception(call.error)
+                assert call.error is not None, "it has failed"
+                fail(call.future, call.error)
 
     def says(self) -> None:
         """Tell the agent, after a death, which call this worker waits in."""

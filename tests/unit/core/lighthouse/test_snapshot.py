@@ -155,6 +155,10 @@ def test_what_a_loss_would_cost_is_that_of_the_group_that_would_lose_most() -> N
         "job": {"from_step": 45, "steps": 0, "seconds": 60.0},
     }
     assert heard(heartbeat=m.Heartbeat(tuple(rows[2:])))["recovery"] is None
+    managed = replace(apart(40, 0.0, 2.0, 3.0), phase=Activity.STEP)  # one of several replicas
+    row = m.ReplicaProgress("0", "a", managed)
+    found = heard(heartbeat=m.Heartbeat((row,)))["recovery"]
+    assert found is not None and found["worker"]["steps"] == 0 and found["node"]["steps"] == 3
 
 
 def test_every_replica_says_where_it_is() -> None:

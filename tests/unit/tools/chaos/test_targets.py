@@ -30,8 +30,11 @@ PADDING = "x" * 60
 
 
 def status(phase: str = "member", incarnation: str = INCARNATION) -> Any:
-    replica = {"replica_id": "1", "phase": phase, "incarnation": incarnation}
-    return {"replicas": [replica, {"replica_id": "0", "phase": "absent", "incarnation": None}]}
+    replica = {"replica_id": "1", "phase": phase, "incarnation": incarnation, "worker_phase": None}
+    if phase == "apart":
+        replica |= {"phase": "starting", "worker_phase": phase}
+    away = {"replica_id": "0", "phase": "absent", "incarnation": None, "worker_phase": None}
+    return {"replicas": [replica, away]}
 
 
 @contextmanager
@@ -57,6 +60,7 @@ def test_a_worker_is_found_and_not_what_it_forked() -> None:
         assert found(status(), os.getpid()) == [pid]
         assert found(status(), os.getpid(), only="1") == [pid]
         assert found(status(), os.getpid(), only="0") == []
+        assert found(status(phase="apart"), os.getpid()) == [pid], "one group has no quorum"
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,19 @@ def test_an_array_that_is_changed_in_place() -> None:
     assert of(tensors)["table"].tolist() == [0, 1, 0]
 
 
+def test_a_copy_of_a_parameter_is_kept_although_it_is_a_result_of_autograd() -> None:
+    tensors, weight = Tensors(lambda: ()), torch.ones(2, requires_grad=True)
+    average, doubled = [weight.clone(), weight.double()], [weight * 2]
+    draw(tensors)
+    tensors.begin()
+    with torch.no_grad():
+        for one in (*average, *doubled):
+            one.add_(1.0)
+    draw(tensors)
+    assert [x.tolist() for x in of(tensors)["average"]] == [[2.0, 2.0], [2.0, 2.0]]
+    assert "doubled" not in of(tensors)
+
+
 def test_tensors_of_inference_mode_have_no_version_and_are_left_out() -> None:
     tensors = Tensors(lambda: ())
     draw(tensors)

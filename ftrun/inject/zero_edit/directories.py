@@ -33,7 +33,6 @@ import functools
 import glob
 import os
 import pathlib
-import re
 import sys
 import tempfile
 import weakref
@@ -49,6 +48,7 @@ from ftrun.inject.zero_edit.files import asker, is_by_script
 from ftrun.inject.zero_edit.frames import INSTALLED, STANDARD, call_site, is_script, site_of
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.values.journal import Journal, read
+from ftrun.inject.zero_edit.values.kinds import form_of
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.script import Script
@@ -78,8 +78,6 @@ NEAR, WRITERS_MAX = 16, 64
 _PACKAGES = tuple(f"{os.path.dirname(os.path.abspath(x))}/" for x in STANDARD)
 """Where no run writes. An import looks into many directories there."""
 _PLAIN: Any = os.mkdir
-_NUMBER = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
-"""Also a UUID."""
 
 
 class Directories:
@@ -292,7 +290,7 @@ class Directories:
         was_later, follows = whole in self._later, self._follows()
         self._later.discard(whole)
         self._find_writer(whole, sys._getframe(1))
-        kind = f"{call_site()} {os.path.dirname(whole)} {_NUMBER.sub('0', os.path.basename(whole))}"
+        kind = f"{call_site()} {os.path.dirname(whole)} {form_of(os.path.basename(whole))}"
         is_free = not os.path.lexists(whole) or os.path.islink(whole)
         if is_free and follows and self._takes(kind, whole):
             return

@@ -10,11 +10,13 @@ Not here: reading (walk.py), tensors, which have versions (tensors.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from ftrun.core.worker.origins import is_same
 from ftrun.inject.zero_edit.frames import OF_MODULE, Values
 from ftrun.inject.zero_edit.values import limits
+from ftrun.inject.zero_edit.values.kinds import may_name_life
 
 Steps = dict[str, dict[str, int]]
 """The steps of the last changes, by function and path."""
@@ -82,6 +84,16 @@ class Changes:
             for function, steps in self.steps.items()
             if (before := self._before.get(function)) is not None
         }
+
+    def names(self) -> dict[str, Values]:
+        """The texts and paths of the set-up that may name this life, as by the time."""
+        found: dict[str, Values] = {}
+        for function, values in self._before.items():
+            changed = self.steps.get(function, {})
+            of = {x: y for x, y in values.items() if x not in changed and may_name_life(y)}
+            if of:
+                found[function] = dict(islice(of.items(), limits.ITEMS))
+        return dict(islice(found.items(), limits.ITEMS))
 
     def before(self, function: str) -> Values:
         return self._before.get(function, {})

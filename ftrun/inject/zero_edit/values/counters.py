@@ -117,7 +117,9 @@ class Counters:
         """The first step has begun, at a place with these ``ranges``."""
         if life := self._script.life():
             self._left_for, self._has_begun_anew = life, False
-            self._legacy.begin(life, self._changes.known(), ranges, self._step())
+            self._legacy.begin(
+                life, self._changes.known(), ranges, self._step(), self._changes.names()
+            )
 
     def note(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
@@ -185,7 +187,8 @@ class Counters:
         is_new = life != self._left_for or self._has_begun_anew
         if life and (is_new or not self._legacy.add(step, changed, ranges, early_at=early_at)):
             self._left_for, self._has_begun_anew = life, False
-            self._legacy.begin(life, self._changes.known(), ranges, NEVER if early_at else step)
+            at = NEVER if early_at else step
+            self._legacy.begin(life, self._changes.known(), ranges, at, self._changes.names())
         if life:
             self._script.own.leave(step, compares=not early_at)
 
@@ -273,7 +276,7 @@ class Counters:
     ) -> None:
         values = without_gone(settable(frame, values))
         donors, own, found = sources.of(function, values)
-        own = without_gone(own)
+        own = without_gone({**sources.names_of(frame, function, donors), **own})
         made = {path: x for path, x in own.items() if path.endswith(f".{CLASS}")}
         taken.of_its_own += write_values(frame, made)  # what its donor has changed there is set too
         made.update((path, x) for path, x in donors.items() if path.endswith(f".{CLASS}"))

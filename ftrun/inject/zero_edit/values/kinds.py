@@ -43,6 +43,11 @@ from ftrun.inject.zero_edit.values.generators import is_generator
 from ftrun.inject.zero_edit.values.holders import file_of, is_cell, is_holder
 from ftrun.inject.zero_edit.values.limits import Remembered, remembered
 
+LIFE_DIGITS = 6
+"""A time of the day has as many."""
+_NUMBER = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12}|\d+")
+"""Also a UUID."""
+
 PLAIN = (int, float, bool, str, type(None))
 DICTS = (dict, defaultdict, OrderedDict, Counter)
 CONTAINERS = frozenset({list, deque, set, bytearray, *DICTS})
@@ -329,6 +334,29 @@ def is_fraction(value: Any) -> bool:
     """Whether ``value`` is a fraction, or was packed from a tensor that is one."""
     is_tensor = type(value) is dict and value["kind"] == "tensor" and not value["values"][1]
     return type(value) is float or (is_tensor and "float" in value["values"][0])
+
+
+def may_name_life(value: Any) -> bool:
+    """Whether this is a text or a path with as many digits as a time, and no address."""
+    text = _text_of(value)
+    return len(re.findall(r"\d", text)) >= LIFE_DIGITS and "://" not in text
+
+
+def is_renamed(value: Any, other: Any) -> bool:
+    """Whether two texts or paths that may name lives differ in their numbers or UUIDs alone."""
+    texts = _text_of(value), _text_of(other)
+    return type(value) is type(other) and texts[0] != texts[1] and len({*map(form_of, texts)}) == 1
+
+
+def form_of(text: str) -> str:
+    """A text without its numbers and UUIDs."""
+    return _NUMBER.sub("0", text)
+
+
+def _text_of(value: Any) -> str:
+    if type(value) is dict:
+        value = value["values"][0] if value["kind"] == "path" else ""
+    return value if type(value) is str and len(value) <= limits.TEXT_CHARS else ""
 
 
 def is_batch(value: Any) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ftrun.inject.zero_edit import told
@@ -38,7 +39,8 @@ class Left:
     ``life``: of the job; another one begins if all replicas are lost. ``values``: by function and
     path, with the step of the last change. ``ranges``: the last numbers of its ``range`` loops.
     ``noted``: steps at which it has noted all that had changed. ``early_at``: the mark of the draw
-    at which it has noted what had changed at its last step so far; 0: it has noted all.
+    at which it has noted what had changed at its last step so far; 0: it has noted all. ``names``:
+    the texts of its set-up that may name its life.
     """
 
     life: str
@@ -46,6 +48,7 @@ class Left:
     ranges: dict[Spot, int] = field(default_factory=dict)
     noted: frozenset[int] = frozenset()
     early_at: int = 0
+    names: dict[str, Values] = field(default_factory=dict)
 
     def compared(self) -> dict[str, Values]:
         """What is compared with a peer's: the plain values, and digests of the containers."""
@@ -79,9 +82,10 @@ class Legacy:
         known: Mapping[str, Mapping[str, tuple[Any, int]]],
         ranges: Ranges,
         at: int = NEVER,
+        names: Mapping[str, Values] = MappingProxyType({}),
     ) -> None:
         """Leave all values that have ever changed, each with the step. ``at``: all that had changed
-        at this step are among them, as after ``add``."""
+        at this step are among them, as after ``add``. ``names``: see ``Left``."""
         if self._is_off:
             return
         self._ranges, self._has_begun = ranges, True
@@ -96,6 +100,7 @@ class Legacy:
         for words in lacking:
             told.once(f"{words} is too large to keep: a worker that replaces this one lacks it")
         entry = {"life": life, "known": values, "ranges": _plain(ranges), "at": at}
+        entry["names"] = {function: {**of} for function, of in names.items()}
         self._is_off = not self._journal.begin(entry)
 
     def add(
@@ -152,6 +157,7 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
     noted = {entry["step"] for entry in entries[1:] if "early" not in entry}
     noted |= {first["at"]} - {NEVER}
     left = Left(first["life"], known, _ranges(first["ranges"]), frozenset(noted))
+    left.names = first["names"]
     for entry in entries[1:]:
         step = entry["step"]
         if step > until:

@@ -21,9 +21,17 @@ from ftrun.inject.zero_edit.frames import OF_MODULE, Spot, Values, script_frames
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import DIGEST, length_of
-from ftrun.inject.zero_edit.values.kinds import is_batch, is_container, is_fraction, is_own
+from ftrun.inject.zero_edit.values.kinds import (
+    is_batch,
+    is_container,
+    is_fraction,
+    is_own,
+    is_renamed,
+    packed,
+)
 from ftrun.inject.zero_edit.values.legacy import Left
 from ftrun.inject.zero_edit.values.walk import KEPT
+from ftrun.inject.zero_edit.values.writing import FrameVariables
 
 Pair = tuple[int, dict[str, Values], dict[str, Values]]
 """A step, and by function the plain values of the donor and of the predecessor."""
@@ -83,6 +91,14 @@ class Sources:
             elif found in (Origin.DONOR, Origin.STAND_IN, Origin.UNSEEN) and path in values:
                 donors[path] = values[path]
         return donors, own, {path: origins[path] for path in (*donors, *own)}
+
+    def names_of(self, frame: Any, function: str, donors: Values) -> Values:
+        """The predecessor's texts of its set-up, where this life has others by the time: the name
+        of a run, by which the script may yet make directories."""
+        names = {} if self.left is None else self.left.names.get(function, {})
+        here = FrameVariables(frame)
+        own = {path: packed(here.value(path)) for path in names.keys() - donors.keys()}
+        return {path: names[path] for path, x in own.items() if is_renamed(x, names[path])}
 
     def is_missed(self, function: str, path: str) -> bool:
         """Whether a value of the donor's is lost if this replica lacks what has it: not if its

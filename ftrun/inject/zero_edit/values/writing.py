@@ -97,6 +97,11 @@ class FrameVariables:
             value = _item(value, step) if is_key else (inner or {}).get(step, _ABSENT)
         return value
 
+    def value(self, path: str) -> Any:
+        """The value at ``path``; None: there is none."""
+        found = self.find(path)
+        return None if found is None else found[0].get(found[1])
+
     def make(self, path: str, class_name: str) -> bool:
         """Make an object without attributes at ``path``.
 

@@ -346,6 +346,46 @@ def test_a_text_that_has_become_a_list_since_has_no_length(
     assert successor.names["log"] == [1.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    ("theirs", "own", "is_taken"),
+    [
+        ("run_1130-131951", "run_1130-132010", True),
+        (Path("out/20261130-131951"), Path("out/20261130-132010"), True),
+        ("other_1130-131951", "run_1130-132010", False),
+        ("tcp://127.0.0.1:34567", "tcp://127.0.0.1:34568", False),
+        ("fold 1", "fold 2", False),  # no time is so short
+        ("1130131951", 1130132010, False),
+    ],
+)
+def test_a_name_by_the_time_is_that_of_the_predecessor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: Any, own: Any, is_taken: bool
+) -> None:
+    """Seen in nanoVLM: a newcomer saved its checkpoints beside those of its predecessor, because
+    the run's name has the time, and its directory is made by the first checkpoint."""
+    first, peer = Replica(tmp_path, "0", best=theirs), Replica(tmp_path, "1")
+    for step in range(1, 3):
+        first.note(step)
+        place = peer.note(step)
+    again = Replica(tmp_path, "0", best=own)
+    taken = again.joins(place, 2, monkeypatch)
+    assert (again.names["best"] == theirs) is is_taken
+    assert bool(taken.of_its_own) is is_taken
+    again.note(3)
+    last = Replica(tmp_path, "0", best=own)
+    last.joins(peer.note(4), 4, monkeypatch)
+    assert (last.names["best"] == theirs) is is_taken
+
+
+def test_a_name_that_peers_have_changed_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, peer = Replica(tmp_path, "0", best="at 1130-131951"), Replica(tmp_path, "1", best="")
+    first.note(1), peer.note(1)
+    again = Replica(tmp_path, "0", best="at 1130-132010")
+    again.joins(peer.note(2, best="at 1130-140000"), 2, monkeypatch)
+    assert again.names["best"] == "at 1130-140000"
+
+
 @pytest.mark.parametrize("value", [0.5, torch.tensor(0.5)])
 def test_a_fraction_of_a_first_evaluation_is_the_peers_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ftrun.agent.incidents import IncidentRecords
 from ftrun.base.errors import OF_ONE_NODE, ExitCode
+from ftrun.base.words import counted
 from ftrun.core.agent.ending import ALL_FINISHED
 from ftrun.core.agent.events import EndAgent
 from ftrun.core.agent.failures import Failure
@@ -55,8 +56,9 @@ def summary_lines(
 def _account_line(account: JobAccount, goodput: float) -> str:
     """The use of the time of all replicas, on all nodes."""
     plural = "" if account.steps == 1 else "s"
+    lost = f", {counted(account.steps_lost, 'step')} lost" if account.steps_lost else ""
     return (
-        f"Summary: {account.steps} step{plural} in {account.wall_s:.1f} s, goodput "
+        f"Summary: {account.steps} step{plural} in {account.wall_s:.1f} s{lost}, goodput "
         f"{100 * goodput:.1f} %, {account.lost_s:.1f} replica-seconds lost."
     )
 

@@ -931,18 +931,20 @@ class SlotAccount(_message.Message):
     def __init__(self, replica_id: _Optional[str] = ..., lost_s: _Optional[float] = ...) -> None: ...
 
 class JobAccount(_message.Message):
-    __slots__ = ("wall_s", "lost_s", "goodput", "steps", "slots")
+    __slots__ = ("wall_s", "lost_s", "goodput", "steps", "slots", "steps_lost")
     WALL_S_FIELD_NUMBER: _ClassVar[int]
     LOST_S_FIELD_NUMBER: _ClassVar[int]
     GOODPUT_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_LOST_FIELD_NUMBER: _ClassVar[int]
     wall_s: float
     lost_s: float
     goodput: float
     steps: int
     slots: _containers.RepeatedCompositeFieldContainer[SlotAccount]
-    def __init__(self, wall_s: _Optional[float] = ..., lost_s: _Optional[float] = ..., goodput: _Optional[float] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotAccount, _Mapping]]] = ...) -> None: ...
+    steps_lost: int
+    def __init__(self, wall_s: _Optional[float] = ..., lost_s: _Optional[float] = ..., goodput: _Optional[float] = ..., steps: _Optional[int] = ..., slots: _Optional[_Iterable[_Union[SlotAccount, _Mapping]]] = ..., steps_lost: _Optional[int] = ...) -> None: ...
 
 class EndJob(_message.Message):
     __slots__ = ("exit_code", "reason", "kind", "account")

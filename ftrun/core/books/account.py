@@ -189,7 +189,7 @@ class Account:
         """The replica-seconds that are charged to this incident until now."""
         return self.ledger.cost(incident, self.now(now)) / 1e6
 
-    def of_job(self, now_s: float) -> JobAccount:
+    def of_job(self, now_s: float, steps_lost: int) -> JobAccount:
         """The account that agents receive at the end."""
         now = self.now(now_s)
         books = self.ledger.books if len(self.ledger.books) <= SLOTS_TOLD_MAX else {}
@@ -199,6 +199,7 @@ class Account:
             goodput=self.goodput(now),
             steps=self.steps,
             slots=tuple(SlotAccount(x, self.lost(book, now) / 1e6) for x, book in books.items()),
+            steps_lost=steps_lost,
         )
 
     def check(self, slots: Iterable[Seen]) -> None:

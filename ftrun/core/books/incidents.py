@@ -63,7 +63,7 @@ class Incidents:
         self.have_changed = True
         self._picture = picture
         self._incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
-        self._number = 0
+        self._number = self._lost_before = 0
         self._earlier: list[EarlierIncident] = []
 
     def __iter__(self) -> Iterator[Incident]:
@@ -222,6 +222,10 @@ class Incidents:
             document=document(incident, self._picture.job_id, now),
         )
 
+    def steps_lost(self) -> int:
+        """The number of steps that incidents have cost, also of incidents that were dropped."""
+        return self._lost_before + sum(incident.steps_lost() for incident in self)
+
     def documents(self, now: float) -> list[dict[str, object]]:
         """All incidents as plain JSON, with ``ago_s`` in place of a date."""
         return [document(incident, self._picture.job_id, now) for incident in self]
@@ -336,6 +340,7 @@ class Incidents:
         if len(self._incidents) == INCIDENTS_MAX:
             oldest = self._incidents.popleft()
             self.open = [incident for incident in self.open if incident is not oldest]
+            self._lost_before += oldest.steps_lost()
 
     def _save(self, incident: Incident) -> None:
         """The incident has changed. Save it, unless its evidence will follow in a moment."""

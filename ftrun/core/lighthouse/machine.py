@@ -166,7 +166,8 @@ class Lighthouse:
         """The job ends in this event: add the account of its time to its agents' message."""
         outcome, account = self.state.outcome, self.books.account
         if outcome is not None and outcome.account is None and account.is_open:
-            self.state.account_for(account.of_job(self.state.now))
+            lost = self.books.incidents.steps_lost()
+            self.state.account_for(account.of_job(self.state.now, lost))
 
     def _run_rules(self) -> None:
         """Apply the rules, once all of an event is noted.

@@ -137,7 +137,7 @@ class JobAccount:
     """The uses of the job's time (docs/ACCOUNT.md): in replica-seconds, except for ``wall_s``.
 
     ``goodput``: None: there was no quorum, or nothing counts. ``slots``: empty in a job of very
-    many.
+    many. ``steps_lost``: committed by replicas that died with them, or to be trained again.
     """
 
     wall_s: float
@@ -145,6 +145,7 @@ class JobAccount:
     goodput: float | None
     steps: int
     slots: tuple[SlotAccount, ...] = ()
+    steps_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,30 +136,34 @@ def check_script(
             once = workers > 1 and not is_group
             trial.plan = plan_of(undisturbed.reports, once=once, is_group=is_group, loses=nodes > 1)
             starts = _starts(undisturbed) if is_group else {}
-            if trial.plan.exact:
+
+            def with_deaths(kind: str, kills: Sequence[Kill]) -> Run:
+                found = run(kind, kills)
+                due = _due(undisturbed, found.kills)
+                beside = compare(undisturbed.files, found.files, due, found.early, starts)
+                return replace(found, beside=beside)
+
+            if trial.plan.training:
                 _say(
                     "runs with deaths in training"
                     + " and while a file is written" * trial.plan.writes
                 )
-                exact = run("exact", trial.plan.exact)
-                due = _due(undisturbed, exact.kills)
-                beside = compare(undisturbed.files, exact.files, due, exact.early, starts)
-                trial.exact = replace(exact, beside=beside)
-            if trial.plan.loss and trial.exact and trial.exact.is_whole(seen):
+                trial.training = with_deaths("training", trial.plan.training)
+            if trial.plan.evaluations:
+                _say("runs with deaths in evaluations")
+                trial.evaluations = with_deaths("evaluations", trial.plan.evaluations)
+            if trial.plan.loss and trial.training and trial.training.is_whole(seen):
                 _say(f"runs with the loss of {trial.lost_node}; node {nodes} stands by")
                 lost = run("lost", (), loses=trial.plan.loss)
                 beside = compare(undisturbed.files, lost.files, {}, lost.early, starts)
                 trial.lost = replace(lost, beside=beside)
-            runs = [x for x in (trial.exact, trial.lost) if x and x.is_whole(seen)]
+            runs = [x for x in (*trial.with_deaths, trial.lost) if x and x.is_whole(seen)]
             if any(may_vary(trial, x) for x in runs):
                 _say("runs undisturbed again, to see what is other in each run")
                 skips += [] if is_group else _skips(undisturbed, runs[0].kills)
                 again = run(OTHER, ())
                 beside = compare(undisturbed.files, again.files, {}, again.early)
                 trial.again = replace(again, beside=beside)
-            if trial.plan.counted:
-                _say("runs with deaths in evaluations")
-                trial.counted = run("counted", trial.plan.counted)
         lines, is_well = lines_of(trial)
     for line in lines:
         _say(line)

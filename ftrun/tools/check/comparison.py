@@ -185,13 +185,6 @@ def _apart(undisturbed: Run, run: Run, left: Collection[str]) -> list[str]:
     )
 
 
-def after_evaluations(trial: Trial, run: Run) -> Iterator[str]:
-    """Differences caused by a death in an evaluation, where a peer counts twice; not an error."""
-    values = [*other_values(trial, run)]
-    if values:
-        yield f"after deaths in evaluations, in which a peer counted twice: {first_of(values)}"
-
-
 def _where(seen: Sequence[Seen]) -> list[str]:
     return sorted({x.where for x in seen})
 

@@ -37,22 +37,22 @@ class Plan:
     """The deaths of the runs to come.
 
     Attributes:
-        exact: deaths after which the peers wait for the newcomer, so that the run must end like the
-            undisturbed one.
-        counted: deaths in evaluations, in which peers count for the dead replica.
+        training: deaths in training and while a file is written; ``evaluations``: in evaluations,
+            in a run of their own, because a newcomer needs steps between two deaths. The peers wait
+            for the newcomer, so that each run must end like the undisturbed one.
         untried: phases that have not occurred, in words.
         loss: the steps after which a node may be lost, without the first one; empty: not tried.
     """
 
-    exact: tuple[Kill, ...]
-    counted: tuple[Kill, ...]
+    training: tuple[Kill, ...]
+    evaluations: tuple[Kill, ...]
     untried: tuple[str, ...]
     loss: range = range(0)
 
     @property
     def writes(self) -> bool:
         """Whether a replica dies while it writes."""
-        return any(kill.phase == WRITING for kill in self.exact)
+        return any(kill.phase == WRITING for kill in self.training)
 
 
 def plan_of(
@@ -90,11 +90,11 @@ def plan_of(
         kills += [Kill(first, TRAINING, late)] if late <= until else []
     taken = [kill.step for kill in kills] if is_group else []
     evaluated = [x for x in reports[last]["evaluations"] if 1 <= x <= until]
-    counted = _apart([x for x in evaluated if all(abs(x - step) >= APART for step in taken)])
-    if not counted:
+    free = _apart([x for x in evaluated if all(abs(x - step) >= APART for step in taken)])
+    if not free:
         untried.append(f"in an evaluation: there was none between the steps 1 and {until}")
     victims = (last, first)
-    evaluations = [Kill(who, EVALUATION, x) for who, x in zip(victims, counted, strict=False)]
+    evaluations = [Kill(who, EVALUATION, x) for who, x in zip(victims, free, strict=False)]
     if is_group:
         kills = [Kill(last, STARTING, 0), *kills, *evaluations]
         loss = range(min(start, LOSS_AT), until + 1) if loses else range(0)

@@ -76,8 +76,8 @@ class Trial:
 
     Attributes:
         undisturbed: the run without deaths.
-        exact: must end like ``undisturbed``.
-        counted: replicas died in evaluations, in which their peers counted for them.
+        training: the run with deaths in training; ``evaluations``: with those in evaluations. Both
+            must end like ``undisturbed``.
         is_group: workers are replaced in their group, and each is treated as one of ``replicas``.
         workers: of each replica of the job, on ``nodes``.
         lost: the run in which a node was lost.
@@ -90,12 +90,17 @@ class Trial:
     timeout_s: float
     undisturbed: Run
     plan: Plan | None = None
-    exact: Run | None = None
-    counted: Run | None = None
+    training: Run | None = None
+    evaluations: Run | None = None
     again: Run | None = None
     is_group: bool = False
     nodes: int = 1
     lost: Run | None = None
+
+    @property
+    def with_deaths(self) -> list[Run]:
+        """The runs in which replicas or workers died."""
+        return [x for x in (self.training, self.evaluations) if x is not None]
 
     @property
     def kind(self) -> str:

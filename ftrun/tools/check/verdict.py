@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ftrun.base.words import counted, first_of
-from ftrun.tools.check.comparison import after_evaluations, compared
+from ftrun.tools.check.comparison import compared
 from ftrun.tools.check.plan import STARTING, WORDS, Kill, Plan
 from ftrun.tools.check.results import OWN
 from ftrun.tools.check.runs import Reports, Run, Trial
@@ -38,7 +38,7 @@ def _after(trial: Trial) -> tuple[list[str], list[str]]:
     report, problems = first.reports[min(first.reports)], list[str]()
     lines = [f"carried: {part}" for part in report["carried"]]
     lines += [f"not carried: {part}" for part in report["loose"]]
-    for run, due in ((trial.exact, plan.exact), (trial.counted, plan.counted)):
+    for run, due in ((trial.training, plan.training), (trial.evaluations, plan.evaluations)):
         if run is not None:
             lines += _deaths_in_group(trial, run) if trial.is_group else _deaths(trial, run)
             problems += _ends(trial, run, "with deaths", due)
@@ -47,32 +47,37 @@ def _after(trial: Trial) -> tuple[list[str], list[str]]:
     if trial.lost is not None:
         lines += _loss(trial, trial.lost)
         problems += _ends_after_loss(trial, trial.lost)
-    runs = [x for x in (first, trial.exact, trial.counted, trial.lost) if x is not None]
+    runs = [x for x in (first, *trial.with_deaths, trial.lost) if x is not None]
     lines += _changes(runs)
     lacks = [*_lacking(runs)]
     lines += [] if trial.is_group else lacks
     lines += [] if trial.is_group else [*_only_first(first.reports), *_own(first.reports)]
     lines += [f"not tried: a death {phase}" for phase in plan.untried]
-    if trial.exact is not None and _why_not(trial, trial.exact) and not problems:
-        lines.append(
-            f"not compared with the undisturbed run: {_why_not(trial, trial.exact)}; all "
-            "replicas have the same parameters"
-        )
-    elif trial.exact is not None and not problems:
-        told, wrong = compared(trial, trial.exact)
+    for told, wrong in [] if problems else [*_compared(trial)]:
         lines, problems = [*lines, *told], [*problems, *wrong]
-        if trial.lost is not None:
-            after = f"after the loss of {trial.lost_node}: "
-            told, wrong = ([after + x for x in found] for found in compared(trial, trial.lost))
-            lines, problems = [*lines, *told], [*problems, *wrong]
     problems += lacks if trial.is_group else []
-    if trial.counted is not None and not problems:
-        lines += after_evaluations(trial, trial.counted)
-    if trial.exact is None:
+    if not trial.with_deaths:
         problems.append(
             f"the script ended before a {trial.kind} could be killed: give it more steps"
         )
     return lines, problems
+
+
+def _compared(trial: Trial) -> Iterator[tuple[list[str], list[str]]]:
+    """The lines and problems of each run that is compared with the undisturbed one."""
+    runs = {"": trial.training, "after deaths in evaluations: ": trial.evaluations}
+    if trial.lost is not None:
+        runs[f"after the loss of {trial.lost_node}: "] = trial.lost
+    for after, run in runs.items():
+        if run is None:
+            continue
+        told, wrong = list[str](), list[str]()
+        if run is not trial.lost and (why := _why_not(trial, run)):
+            same = "all replicas have the same parameters"
+            told.append(f"not compared with the undisturbed run: {why}; {same}")
+        else:
+            told, wrong = compared(trial, run)
+        yield [after + x for x in told], [after + x for x in wrong]
 
 
 def _costs(trial: Trial) -> str:

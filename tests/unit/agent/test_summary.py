@@ -69,6 +69,8 @@ def test_the_lost_time_is_the_lighthouses_if_it_has_told_it() -> None:
         "  replica 0: drained, 12 steps, 1 restart, 4.2 s lost, last exit status 75",
         "  replica 1: drained, 12 steps, 1 restart, 2.0 s lost, last exit status 75",
     ]
+    lines = summary_lines(slots, EndAgent(0, ""), 61.0, LOGS, None, replace(told, steps_lost=2))
+    assert lines[1].startswith("Summary: 1 step in 60.0 s, 2 steps lost, goodput 95.7 %, ")
     nothing = JobAccount(0.5, 0.0, None, 0, (SlotAccount("0", 0.0),))
     lines = summary_lines(slots, EndAgent(0, ""), 1.0, LOGS, None, nothing)
     assert len(lines) == 3 and "7.0 s lost" in lines[1], "of a script without a Manager"

@@ -175,6 +175,9 @@ def test_a_replacement_that_did_not_help_is_told_in_the_incident_of_the_death() 
     assert found["first_cause"]["back_after_s"] == 63.0
     assert found["cost"] == {"steps": 1, "replica_seconds": 63.0}
     assert [x.record.is_open for x in job.saved] == [True, False, False]
+    for number in range(room.INCIDENTS_MAX + 1):
+        assert job.core.books.incidents.steps_lost() == 1, "also when its incident was dropped"
+        job.send("1", m.ReplicaLost("1", f"x{number}", "died", kind=kinds.SIGNAL))
 
 
 def test_a_group_that_restarts_after_a_replacement_is_in_the_incident_of_the_death() -> None:

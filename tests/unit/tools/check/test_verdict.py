@@ -76,7 +76,7 @@ def trial(
 ) -> Trial:
     undisturbed = before or run(kills=(), joins=())
     exact = replace(run() if exact is None else exact, beside=files)
-    return Trial(2, 1, 60.0, undisturbed, **{"plan": EXACT, "exact": exact, **changes})
+    return Trial(2, 1, 60.0, undisturbed, **{"plan": EXACT, "training": exact, **changes})
 
 
 def test_a_script_that_heals() -> None:
@@ -118,8 +118,8 @@ def in_group(again: Sequence[tuple[int, int]], told: Sequence[str] = (), **chang
 
 
 def with_files(one: Trial, files: Files) -> Trial:
-    assert one.exact is not None
-    return replace(one, exact=replace(one.exact, beside=files))
+    assert one.training is not None
+    return replace(one, training=replace(one.training, beside=files))
 
 
 def test_workers_of_one_replica_that_lose_no_step() -> None:
@@ -190,8 +190,8 @@ def test_a_worker_of_several_replicas_whose_replica_restarted() -> None:
     assert is_well, lines
     assert lines[1] == "worker 1.0 was killed at its start, before the first step: no step lost"
     why = "worker 1.0 died. Worker 0 cannot be replaced alone, so its replica restarts"
-    assert one.exact is not None
-    one.exact = replace(one.exact, fell={GROUP[0]: why, GROUP[1]: why})
+    assert one.training is not None
+    one.training = replace(one.training, fell={GROUP[0]: why, GROUP[1]: why})
     lines, is_well = lines_of(one)
     assert not is_well
     assert lines[2].startswith(
@@ -354,7 +354,7 @@ def test_what_two_undisturbed_runs_have_otherwise_is_not_compared_and_said() -> 
     before, again = run(first, first, (), ()), run(second, second, (), ())
     other = report(**augmented("2", noise="c"), parameters="c")
     one = trial(run(other, other), before)
-    assert one.exact is not None and may_vary(one, one.exact)
+    assert one.training is not None and may_vary(one, one.training)
     assert not lines_of(one)[1]
     lines, is_well = lines_of(replace(one, again=again))
     assert is_well, lines
@@ -516,7 +516,7 @@ def test_a_counter_that_nothing_names_is_not_well(changes: dict[str, Any], words
         assert is_well == bool(lacking), lines
         text = f"FAILED: nothing has named what is not as undisturbed: {words}"
         assert (lines[-1] == text) != is_well
-        assert one.exact is not None and may_vary(one, one.exact) != is_well
+        assert one.training is not None and may_vary(one, one.training) != is_well
     again = replace(before, reports={0: first, 1: report(now=now)})
     assert lines_of(replace(trial(run(first, report(now=now)), before), again=again))[1]
 
@@ -577,7 +577,7 @@ def test_what_was_due_between_the_death_and_the_join_is_named() -> None:
         lines, is_well = lines_of(one)
         words = "lost with the replica that wrote it, and not due again: log lacks 2 lines"
         assert is_well == bool(lost) == (words in lines)
-        assert one.exact is not None and may_vary(one, one.exact) == (not lost)
+        assert one.training is not None and may_vary(one, one.training) == (not lost)
 
 
 @pytest.mark.parametrize("ours", [Difference(How.NUMBERS), Difference(How.COUNT, 1)])
@@ -585,7 +585,7 @@ def test_of_one_replica_each_file_must_be_as_undisturbed(ours: Difference) -> No
     """But for one that is as unlike in another undisturbed run, as by its times."""
     one = with_files(in_group([(0, 0)] * 3), Files(unlike={"log": ours}))
     lines, is_well = lines_of(one)
-    assert not is_well and one.exact is not None and may_vary(one, one.exact)
+    assert not is_well and one.training is not None and may_vary(one, one.training)
     assert lines[-1] == f"FAILED: log {ours}, unlike the undisturbed run's"
     alike = Files(unlike={"log": Difference(How.NUMBERS)})
     lines, is_well = lines_of(replace(one, again=replace(run(kills=(), joins=()), beside=alike)))
@@ -642,15 +642,18 @@ def test_a_step_is_taken_when_a_worker_begins_another_one() -> None:
     assert taken_since({0: [(8.0, 0)]}) == float("inf")
 
 
-def test_a_death_in_an_evaluation_may_change_what_it_finds() -> None:
+def test_after_deaths_in_evaluations_all_is_as_undisturbed() -> None:
     kills = (Kill(1, EVALUATION, 4),)
-    other = report(now={"a.py:main i": 7, "a.py:main best": 0.75})
-    counted = run(other, other, kills, JOINS[:1])
-    lines, is_well = lines_of(trial(plan=replace(EXACT, counted=kills), counted=counted))
-    assert is_well
-    assert "after deaths in evaluations, in which a peer counted twice: best (0.75, " in "\n".join(
-        lines
-    )
+    before = report(now={"a.py:main i": 7, "a.py:main best": 0.5}, counted=["a.py:main best"])
+    plan, first = replace(EXACT, evaluations=kills), run(before, before, (), ())
+    for best in (0.5, 0.75):
+        other = report(now={"a.py:main i": 7, "a.py:main best": best})
+        found = run(other, other, kills, JOINS[:1])
+        one = trial(run(before, before), first, plan=plan, evaluations=found)
+        lines, is_well = lines_of(one)
+        assert is_well is (best == 0.5)
+        words = "FAILED: after deaths in evaluations: nothing has named what is not as undisturbed"
+        assert any(x.startswith(words) for x in lines) is not is_well
 
 
 @pytest.mark.parametrize(
@@ -676,7 +679,7 @@ def test_runs_without_reports() -> None:
 
 
 def test_a_script_that_is_too_short() -> None:
-    lines, is_well = lines_of(replace(trial(), exact=None, plan=Plan((), (), ())))
+    lines, is_well = lines_of(replace(trial(), training=None, plan=Plan((), (), ())))
     assert not is_well and lines[-1].endswith(
         "before a replica could be killed: give it more steps"
     )

@@ -225,7 +225,9 @@ def test_a_batch_of_one_loader_is_no_value_of_the_script_for_another_one(
     ends = []
     options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
     whole = set[tuple[str, str]]()
-    for args in ((), ("1", "drawn", "8"), ("0", "drawn", "11"), ("1", "stepped", "13")):
+    # After step 13 the second loader has ended, so one begun late is not made to count that.
+    last = "13" if script is TWO else "12"
+    for args in ((), ("1", "drawn", "8"), ("0", "drawn", "11"), ("1", "stepped", last)):
         place = tmp_path / "-".join(args or ["undisturbed"])
         place.mkdir()
         with Job(place, script, *options, args=args or ("9",)) as job:

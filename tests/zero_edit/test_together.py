@@ -205,3 +205,57 @@ def test_one_world_takes_no_snapshot_of_its_replicas(tmp_path: Path) -> None:
     assert "optimizers step by gradients that nothing has averaged" in output, output
     assert "snapshots: one world takes none of its replicas' snapshots, and writes none" in output
     assert {x[:5] for x in found} == {"0 400", "1 400"}, output
+
+
+PASSES = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(16, 4))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, 2, sampler=sampler)
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    model.train()
+    for x, in loader:
+        loss = (model(x + 1) - model(x)).square().mean()  # two passes, each with buffers
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    if [str(rank), str(epoch)] == sys.argv[1:] and not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), 9)
+    with torch.no_grad():
+        for x, in loader:
+            found = [torch.zeros(2, 4) for _ in range(2)]
+            dist.all_gather(found, model(x))
+            print("EVAL", epoch, torch.cat(found).sum().item(), flush=True)
+print("END", net[0].weight.sum().item(), flush=True)
+"""
+
+
+def test_what_a_second_pass_broadcasts_is_no_result_of_the_scripts_own_call(tmp_path: Path) -> None:
+    """Seen with RQ-VAE: a successor went through the last step again, without the broadcasts of
+    buffers of its second pass. They were the results of its next gathers, and then it was ahead of
+    its peers: Gloo ended both, one after the other."""
+    ends = []
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
+    for args in ((), ("1", "1"), ("1", "2")):
+        place = tmp_path / "-".join(args or ["undisturbed"])
+        place.mkdir()
+        with Job(place, PASSES, *options, args=args) as job:
+            assert job.end() == 0, job.output
+            assert job.output.count("died: SIG") == bool(args), job.output
+            ends.append({*re.findall(r"^\[(\d\.0\] (?:EVAL|END) .*)$", job.output, re.MULTILINE)})
+    assert len(ends[0]) == 26
+    assert ends[1:] == ends[:1] * 2, [x ^ ends[0] for x in ends]

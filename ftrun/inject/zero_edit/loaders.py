@@ -66,6 +66,7 @@ class OpenIterators:
         on_batch: gets each batch; returns the batch that the script gets.
         on_begin: returns the memory that an iterator shares with its workers (batches.py).
         keeps_seeds: keep all random states that batches depend on.
+        is_awaited: a newcomer's script is yet to make an iterator that its predecessor had.
         reads_all: the loaders' workers draw random numbers. So a batch is skipped by reading it,
             unless the states of the predecessor's workers are known (batches.py).
         own: returns the script's random generators, by name.
@@ -81,7 +82,7 @@ class OpenIterators:
         self.ended: Callable[[LoaderIterator], None] = lambda iterator: None
         self.on_batch: Callable[[LoaderIterator, Any], Any] | None = None
         self.on_begin: Callable[[LoaderIterator], Any] = lambda iterator: None
-        self.keeps_seeds = self.reads_all = self.has_dim = False
+        self.keeps_seeds = self.is_awaited = self.reads_all = self.has_dim = False
         self.count = 0
         self.own: Callable[[], Mapping[str, Any]] = dict
         self.dim: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -416,7 +417,8 @@ class LoaderIterator:
     def _begin(self) -> None:
         is_known = type(self._sampler) in _ALIKE_ANYWHERE  # another one may draw from torch's
         has_no_seed = not is_known and getattr(self._sampler, "generator", None) is None
-        is_needed = has_no_seed or OPEN.keeps_seeds or self.generator is not None
+        is_kept = OPEN.keeps_seeds or OPEN.is_awaited
+        is_needed = has_no_seed or is_kept or self.generator is not None
         self.begun, self._seeds = (_random(self._own()),) if is_needed else (), None
         self._ahead.clear()
         self.workers = OPEN.on_begin(self)

@@ -56,6 +56,7 @@ class Moving:
         self._place, self._held = Place(), list[Suspended]()
         self._own: Mapping[tuple[str, str], Any] = {}
         self._generators: WeakSet[Any] = WeakSet()  # that have given no item there
+        self._told: Taken | None = None  # of a newcomer that waits until its first pass
 
     def come_near(self, iterator: LoaderIterator | None) -> None:
         """Read up to the peers' place, but for ``NEAR`` batches, before they wait for this replica.
@@ -133,7 +134,10 @@ class Moving:
         if not is_own:
             theirs = [Suspended(*x) for x in place.held]
             taken.lacking += suspended.elsewhere(counters.walk.held(), theirs)
-        taken.lacking += [f"the batches of the data loader at {x.spot}" for x in without]
+            if first is not None and not is_drawn:  # the script may make them in this step
+                self._places, self._seeds, self._place = without, seeds, place
+                OPEN.is_awaited, without, self._told = bool(without), [], taken
+        taken.lacking += [_batches_at(x) for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what the script counted in the last {place.commits} steps")
         script.lacking = taken.lacking
@@ -174,7 +178,8 @@ class Moving:
         if not self._places:
             return
         running = {id(frame) for frame in script_frames()}
-        if not any(id(x.gi_frame) in running for x in self._generators):
+        is_early = self._told is not None
+        if not is_early and not any(id(x.gi_frame) in running for x in self._generators):
             return
         for is_like in (is_of, is_at):
             alike = [x for x in self._places if is_like(iterator, x)]
@@ -182,6 +187,7 @@ class Moving:
                 self._places.remove(alike[0])
                 facts, begun = [iterator.facts()], iterator.begun
                 self._set_generators()
+                iterator.is_training = iterator.is_moved = is_early
                 follow(_move([(alike[0], iterator)], facts, self._seeds))
                 if alike[0].is_dim:
                     OPEN.dim.add(iterator.loader)
@@ -209,12 +215,25 @@ class Moving:
         """
         self.has_moved = False
         self._script.ending.pass_begins()
+        if self._told is not None:
+            self._misses(self._told)
         if self._ranges:
             ranges, self._ranges = self._ranges, []
             _refuse(_words_of([x for x in ranges if not RANGES.set(*x)]))
         if self._begun_with:
             values, self._begun_with = self._begun_with, {}
             self._script.counters.set_begun_with(values)
+
+    def _misses(self, taken: Taken) -> None:
+        """A newcomer's first pass begins: what it has waited for until then does not come."""
+        script, places, self._places, self._told = self._script, self._places, [], None
+        OPEN.is_awaited = False
+        taken.lacking += map(_batches_at, places)
+        if places and script.mates.is_lead:
+            missed = ", ".join(map(_batches_at, places))
+            told.say(f"replica {script.here.replica_id} has not restored: {missed}")
+            if script.trial is not None:
+                script.trial.has_joined(self._place.words(), taken)
 
     def _set_calls(self, place: Place) -> None:
         noting, world = self._script.noting, self._script.world
@@ -255,6 +274,10 @@ class Moving:
 
 def _steps(number: int) -> str:
     return "the step since then" if number == 1 else f"the {number} steps since then"
+
+
+def _batches_at(place: LoaderPlace) -> str:
+    return f"the batches of the data loader at {place.spot}"
 
 
 def _words_of(ranges: Sequence[tuple[Spot, int, range | None]]) -> list[str]:

@@ -105,7 +105,8 @@ class Buffers:
 
 Record = list[Any]
 """What a call has given, for a newcomer: longer than the call, and without its tensors. Its number
-among the calls of the script, the key of its group, and the result or None."""
+among the calls of the script, the key of its group, whether it is DistributedDataParallel's own,
+and the result or None."""
 
 
 class Call:

@@ -115,7 +115,7 @@ def reduced(world: World, shell: Shell, tensor: torch.Tensor, opts: Any) -> Plai
         ):
             return None
         size, given = tensor.nbytes, ([tensor], opts)
-        record: Record = [world.count, shell.key, None]
+        record: Record = [world.count, shell.key, False, None]
         plain = PlainCall(shell, given, there, memory[:size], record)
         plain.native = native = there.built.native.allreduce(*given)  # type: ignore[union-attr]
         shell.under_way = plain

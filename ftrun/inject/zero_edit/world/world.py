@@ -245,7 +245,7 @@ class World:
         return self.following is not None and self.following.in_step
 
     def _note_begun(self, shell: Shell, call: Call) -> None:
-        call.record = [self.count, shell.key, None]
+        call.record = [self.count, shell.key, self.is_ours, None]
         self.records.append(call.record)
         self.count += 1
 
@@ -332,7 +332,7 @@ class World:
         call.waited = True
         if (shell.replays or self.is_following) and (not self.is_ours or self._is_in_step):
             self._note_begun(shell, call)
-            bodies = shell.replays.pop(0) if shell.replays else None
+            _, bodies = shell.replays.pop(0) if shell.replays else (False, None)
             if call.kind.needs_all:
                 name = call.kind.name
                 self._cannot(f"{call_site()}: {name}, which sends each rank another part")
@@ -574,6 +574,8 @@ class World:
     def begins_step(self) -> None:
         """A step begins. Under the lock."""
         self.in_set_up, self.open_calls = False, None
+        for shell in self.shells.values():
+            self.count += sum(is_ours for is_ours, _ in shell.replays)
         self._boundary_count = self.count
         for shell in self.shells.values():
             self._boundary_count -= len(shell.awaiting())
@@ -600,9 +602,9 @@ class World:
             stop, left = self.open_calls or (self._boundary_count, ())
             stop = max(self.count, stop) if is_over else stop
             known = dict(self._loaded)
-            for number, group, result in self.records:
+            for number, group, is_ours, result in self.records:
                 texts = None if result is None else texts_of(as_bytes(result), SENT_BYTES_MAX)
-                known[number] = [group, texts]
+                known[number] = [group, texts, *[True] * is_ours]
             return [
                 [] if index in left else known[index]
                 for index in range(first, stop)
@@ -618,9 +620,18 @@ class World:
             self._boundary_count = first + len(given)
             for shell in self.shells.values():
                 shell.replays.clear()
-            for key, texts in filter(None, given):
+            for key, texts, *ours in filter(None, given):
                 if key in self.shells:
-                    self.shells[key].replays.append(None if texts is None else bodies_of(texts))
+                    bodies = None if texts is None else bodies_of(texts)
+                    self.shells[key].replays.append((bool(ours), bodies))
+
+    def pass_over(self, shell: Shell) -> None:
+        """A call of the script's begins in a step that this rank goes through again, where it makes
+        none of DistributedDataParallel's own: their results are not this call's."""
+        with self.changed:
+            while shell.replays and shell.replays[0][0]:
+                shell.replays.pop(0)
+                self.count += 1
 
 
 # ---------------------------------------------------------------- results as bytes

@@ -473,4 +473,4 @@ def test_a_newcomer_numbers_batches_as_its_peers_do(tmp_path: Path, header: str)
         steps = re.findall(r"\[(\d)\.0\] STEP (\d) (\d+)", job.output)
         assert job.output.count(" joined at ") == 2, job.output
     expected = {(str(rank), str(n // 4), str(n)) for rank in (0, 1) for n in range(12)}
-    assert len(steps) == 24 and {*steps} == expected, job.output
+    assert {*steps} == expected, job.output  # who dies may have printed a step that is made again

@@ -13,6 +13,7 @@ import gc
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate
 from types import GeneratorType
@@ -341,7 +342,11 @@ def _move(
     moved = []
     for (loader, iterator), before in zip(found, facts, strict=True):
         set_to = iterator.move_to if is_drawn else iterator.go_to
-        order = Order(loader.moved, before, seeds.get(loader.name, NO_SEEDS))
+        its = seeds.get(loader.name, NO_SEEDS)
+        if loader.held is not None:  # other numbers may be of an earlier epoch
+            here = range(loader.drawn, loader.drawn + loader.held)
+            its = replace(its, held={at: x for at, x in its.held.items() if at in here})
+        order = Order(loader.moved, before, its)
         by = set_to(loader.epoch, loader.drawn, order) + iterator.cursor.dropped - loader.dropped
         iterator.cursor.held, iterator.cursor.dropped = loader.held, loader.dropped
         if iterator.spot != loader.spot:  # its peers have come to a later one of this loop

@@ -148,6 +148,7 @@ def test_what_each_replica_reads_is_as_undisturbed(
 ADVERSARIES = """
 import os, signal, time
 import torch, torch.distributed as dist
+from ftrun.inject.zero_edit.sparing import Sparing
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -181,6 +182,7 @@ def step(optimizer, loss, batches):
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 dies = DEATHS if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else ()
+Sparing.notes = lambda self, *, must=False: True  # by itself it passes over some short steps
 torch.manual_seed(0)
 maker = DistributedDataParallel(torch.nn.Linear(4, 4))
 judge = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()))

@@ -170,12 +170,12 @@ def _apart(undisturbed: Run, run: Run, left: Collection[str]) -> list[str]:
     """Directories that only the run with deaths has, because a replica continued in a new one.
 
     Considers directories whose names differ only in numbers from one of the undisturbed run, if the
-    run with deaths has more of them. A start that reached no step does not count: under torchrun
-    such a start leaves a directory too.
+    run with deaths has more of them. There a start that reached no step does not count: under
+    torchrun such a start leaves a directory too.
     """
     theirs, ours = (
-        dict.fromkeys(os.path.dirname(x) for x in one.files.keys() - one.early - {*left})
-        for one in (undisturbed, run)
+        dict.fromkeys(os.path.dirname(x) for x in files - {*left})
+        for files in (undisturbed.files.keys(), run.files.keys() - run.early)
     )
     more = Counter(map(form_of, ours))
     more.subtract(map(form_of, theirs))

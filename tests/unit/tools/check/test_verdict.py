@@ -636,6 +636,18 @@ def test_a_directory_by_the_time_is_another_one_in_each_run() -> None:
     assert lines[-1].startswith("FAILED: a life of a replica went on in runs/10-05, runs/10-07, b")
 
 
+def test_what_the_undisturbed_run_wrote_early_counts_as_its_own() -> None:
+    """Seen in nanoVLM, which evaluates after its first step, and saves: there no second step had
+    begun, and in the run with a death there one had."""
+    names = ["run/1-30/step_0/x", "run/1-30/step_10/x"]
+    early = frozenset(names[:1])
+    before = replace(run(kills=(), joins=()), files=dict.fromkeys(names, Path("m")), early=early)
+    ours = [x.replace("1-30", "2-15") for x in names]
+    exact = replace(run(), files=dict.fromkeys(ours, Path("m")))
+    lines, is_well = lines_of(trial(exact, before, files=Files(names)))
+    assert is_well, lines
+
+
 def test_a_step_is_taken_when_a_worker_begins_another_one() -> None:
     steps = {0: [(8.0, 0), (9.0, 0), (11.0, 1)], 1: [(8.0, 3), (12.0, 4)], 2: []}
     assert taken_since(steps) == 11.0

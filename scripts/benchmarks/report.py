@@ -134,7 +134,7 @@ FIGURES = (
     Figure("… steps repeated by survivors, at most", "rivals", "repeated", BELOW, 0, 1.0),
     Figure("one of 4 FSDP2 workers killed, no replicas: recovered / kills", "rivals-fsdp",
            "recovered", ABOVE, 100),
-    Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 3,
+    Figure("… SIGKILL → the next step at all 4, p50", "rivals-fsdp", "again_s", BELOW, 0.5,
            reason=_STARTS_HERE),
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ The script's own variables still hold Python's types. Not here: which loops are 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -306,7 +307,10 @@ def _enumerated(source: Any) -> Any:
         return source
     frame = source.gi_frame if type(source) is GeneratorType else None
     given = list(frame.f_locals.values()) if frame is not None else []
-    parts = [x for one in given for x in getattr(one, "__dict__", {}).values()]
+    parts = list[Any]()
+    for one in given:
+        with contextlib.suppress(Exception):  # of the script's, as a proxy of what is gone raises
+            parts += one.__dict__.values()
     found = [x for x in given + parts if type(x) is enumerate]
     return found[0] if len(found) == 1 else None
 

@@ -384,6 +384,21 @@ def test_a_zip_yields_the_number_to_which_it_is_set_while_it_draws(tmp_path: Pat
     assert names["f"]() == [(0, "a"), (5, "b"), (6, "c"), (7, "d"), (8, "e")]
 
 
+def test_what_a_generator_was_given_is_looked_at_with_care() -> None:
+    """As a dead ``weakref.proxy``, whose every attribute raises."""
+
+    class Closed:
+        def __getattribute__(self, name: str) -> Any:
+            raise ReferenceError(name)
+
+    def given(closed: Any, numbered: Any) -> Iterator[Any]:
+        yield from numbered
+
+    RANGES.is_on = True
+    loop = follow(given(Closed(), enumerate("ab", 3)))
+    assert type(loop) is Items and loop.start == 3 and [*loop] == [(3, "a"), (4, "b")]
+
+
 def test_an_enumerate_counts_on_from_the_peers_start(tmp_path: Path) -> None:
     names = run(tmp_path / "numbered.py", NUMBERED.replace("OVER", "enumerate(items(), 3)"))
 

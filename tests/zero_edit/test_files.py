@@ -129,15 +129,67 @@ dist.destroy_process_group()
 
 @pytest.mark.timeout(300)
 def test_a_successor_that_resumes_at_another_line_takes_its_predecessor_s(tmp_path: Path) -> None:
-    """Its peers train at the line of a script that has found no checkpoint."""
+    """Its peers train at the line of a script that has found no checkpoint. That was made in
+    training, so it does not find it."""
     options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
     with Job(tmp_path, RESUMES, *options) as job:
-        job.expect("cannot reach its peers: it has come to")
-        job.expect("ftrun hides out from rank 0")
+        job.expect("ftrun hides out from rank 0, because it was not there for its predecessor")
         assert job.end() == 0, job.output
         job.expect("replica 0 joined at index 2 of the loop at script.py:19")
         ends = dict(re.findall(r"\[(\d)\.0\] END (\S+)", job.output))
     assert len(ends) == 2 and len({*ends.values()}) == 1, job.output
+
+
+COUNTS_FROM_ITS_CHECKPOINT = """
+import os, sys, signal
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+ALL = "all" in sys.argv
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+network = torch.nn.Linear(4, 2)
+start = 0
+if os.path.isfile("last.pt"):
+    start, state = torch.load("last.pt")
+    network.load_state_dict(state)
+model = DistributedDataParallel(network)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+loader = torch.utils.data.DataLoader(torch.arange(20.0), 1)
+step = start
+while step < start + 40:
+    for batch in loader:
+        optimizer.zero_grad()
+        (model(batch.expand(2, 4)) - rank).square().mean().backward()
+        optimizer.step()
+        step += 1
+        got = torch.empty(2)
+        if ALL:
+            dist.all_to_all_single(got, torch.ones(2))
+        if rank == 0 and step % 5 == 0:
+            torch.save((step, model.module.state_dict()), "last.pt")
+        if (rank, step) == (1, 17) and not os.path.lexists("died"):
+            os.close(os.open("died", os.O_CREAT))
+            os.kill(os.getpid(), signal.SIGKILL)
+print("END", start, step, flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("together", [False, True], ids=["one joins", "all begin again"])
+def test_who_goes_on_with_its_peers_state_goes_on_from_no_checkpoint(
+    together: bool, tmp_path: Path
+) -> None:
+    """Seen with IBRNet: it came to another end than its peers. And where all begin again from a
+    state in memory, all of them did, with exit code 0."""
+    options = ("--device", "cpu", "--replicas", "2", *(() if together else ("--min-replicas", "2")))
+    args = ("all",) if together else ()
+    with Job(tmp_path, COUNTS_FROM_ITS_CHECKPOINT, *options, args=args) as job:
+        job.expect("restart together from step" if together else "ftrun hides last.pt from rank 1")
+        assert job.end() == 0, job.output
+        ends = re.findall(r"\[(\d)\.0\] END (.*)", job.output)
+    assert dict(ends) == {"0": "0 40", "1": "0 40"}, job.output
 
 
 KEEPS_ONE = """

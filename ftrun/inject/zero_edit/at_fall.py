@@ -58,14 +58,14 @@ class AtFall:
     """Of one worker.
 
     Attributes:
-        is_on: there is such memory.
+        is_on: there is such memory; goes_on: with a state that is left there.
     """
 
     def __init__(self, script: Script) -> None:
         self._script = script
         own, *others = os.environ.get(AT_FALL, "").split() or [""]
         self._own, self._left = own, "".join(x for x in others if LEFT in x)
-        self.is_on = bool(own)
+        self.is_on, self.goes_on = bool(own), bool(self._left)
         self._lock, self._is_over, self._has_left = threading.Lock(), threading.Event(), False
         if self.is_on:
             script.world.on_again = self._watch

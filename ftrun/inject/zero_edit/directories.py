@@ -9,9 +9,12 @@ it ends. So it does if another rank had made that first, at the same moment. One
 it is given as if it were new. Directories for temporary files are left alone.
 
 A worker also leaves what was not there when its script asked (``os.path.exists``) or looked
-(``os.listdir``), because a newcomer finds what its predecessor has made since. As a rule it takes a
-shorter way then (a cache). Some scripts end ("the experiment exists already"), or train at another
-line ("a checkpoint is there"): the next newcomer gets the answers that its predecessor got.
+(``os.listdir``), because a newcomer finds what its predecessor has made since. A script that finds
+a checkpoint goes on from there, and may count its steps from there, to another end than its peers.
+So a newcomer that joins them does not find what was made in training: their state is newer. What
+was made in the set-up it finds, and takes a shorter way as a rule (a cache). Some scripts end ("the
+experiment exists already"), or train at another line: the next newcomer gets the answers that its
+predecessor got.
 
 A package mostly looks for the next free number of a run ("version_0"), and a cache is known by its
 files. So a newcomer's packages find in a directory what their predecessors found there, and of the
@@ -43,6 +46,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 from ftrun.base import clock
+from ftrun.base.words import first_of
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.files import asker, is_by_script
 from ftrun.inject.zero_edit.frames import INSTALLED, STANDARD, call_site, is_script, site_of
@@ -85,6 +89,7 @@ class Directories:
     and its like where the script itself calls them.
 
     Attributes:
+        hides: it has not found what was made in training.
         is_successor: a worker of this slot has trained before.
         begins_again: the last one has not, and has ended.
     """
@@ -99,23 +104,26 @@ class Directories:
         self._since: list[str] = []  # directories that were made in training
         self._absent: Counter[str] = Counter()  # what was not there, and how often
         self._listed: dict[str, list[list[str] | None]] = {}  # None: no such directory
+        self._early: list[str] | None = []  # what was not found, and was made before the first step
         self._asked: Counter[str] = Counter()
         self._later: set[str] = set()  # what this life has not made again so far
         self._is_asking = False  # so that what is called in turn gets the truth
         self._writers: list[weakref.ref[Any]] = []
         self.is_successor = self._repeats = self._ends = self._is_same = self.begins_again = False
+        self.hides = False
         self._asked_last: tuple[int, CodeType, str] | None = None
         self._asked_at, self._times = 0.0, 0
         entries = [head for head, _ in read(path)]
         if script.memory is not None and not script.is_in_place:  # another one of one group
             entries = [] if entries and entries[0][0] else entries  # begins anew
-        for has_begun, made, links, absent, listed, since, ends in entries[:1]:
+        for has_begun, made, links, absent, listed, early, since, ends in entries[:1]:
             self._theirs = [(kind, whole) for kind, whole in made]
             self._links += links  # of lives that were killed: values that heal may name them
             self.is_successor, self.begins_again = has_begun, not has_begun
             if has_begun:
                 self._absent.update(absent)
                 self._listed.update(listed)
+                self._early = early
                 self._since = [*since, *entries[1:]]
                 self._repeats = self._ends = ends
         if script.is_in_place:
@@ -169,11 +177,19 @@ class Directories:
         self._asked[place] += 1
         if not is_there or self._asked[place] > self._absent[place]:
             return is_there
-        if not self._repeats:
+        if not (self._repeats or self._is_of_training(os.path.abspath(os.fsdecode(path)))):
             self._leave(ends=True)
             return True
         self._tell_absent(spot, path)
         return False
+
+    def _is_of_training(self, whole: str) -> bool:
+        """Whether something that its predecessor did not find was made since the first step, and
+        this replica joins its peers."""
+        is_late = self._early is not None and whole not in self._early
+        is_late = is_late and self._script.has_peers()
+        self.hides |= is_late
+        return is_late
 
     def lists(self, plain: Callable[..., Any], path: Any = None) -> Any:
         """Somebody asks what is in a directory."""
@@ -219,15 +235,18 @@ class Directories:
         given = truth
         if truth is not None and theirs != MANY:
             given = None if theirs is None else truth & {*theirs}
-        if not (self._repeats if is_by_it else self._script.has_peers()):
-            if is_by_it and given != truth:
-                self._leave(ends=True)
+        if not (is_by_it or self._script.has_peers()):
             return truth
+        if is_by_it and truth is not None and given != truth and not self._repeats:
+            late = {x for x in truth - {*(given or ())} if self._is_of_training(f"{whole}/{x}")}
+            if late | {*(given or ())} != truth:
+                self._leave(ends=True)
+            is_there = given is not None or not self._is_of_training(whole)
+            given = truth - late if is_there else None
         if given and (not is_by_it or self._is_same):
             given -= {x for x in given if os.path.join(whole, x) in self._later}
-        if is_by_it and truth:
-            for name in sorted(truth - {*(given or ())}):
-                self._tell_absent(call_site(), name)
+        if is_by_it and truth and given != truth:
+            self._tell_absent(call_site(), *sorted(truth - {*(given or ())}))
         return given
 
     def stats(self, plain: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -258,13 +277,15 @@ class Directories:
         finally:
             self._is_asking = False
 
-    def _tell_absent(self, spot: str, path: Any) -> None:
+    def _tell_absent(self, spot: str, *paths: Any) -> None:
         """A newcomer is told that something is not there."""
         if not self._is_same:
+            names, rank = first_of([os.path.basename(x) for x in paths]), self._drafts.rank
+            why = f"because {'it was' if len(paths) == 1 else 'they were'} not there"
+            ended = ". When visible, the script ended before its first step"
             told.once(
-                f"{spot}: ftrun hides {os.path.basename(path)} from rank {self._drafts.rank}, "
-                "because it was not there for its predecessor. When it was visible, the script "
-                "ended before its first step"
+                f"{spot}: ftrun hides {names} from rank {rank}, {why} for its predecessor"
+                f"{ended if self._repeats else ''}"
             )
 
     def _waits(self, frame: FrameType, path: Any) -> None:
@@ -320,7 +341,7 @@ class Directories:
             self._made.append((kind, whole))
         if not self.is_successor:
             theirs = [x for x in self._theirs if x not in self._made]
-            self._journal.begin([False, [*self._made, *theirs], self._links, {}, {}, [], False])
+            self._journal.begin([False, [*self._made, *theirs], self._links, {}, {}, [], [], False])
 
     def writers(self) -> list[Any]:
         """Objects of packages that have made a directory, and name it: they write a run's table."""
@@ -343,9 +364,25 @@ class Directories:
 
     def begins(self) -> None:
         """The first step begins, of a replica that joins nobody: what it has made is left."""
+        self._early = self._made_early()
         self._theirs = [(kind, path) for kind, path in self._made if os.path.isdir(path)]
         self.begins_again = False
         self._leave()
+
+    def _made_early(self) -> list[str] | None:
+        """What this worker did not find at first, and is there now; None: it is too much."""
+        paths = (place[place.index(f" {os.sep}") + 1 :] for place in self._absent)
+        early = [x for x in paths if os.path.lexists(x)]
+        for whole, looks in self._listed.items():
+            try:
+                names = {*os.listdir(whole)}
+            except OSError:
+                continue
+            early += [os.path.join(whole, x) for x in names.difference(*(x or () for x in looks))]
+            early += [whole] if None in looks else []
+            if len(early) > NAMES_MAX:
+                return None
+        return early
 
     def joined(self) -> None:
         """This replica has come to its peers, perhaps with the answers that its predecessor got."""
@@ -357,7 +394,7 @@ class Directories:
     def _leave(self, *, ends: bool = False) -> None:
         """Leave all to a successor. ``ends``: if this life does before its first step, it was by
         what it has found to be there."""
-        looked = self._absent, self._listed
+        looked = self._absent, self._listed, self._early
         self._journal.begin([True, self._theirs, self._links, *looked, self._since, ends])
 
     def _made_since(self, path: Any) -> None:

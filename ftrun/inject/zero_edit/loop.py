@@ -244,6 +244,8 @@ class Loop:
         if is_first:
             script.charge.take(manager)
         loaded = script.start(manager, allow_heal=place is not None)
+        if is_first and loaded is None and script.directories.hides:
+            peers_are_gone()
         if is_first:  # until all were there, one that died would have ended this life, too
             script.directories.begins()
             script.noting.begins()
@@ -300,7 +302,7 @@ class Loop:
             if script.peers.are_looked_for:
                 self._moving.come_near(iterator)
             loaded = script.start(manager, allow_heal=True)
-        if loaded is None and has_passed:
+        if loaded is None and (has_passed or script.directories.hides):
             peers_are_gone()
         if loaded is not None and script.peers.elsewhere is not None:
             self._course.goes(Event.PLACED, State.PASSING)

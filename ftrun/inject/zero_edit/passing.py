@@ -164,12 +164,13 @@ def stands_elsewhere(place: Place, here: Sequence[Spot]) -> NoReturn:
 
 
 def peers_are_gone() -> NoReturn:
-    """A newcomer has skipped a loop, and none of its peers trains any more.
+    """A newcomer has skipped a loop, or has not found what its peers have saved, and none of them
+    trains any more.
 
     Raises:
         UserError: always.
     """
     raise UserError(
-        "this replica was restarted and skipped a part of the script to reach its peers, but none "
-        "of them trains any more. It starts from the beginning"
+        "this replica was restarted to join its peers, for which it skipped a part of the script, "
+        "or did not find their checkpoints. But none of them trains any more. It starts again"
     )

@@ -145,11 +145,13 @@ class Script:
 
     def _joins(self) -> bool:
         """Whether it is known before the script makes its process group that it has peers to join:
-        its predecessor trained in this form, and a replica of this node does."""
+        its predecessor trained in this form, and a replica of this node does, or all go on with a
+        state in memory."""
         kept = self.predecessor
         if kept is not None and kept.keeper.world.is_newcomer:
             return True
-        return self.memory is None and self.here.peers_train and self.directories.is_successor
+        goes_on = self.here.peers_train or self.at_fall.goes_on
+        return self.memory is None and goes_on and self.directories.is_successor
 
     def is_on_its_way(self) -> bool:
         """Whether it has peers to join, as far as that was found out. In any thread."""

@@ -194,9 +194,10 @@ def looks() -> Iterator[Callable[..., list[list[str]]]]:
     def found(by: Directories, look: Callable[[], Any], times: int = 1) -> list[list[str]]:
         patches.undo()
         by.install(patches)
-        every = [sorted(os.path.basename(x) for x in look()) for _ in range(times)]
-        patches.undo()
-        return every
+        try:
+            return [sorted(os.path.basename(x) for x in look()) for _ in range(times)]
+        finally:
+            patches.undo()
 
     yield found
     patches.undo()
@@ -219,6 +220,59 @@ def test_it_is_told_what_its_predecessor_found_in_a_directory(
     assert looks(third, look, times=2) == [["config"], both]  # the second is another question
     third.joined()
     assert looks(life(), look) == [["config"]]
+
+
+def test_what_was_made_in_training_is_not_there_for_who_joins(
+    looks: Callable[..., list[list[str]]],
+) -> None:
+    """Seen with IBRNet: it went on from its newest checkpoint, and counted its steps from there, to
+    another end than its peers. A cache, which the set-up makes, it finds."""
+
+    def finds(by: Directories) -> list[str]:
+        asked = [x for x in ("last.pt", "cache") if by.asks(os.path.exists, x)]
+        return [*asked, *(f"out/{x}" for x in looks(by, LOOKS["listdir"])[0])]
+
+    Path("out").mkdir()
+    first = life()
+    assert finds(first) == []
+    Path("cache").touch()
+    Path("out/cache").touch()
+    first.begins()
+    Path("last.pt").touch()
+    Path("out/checkpoint").touch()
+    for _ in range(2):
+        newcomer = life(joins=True)
+        assert finds(newcomer) == ["cache", "out/cache"] and newcomer.hides
+        newcomer.joined()
+    alone = life()
+    assert finds(alone) == ["last.pt", "cache", "out/cache", "out/checkpoint"] and not alone.hides
+
+
+def test_a_directory_that_was_made_in_training_is_not_there_for_who_joins(
+    looks: Callable[..., list[list[str]]],
+) -> None:
+    first = life()
+    with pytest.raises(FileNotFoundError):
+        looks(first, LOOKS["listdir"])
+    first.begins()
+    Path("out").mkdir()
+    with pytest.raises(FileNotFoundError):
+        looks(life(joins=True), LOOKS["listdir"])
+    assert looks(life(), LOOKS["listdir"]) == [[]]
+
+
+def test_of_more_than_can_be_left_nothing_is_hidden(
+    looks: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directories, "NAMES_MAX", 1)
+    Path("out").mkdir()
+    first = life()
+    assert looks(first, LOOKS["listdir"]) == [[]]
+    Path("out/a").touch()
+    Path("out/b").touch()
+    first.begins()
+    Path("out/checkpoint").touch()
+    assert looks(life(joins=True), LOOKS["listdir"]) == [["a", "b", "checkpoint"]]
 
 
 def test_a_large_directory_is_shown_as_it_is(looks: Callable[..., list[list[str]]]) -> None:

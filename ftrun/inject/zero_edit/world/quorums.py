@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
@@ -36,6 +36,9 @@ LEAVES_S = 10.0
 
 Connected = dict[str, tuple[tuple[int, ...], BuiltGroup | None]]
 """For each group the places of those that are there, and their connections."""
+
+
+MADE_BEFORE = "a rank joins that has not made a process group which its peers made in training"
 
 
 @dataclass(slots=True)
@@ -178,6 +181,9 @@ class Quorums:
             if made.live is not None:
                 made.full_at = steps[old[0]]
                 made.seats = seats if made.seats else ()
+            elif made.seats and self._world.needs_replicas and _lacking_in_step(told, old):
+                # It would answer by itself what its peers wait for after this step.
+                self._begins_again(f"{MADE_BEFORE}, in the middle of a step", signal)
 
         def connect(seats: tuple[int, ...], name: str, shells: dict[str, Shell]) -> Connected:
             """Connect ``shells`` among ``seats``; not those that a member has not made."""
@@ -300,16 +306,16 @@ class Quorums:
             call = next((calls[x] for x in sorted(numbers) if x in calls), None)
             what = "a collective" if call is None else call.kind.name
             reason = f"a rank died in the middle of {what}, which no other rank can make again"
-            self._world.begins_again(reason)
-            self._await_end(reason, signal)
+            self._begins_again(reason, signal)
 
-    def _await_end(self, reason: str, signal: AbortSignal) -> None:
+    def _begins_again(self, reason: str, signal: AbortSignal) -> None:
         """All are about to begin again, as soon as the main thread has left its state where it
         waits. If it does not come to a wait, they begin without.
 
         Raises:
             Exception: it was not to be.
         """
+        self._world.begins_again(reason)
         is_over = threading.Event()
         unsubscribe = signal.subscribe(is_over.set)
         is_over.wait(LEAVES_S if self._world.leaves else 0.0)
@@ -415,11 +421,14 @@ class Quorums:
 
     def _are_known(self, made: _Build) -> None:
         """Ranks have joined, with the groups that they have told of."""
-        self._world.made_before |= made.lacking()
+        lacking = made.lacking()
+        self._world.made_before |= lacking
         if made.seats and self._world.shells.keys() - made.shells.keys():
             self._world.begins_again(
                 "a process group was made while a rank was away that has joined now"
             )
+        elif lacking & self._world.shells.keys():  # on its way to this boundary
+            self._world.begins_again(MADE_BEFORE)
 
     def succeed(self, quorum: Quorum, seen: Attempt) -> None:
         """This rank is in the place of a lost one, which had ``quorum`` in force, and may have told
@@ -476,15 +485,22 @@ class Quorums:
         return closing(StoreClient(store, clock.now() + STORE_S))
 
 
+def _changing(told: dict[int, Sent], old: Iterable[int]) -> set[str]:
+    """The groups that change by a death."""
+    each = [known for seat in old for known in told[seat].groups.items()]
+    return {key for key, (_, is_stopped) in each if is_stopped}
+
+
+def _lacking_in_step(told: dict[int, Sent], old: Collection[int]) -> bool:
+    """Whether a step is under way, and a group changes that no newcomer has made."""
+    known = {key for seat in told.keys() - set(old) for key in told[seat].groups}
+    return any(told[seat].in_step for seat in old) and not _changing(told, old) <= known
+
+
 def _live(told: dict[int, Sent], steps: dict[int, int]) -> dict[str, int] | None:
     """See ``live_from``; None also if a group changes that no newcomer has made."""
     old = [*steps]
-    if not any(told[seat].in_step for seat in old):
-        return None
-    each = [known for seat in old for known in told[seat].groups.items()]
-    changing = {key for key, (_, is_stopped) in each if is_stopped}
-    known = {key for seat in told.keys() - set(old) for key in told[seat].groups}
-    if not (old and changing <= known):
+    if not any(told[seat].in_step for seat in old) or _lacking_in_step(told, old):
         return None
     groups = {
         key: {
@@ -492,6 +508,6 @@ def _live(told: dict[int, Sent], steps: dict[int, int]) -> dict[str, int] | None
             for seat in old
             if key in told[seat].groups
         }
-        for key in changing
+        for key in _changing(told, old)
     }
     return live_from(steps, groups)

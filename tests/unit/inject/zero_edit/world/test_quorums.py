@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +12,16 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ftrun.core.ids import Attempt
+from ftrun.base import clock
+from ftrun.base.errors import PeerError
+from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.core.quorum import Member, Quorum
-from ftrun.inject.zero_edit.world.quorums import Quorums
+from ftrun.core.worker.settling import Counted
+from ftrun.inject.zero_edit.world.kept import Sent
+from ftrun.inject.zero_edit.world.quorums import MADE_BEFORE, Quorums, _Build
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
+from ftrun.process_groups.store import StoreClient
 from tests.unit.inject.zero_edit.world.test_shell import DEADLINE_S, group, summed
 
 
@@ -166,3 +172,45 @@ def test_a_newcomer_that_its_peer_waits_for_in_a_step_meets_it_in_its_call(
         assert summed(new.shell, torch.zeros(1)).item() == 5.0
         assert summed(new.shell, torch.full((1,), 3.0)).item() == 4.0
         assert held.result(DEADLINE_S).item() == 4.0
+
+
+def late_group(rank: Rank) -> Shell:
+    """A group that one rank has made in training."""
+    first = rank.shell
+    seats, cpu = tuple(first.seats), torch.device("cpu")
+    late = Shell(rank.world, "1.1", seats, first.own, first.timeout, [cpu], "gloo", None)
+    rank.world.add(late)
+    return late
+
+
+def test_who_joins_in_a_step_lacks_a_group_that_its_peers_have_made_in_training(
+    ranks: tuple[list[Rank], Make],
+) -> None:
+    """Seen 1 of 28 times: the newcomer answered a broadcast of that group by itself, for which its
+    peer waited after the step, and both stood still without a word."""
+    (new, old), make = ranks
+    first = make(1, 0)
+    for rank in ranks[0]:
+        rank.quorums.use(first)
+    late_group(old).is_stopped = True  # the one that is gone had made it, too
+    reasons = list[str]()
+    old.world.asks, old.world.needs_replicas = reasons.append, True
+    old.world.following.in_step = True
+    second = replace(first, attempt=Attempt(2, 1), step=1)
+    shell = new.shell
+    position = Counted(shell.position(), shell.round, shell.base).encode()
+    sent = Sent(True, NO_ATTEMPT, NO_ATTEMPT, 1, False, {shell.key: [position, False]})
+    with closing(StoreClient(first.store, clock.now() + DEADLINE_S)) as client:
+        client.set("ftrun/second/at/0", sent.encode())
+    with pytest.raises(PeerError, match=MADE_BEFORE):
+        old.quorums.build(second, "second", DEADLINE_S, AbortSignal())
+    assert reasons == [old.world.why_again] != [""]
+
+
+def test_so_it_does_if_it_makes_that_on_its_way(ranks: tuple[list[Rank], Make]) -> None:
+    (new, _), make = ranks
+    told = {1: Sent(False, NO_ATTEMPT, NO_ATTEMPT, 1, False, {"1.0": [], "1.1": []})}
+    made = _Build(make(1, None), "", shells=dict(new.world.shells), told=told)
+    late_group(new)
+    new.quorums._are_known(made)
+    assert new.world.why_again == MADE_BEFORE and "1.1" in new.world.made_before

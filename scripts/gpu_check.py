@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -116,51 +115,6 @@ def quantised(rank: int, store: str) -> str:
         found.append(f"{codec.name} off by {off:.4f}")
     group.shutdown()
     return ", ".join(found) if rank == 0 else ""
-
-
-def nccl_in_a_process(rank: int, store: str) -> str:
-    """ProcessGroupBabyNCCL: collectives, then a killed child, then a stopped one."""
-    from ftrun.compat.child_groups.nccl import ProcessGroupBabyNCCL
-    from ftrun.torchft.process_group import create_store_client, reconfigure_with_store
-
-    meeting = create_store_client(f"{store}/baby", timedelta(seconds=60))
-    factory, words = ProcessGroupBabyNCCL(timedelta(seconds=60)), []
-    for number, end in enumerate((None, signal.SIGKILL, signal.SIGSTOP)):
-        began = time.monotonic()
-        place = f"{store}/baby{number}"
-        reconfigure_with_store(factory, place, rank, RANKS, timedelta(seconds=60))
-        group: Any = factory.current()
-        tensor = torch.full((1 << 20,), float(rank + 1), device="cuda")
-        group.allreduce([tensor]).get_future().wait()
-        assert tensor[0].item() == tensor[-1].item() == 3.0, f"sum is {tensor[0].item()}"
-        whole = torch.zeros(4, device="cuda")
-        own = torch.full((2,), float(rank), device="cuda")
-        group.allgather_into_tensor_coalesced([whole], [own]).wait()
-        assert whole.tolist() == [0.0, 0.0, 1.0, 1.0], f"gathered {whole.tolist()}"
-        words.append(f"built and reduced in {1000 * (time.monotonic() - began):.0f} ms")
-        meeting.set(f"done/{number}/{rank}", "1")
-        meeting.wait([f"done/{number}/{peer}" for peer in range(RANKS)], timedelta(seconds=60))
-        if end is not None and rank == 0:  # the peer takes no part in this all-reduce
-            words.append(_ended(group, end))
-    factory.shutdown()
-    torch.cuda.synchronize()
-    return "; ".join(words) if rank == 0 else ""
-
-
-def _ended(group: Any, end: signal.Signals) -> str:
-    """A child ends, or hangs, while its owner waits for it."""
-    tensor = torch.ones(1 << 20, device="cuda")
-    group.set_timeout(timedelta(seconds=2))
-    work = group.allreduce([tensor])
-    os.kill(group.pid, end)
-    began = time.monotonic()
-    try:
-        work.wait(timedelta(seconds=30))
-    except RuntimeError:
-        group.shutdown()
-        assert bool((tensor == 1.0).all()), "the tensor was written to"
-        return f"{end.name}: woken after {1000 * (time.monotonic() - began):.0f} ms"
-    raise AssertionError(f"{end.name}: the all-reduce ended without an error")
 
 
 def heal_on_gpu(rank: int, store: str) -> str:
@@ -392,7 +346,7 @@ def memory_snapshots(
 
 
 CHECKS = (
-    *(reduce_and_rebuild, abort_wakes, quantised, nccl_in_a_process, heal_on_gpu),
+    *(reduce_and_rebuild, abort_wakes, quantised, heal_on_gpu),
     *(settled, pinned_copies),
 )
 

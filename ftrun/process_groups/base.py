@@ -73,8 +73,6 @@ class ProcessGroup(ReconfigurableGroup):
     """
 
     caller_waits = True
-    connects_alone = False
-    """Whether a group of one is connected too."""
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         super().__init__(0, 1)
@@ -108,7 +106,7 @@ class ProcessGroup(ReconfigurableGroup):
         """
         signal = signal or AbortSignal()
         signal.check()
-        if world_size == 1 and not self.connects_alone:
+        if world_size == 1:
             return SoloGroup(signal)
         deadline = clock.now() + timeout_s
         place = Place(store_addr, prefix, rank, world_size, host, deadline, signal)

@@ -1,21 +1,27 @@
 """torchft.process_group: groups that can be reconfigured, and groups around them.
 
-ftrun's ProcessGroupGloo and ProcessGroupNCCL have torchft's names here, and so do the wrappers. A
-backend that this machine lacks can be imported, and raises an error when it is constructed.
+ftrun's ProcessGroupGloo and ProcessGroupNCCL have torchft's names here, and so do the wrappers.
+torchft's "baby" groups have a process of their own, because its other groups cannot be aborted
+safely. Those of ftrun can, so here they are the same groups. A backend that this machine lacks can
+be imported, and raises an error when it is constructed.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+import weakref
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError, Work
 
 from ftrun.base.errors import UserError
-from ftrun.compat.child_groups.group import ProcessGroupBaby, ProcessGroupBabyGloo
-from ftrun.compat.child_groups.nccl import ProcessGroupBabyNCCL
+from ftrun.process_groups import base
+from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
 from ftrun.process_groups.handles import ReconfigureOptions, meet, split_store_address
 from ftrun.process_groups.nccl import ProcessGroupNCCL
@@ -32,9 +38,6 @@ from ftrun.torchft.multiprocessing import _MonitoredPipe
 from ftrun.torchft.utils import get_stream_context, record_event, synchronize
 from ftrun.torchft.work import _DummyWork
 from ftrun.training.managed_group import ManagedProcessGroup
-
-if TYPE_CHECKING:
-    import torch.distributed as dist
 
 __all__ = [
     "ErrorSwallowingProcessGroupWrapper",
@@ -144,8 +147,69 @@ class ProcessGroupXCCL(ProcessGroupWrapper):
         super().__init__(timeout)
 
 
+class ProcessGroupBaby(base.ProcessGroup):
+    """A group that torchft has in a process of its own. ``timeout`` bounds each collective."""
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        super().__init__(timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout))
+        self._begun: weakref.WeakSet[Work] = weakref.WeakSet()
+
+    def reconfigure(self, opts: ReconfigureOptions) -> Work:
+        """Connect anew.
+
+        Raises:
+            TimeoutError: the ranks are not connected by the deadline.
+        """
+        try:
+            return super().reconfigure(opts)
+        except DistNetworkError as error:
+            seconds = self.timeout.total_seconds()
+            if "timeout after" not in str(error):
+                raise
+            raise TimeoutError(f"{error} (timed out after {seconds} seconds)") from error
+
+    def current(self) -> BuiltGroup:
+        """The group in use.
+
+        Raises:
+            OSError: there is none.
+        """
+        if self._built is None:
+            raise OSError(f"{type(self).__name__}: it was shut down, and its handle is closed")
+        return self._built
+
+    def num_active_work(self) -> int:
+        """How many collectives have not ended."""
+        return sum(not work.is_completed() for work in self._begun)
+
+    def _collective(self, name: str, *arguments: Any) -> Work:
+        work = super()._collective(name, *arguments)
+        self._begun.add(work)
+        return work
+
+
+class ProcessGroupBabyGloo(ProcessGroupBaby, ProcessGroupGloo):  # type: ignore[misc]
+    """Gloo, which can be aborted at any moment."""
+
+
+class ProcessGroupBabyNCCL(ProcessGroupBaby, ProcessGroupNCCL):  # type: ignore[misc]
+    """NCCL, which can be aborted at any moment.
+
+    Raises:
+        UserError: this machine has no CUDA device, or torch no NCCL.
+    """
+
+    def __init__(self, timeout: float | timedelta = 60.0) -> None:
+        if not torch.cuda.is_available() or not dist.is_nccl_available():
+            raise UserError(
+                f"{type(self).__name__} needs a CUDA device and a torch that is built with NCCL, "
+                "which this machine lacks. Nothing was connected; use ProcessGroupGloo on CPUs"
+            )
+        super().__init__(timeout)
+
+
 class ProcessGroupBabyXCCL(ProcessGroupBaby):
-    """XCCL in a separate process: can be imported, but not constructed.
+    """Intel's collectives: can be imported, but not constructed.
 
     Raises:
         UserError: ftrun has no groups for Intel's devices.

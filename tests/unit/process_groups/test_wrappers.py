@@ -15,7 +15,6 @@ from torch._C._distributed_c10d import Store, TCPStore
 from torch.distributed import ReduceOp
 
 from ftrun.base.errors import UserError
-from ftrun.compat.child_groups.group import ProcessGroupBabyGloo
 from ftrun.process_groups import ProcessGroupGloo
 from ftrun.process_groups.adapted import adapt, own_error
 from ftrun.process_groups.handles import (
@@ -31,7 +30,11 @@ from ftrun.process_groups.wrappers import (
     ProcessGroupDummy,
     ProcessGroupWrapper,
 )
-from ftrun.torchft.process_group import ProcessGroupXCCL, reconfigure_with_store
+from ftrun.torchft.process_group import (
+    ProcessGroupBabyGloo,
+    ProcessGroupXCCL,
+    reconfigure_with_store,
+)
 
 LIMIT = timedelta(seconds=60)
 
@@ -140,7 +143,7 @@ def _by_both(group: Any, rank: int) -> list[list[float]]:
         ProcessGroupBabyGloo,
         lambda limit: ProcessGroupWrapper(limit, ProcessGroupGloo(limit)),
     ],
-    ids=["here", "in a child", "wrapped"],
+    ids=["gloo", "baby", "wrapped"],
 )
 def test_torch_s_collectives_under_all_their_names(make: Any) -> None:
     groups = [make(LIMIT) for _ in range(2)]
@@ -148,6 +151,30 @@ def test_torch_s_collectives_under_all_their_names(make: Any) -> None:
         _, second = pool.map(_by_both, groups, range(2))
     results = [[3.0], [1.0], [2.0], [10.0], [1.0, 2.0], [30.0], [10.0, 20.0], [1.0]]
     assert second == results
+
+
+# ------------------------------------------------------------ torchft's groups in a child
+
+
+def test_a_baby_group_can_be_aborted_and_connected_again_where_it_is() -> None:
+    groups = [ProcessGroupBabyGloo(LIMIT) for _ in range(2)]
+    for _ in range(2):
+        with pair(*groups):
+            work = groups[0].allreduce([torch.ones(2)], ReduceOp.SUM)
+            assert groups[0].num_active_work() == 1
+            groups[0].abort()
+            with pytest.raises(RuntimeError):
+                work.wait()
+            assert groups[0].num_active_work() == 0
+    with pytest.raises(OSError, match="handle is closed"):
+        groups[0].allreduce([torch.ones(1)])
+
+
+def test_a_baby_group_tells_torchft_s_words_if_a_peer_does_not_come() -> None:
+    group = ProcessGroupBabyGloo(0.01)
+    handles = group.get_reconfigure_handle(), HandleStore().handle(1)
+    with pytest.raises(TimeoutError, match=r"timed out after 0\.01 seconds"):
+        group.reconfigure(_options(*handles))
 
 
 # ------------------------------------------------------------ wrappers

@@ -46,6 +46,7 @@ from ftrun.inject.zero_edit.values.writing import (
     settable,
     without_gone,
     write_values,
+    written,
 )
 
 if TYPE_CHECKING:
@@ -281,8 +282,10 @@ class Counters:
         taken.of_its_own += write_values(frame, made)  # what its donor has changed there is set too
         made.update((path, x) for path, x in donors.items() if path.endswith(f".{CLASS}"))
         self._made += [(function, path.removesuffix(f".{CLASS}")) for path in made]
-        taken.changed += write_values(frame, donors)
-        taken.of_its_own += write_values(frame, own)
+        # At once, in the order in which the script has set them: that of a dict's keys is seen.
+        words = written(frame, {x: own[x] if x in own else donors[x] for x in (*found, *own)})
+        taken.changed += [text for path, text in words.items() if path not in own]
+        taken.of_its_own += [text for path, text in words.items() if path in own]
         taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
         stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
         unseen = [path for path, by in found.items() if by is Origin.UNSEEN]

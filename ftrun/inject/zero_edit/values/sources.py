@@ -54,7 +54,8 @@ class Sources:
     step_of: Callable[[str, str], int]
 
     def of(self, function: str, values: Values) -> tuple[Values, Values, dict[str, Origin]]:
-        """The donor's ``values`` that are taken; this slot's own; the origin of each of both."""
+        """The donor's ``values`` that are taken; this slot's own; the origin of each of both, in
+        the order in which they have changed first."""
         place, left, pairs = self.place, self.left, self.pairs
         theirs = place.details()
         lists = {path: step for name, path, step, _ in theirs.lists if name == function}
@@ -64,7 +65,7 @@ class Sources:
         stands_alike = left is not None and _stand_alike(place, left.ranges)
         draws_ahead = function in _that_draw_ahead(place)
         donors, own, origins = Values(), Values(), dict[str, Origin]()
-        for path in dict.fromkeys([*values, *before]):
+        for path in dict.fromkeys([*before, *values]):
             value, step = before.get(path, (None, NEVER))
             now = values.get(path), value
             known = Known(
@@ -90,7 +91,8 @@ class Sources:
                 own[path] = known.as_far_from(values[path])
             elif found in (Origin.DONOR, Origin.STAND_IN, Origin.UNSEEN) and path in values:
                 donors[path] = values[path]
-        return donors, own, {path: origins[path] for path in (*donors, *own)}
+        given = donors.keys() | own.keys()
+        return donors, own, {path: x for path, x in origins.items() if path in given}
 
     def names_of(self, frame: Any, function: str, donors: Values) -> Values:
         """The predecessor's texts of its set-up, where this life has others by the time: the name

@@ -191,9 +191,14 @@ def _class_named(name: str) -> type | None:
 
 def write_values(frame: FrameType, values: Values) -> list[str]:
     """Set values of a frame; returns the changes, as ``name a→b``."""
+    return list(written(frame, values).values())
+
+
+def written(frame: FrameType, values: Values) -> dict[str, str]:
+    """The same; returns the changes by path."""
     here = FrameVariables(frame)
     each = without_gone(values).items()
-    changed = [words for path, new in each if (words := _written(here, path, new))]
+    changed = {path: words for path, new in each if (words := _written(here, path, new))}
     here.close()
     return changed
 

@@ -450,6 +450,25 @@ def test_a_value_differed_also_at_the_place_before_which_its_peer_has_died(
     assert taken.of_its_own == ["best None→0.4"]
 
 
+def test_the_keys_of_a_dict_come_in_the_order_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen in IBRNet's log line: what its peer gave came first."""
+    first = Replica(tmp_path, "0", log={})
+    peer = Replica(tmp_path, "1", log={})
+    place = Place()
+    for step in range(1, 4):
+        for rank, one in enumerate((first, peer)):
+            one.names["log"].update({"loss": rank + step, "lr": step})
+            one.names["log"].update({"psnr": step} if rank == 0 else {})
+        first.note(step)
+        place = peer.note(step)
+    successor = Replica(tmp_path, "0", log={})
+    successor.joins(place, 3, monkeypatch)
+    assert successor.names["log"] == {"loss": 3, "lr": 3, "psnr": 3}
+    assert [*successor.names["log"]] == ["loss", "lr", "psnr"]
+
+
 def test_what_its_predecessor_lacked_too_is_not_named() -> None:
     """Seen: guided-diffusion's rank 0 has writers that no other rank has."""
     steps = {"writers[2].keys": 3, "writers[1].rows": 3, "writers[3].rows": 4}

@@ -8,13 +8,13 @@ numbers or its UUID, gets that of its predecessor under the new name: a link, wh
 it ends. So it does if another rank had made that first, at the same moment. One of the same name
 it is given as if it were new. Directories for temporary files are left alone.
 
-A worker also leaves what was not there when its script asked (``os.path.exists``) or looked
-(``os.listdir``), because a newcomer finds what its predecessor has made since. A script that finds
-a checkpoint goes on from there, and may count its steps from there, to another end than its peers.
-So a newcomer that joins them does not find what was made in training: their state is newer. What
-was made in the set-up it finds, and takes a shorter way as a rule (a cache). Some scripts end ("the
-experiment exists already"), or train at another line: the next newcomer gets the answers that its
-predecessor got.
+A worker also leaves what was not there when its script asked (``os.path.exists``, ``open``) or
+looked (``os.listdir``), because a newcomer finds what its predecessor has made since. A script that
+finds a checkpoint goes on from there, and may count its steps from there, to another end than its
+peers. So a newcomer that joins them does not find what was made in training: their state is newer.
+What was made in the set-up it finds, and takes a shorter way as a rule (a cache). Some scripts end
+("the experiment exists already"), or train at another line: the next newcomer gets the answers that
+its predecessor got.
 
 A package mostly looks for the next free number of a run ("version_0"), and a cache is known by its
 files. So a newcomer's packages find in a directory what their predecessors found there, and of the
@@ -261,6 +261,22 @@ class Directories:
             if is_first and self._is_set_up() and len(self._absent) < ABSENT_MAX:
                 self._absent[f"{plain.__name__} {os.path.abspath(os.fsdecode(path))}"] += 1
             raise
+
+    def reads(self, path: Any) -> bool:
+        """Whether the script finds a file that it, or a package for it, opens to read. What was not
+        there is left to a successor."""
+        if not (isinstance(path, (str, os.PathLike)) and self._is_set_up()):
+            return True
+        whole = os.path.abspath(os.fsdecode(path))
+        place, is_there = f"open {whole}", os.path.lexists(whole)
+        if is_there == self.is_successor and self._drafts.is_here(Path(whole)):
+            if not is_there and len(self._absent) < ABSENT_MAX:
+                self._absent[place] += 1
+            self._asked[place] += 1
+            if self._asked[place] <= self._absent[place] and self._is_of_training(whole):
+                self._tell_absent(call_site(), path)
+                return False
+        return True
 
     def _is_later(self, path: Any, deep: int) -> bool:
         """Whether a package asks for what its predecessor has made since. ``deep``: its frame."""

@@ -8,7 +8,8 @@
    when the replica has joined.
 3. While the loop runs a draft is written, and takes the file's name when it is closed. A replica
    that dies meanwhile leaves the older file whole.
-4. While a newcomer passes over loops that its peers have left (passing.py), nothing that it writes
+4. What a newcomer's set-up reads is as for its predecessor (directories.py).
+5. While a newcomer passes over loops that its peers have left (passing.py), nothing that it writes
    counts, also to files that it appends to, or writes again.
 
 A file counts if the script's own line opens it, by ``open``, pathlib or ``logging``; not one that
@@ -21,6 +22,7 @@ Not here: ``torch.save`` and safetensors (files.py).
 from __future__ import annotations
 
 import builtins
+import errno
 import fcntl
 import io
 import os
@@ -60,7 +62,7 @@ class Rewriting(ModuleType):
 
     def __init__(self, script: Script) -> None:
         super().__init__(io.__name__)
-        self._script, self._drafts = script, script.drafts
+        self._script, self._drafts, self._directories = script, script.drafts, script.directories
         self._has_begun = self._drafts.has_begun
         self._held: list[_Held] = []
         self._appending: list[_Held] = []
@@ -142,6 +144,9 @@ class Rewriting(ModuleType):
                     if self.appended is not None:
                         self.appended.opened(path, opened)
                     return opened
+        may_be_hidden = purpose == "r" and opener is None and not self._has_begun()
+        if may_be_hidden and not self._directories.reads(file):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
         if is_ours and purpose in ("a", "w") and self._has_begun():
             self._script.writes()
         if is_ours and self._has_begun() and not is_by_script():

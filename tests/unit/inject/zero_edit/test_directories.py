@@ -230,6 +230,7 @@ def test_what_was_made_in_training_is_not_there_for_who_joins(
 
     def finds(by: Directories) -> list[str]:
         asked = [x for x in ("last.pt", "cache") if by.asks(os.path.exists, x)]
+        asked += [f"open {x}" for x in ("last.pt", "cache") if by.reads(x) and os.path.exists(x)]
         return [*asked, *(f"out/{x}" for x in looks(by, LOOKS["listdir"])[0])]
 
     Path("out").mkdir()
@@ -242,10 +243,11 @@ def test_what_was_made_in_training_is_not_there_for_who_joins(
     Path("out/checkpoint").touch()
     for _ in range(2):
         newcomer = life(joins=True)
-        assert finds(newcomer) == ["cache", "out/cache"] and newcomer.hides
+        assert finds(newcomer) == ["cache", "open cache", "out/cache"] and newcomer.hides
         newcomer.joined()
     alone = life()
-    assert finds(alone) == ["last.pt", "cache", "out/cache", "out/checkpoint"] and not alone.hides
+    every = ["last.pt", "cache", "open last.pt", "open cache", "out/cache", "out/checkpoint"]
+    assert finds(alone) == every and not alone.hides
 
 
 def test_a_directory_that_was_made_in_training_is_not_there_for_who_joins(

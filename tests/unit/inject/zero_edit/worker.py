@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from ftrun.inject.zero_edit.directories import Directories
 from ftrun.inject.zero_edit.files import Drafts
 
 
@@ -43,6 +44,11 @@ class Worker:
     def drafts(self) -> Drafts:
         script: Any = self
         return Drafts(script)
+
+    @cached_property
+    def directories(self) -> Directories:
+        script: Any = self
+        return Directories(script)
 
     def file(self, name: str) -> Path:
         return self.directory / name.partition("-")[0]

@@ -349,13 +349,14 @@ def trial_of(here: WorkerContext) -> Trial | None:
 
 def _make_uneven() -> None:
     """Make Python's clocks leap, and run slowly in between. Values that a script takes from a clock
-    then differ from those of a run with an even clock, even if all steps take equally long."""
+    then differ from those of a run with an even clock, even if all steps take equally long. The
+    leaps are too far, so that whole seconds differ as well."""
     for name in ("time", "monotonic", "perf_counter"):
         plain, plain_ns = getattr(time, name), getattr(time, f"{name}_ns")
 
-        def seconds(plain: Any = plain) -> float:
-            whole, rest = divmod(plain(), LEAP_S)
-            return float(whole * LEAP_S + rest / SLOW)
+        def seconds(plain: Any = plain, since: float = plain() // LEAP_S) -> float:
+            leaps, rest = divmod(plain(), LEAP_S)
+            return float((leaps + (leaps - since) / 2) * LEAP_S + rest / SLOW)
 
         def nanoseconds(seconds: Any = seconds) -> int:
             return int(seconds() * 1e9)

@@ -147,9 +147,9 @@ def test_an_uneven_clock_goes_on_in_leaps(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "modules", {"time": time, "user": user, "threading": waits})
     trial._make_uneven()
     seen = []
-    for now[0] in (10.0, 11.5, 12.0):
+    for now[0] in (10.0, 11.5, 12.0, 18.0):
         seen.append((time.time(), time.perf_counter_ns(), user.own_monotonic(), waits.now()))
-    assert [x[0] for x in seen] == [10.0, 10 + 1.5 / trial.SLOW, 12.0]
+    assert [x[0] for x in seen] == [10.0, 10 + 1.5 / trial.SLOW, 13.0, 22.0]
     assert [x[1] for x in seen] == [int(x[0] * 1e9) for x in seen]
     assert [x[2] for x in seen] == [x[0] for x in seen]
-    assert [x[3] for x in seen] == [10.0, 11.5, 12.0]
+    assert [x[3] for x in seen] == [10.0, 11.5, 12.0, 18.0]

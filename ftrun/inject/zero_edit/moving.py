@@ -123,7 +123,7 @@ class Moving:
         taken.changed += RANGES.start_from(starts)
         taken.changed += tensors.words
         at = tensors.left.step if tensors.left is not None else place.step
-        then = f" as of step {at}" if at < place.step else ""
+        then = f" as of step {at}" if at < place.step + place.behind else ""
         taken.of_its_own += [f"{words}{then}" for words in tensors.own_words]
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())

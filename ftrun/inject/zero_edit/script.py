@@ -108,6 +108,7 @@ class Script:
             lambda: self.models.beside(),
             self.counters.walk,
             lambda: self.models.bare(),
+            lambda: self.models.buffers_apart(),
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = kept is not None
         self.tensors.gives_all = keeper is None

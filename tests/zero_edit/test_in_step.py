@@ -207,6 +207,7 @@ def test_the_evaluation_of_a_death_is_as_undisturbed(
 ) -> None:
     found, output = _told(tmp_path / "job", BETWEEN, victim, moment)
     assert "died: SIGKILL" in output
+    assert "ftrun: Summary: 12 steps in" in output, output
     done = victim, f"STEP {int(moment) // 10}"
     found.setdefault(done, evaluated[done])  # it may be over by then
     assert found == evaluated, output

@@ -231,6 +231,7 @@ class Script:
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self.loop.before_reduction
             self.made.session.progress.position = self._words
+            self.made.session.progress.empty = lambda: self.standing.empty
             self.sparing.step = self.made.current_step
             self._all_are_noted = (
                 self.made.session.snapshots is not None

@@ -290,6 +290,7 @@ class World:
             return
         try:
             call.send(there)
+            self.tells_of_deputy(call, call_site())
         except Impossible as error:
             if not self.holds(call, error):
                 self._cannot(f"{call_site()}: {error}")
@@ -315,6 +316,15 @@ class World:
         if is_held:
             call.hold("a rank is away, and the job needs all (--min-replicas)")
         return is_held
+
+    def tells_of_deputy(self, call: Call, where: str) -> None:
+        """In a job that needs all its replicas: a call is made without one of them, because the
+        step under way has its averages, and its peers end it before they give their state."""
+        if self.needs_replicas and not (call.takes_deputy or call.awaits) and call.outputs:
+            told.once(
+                f"{where}: a rank has died after averages of this step were handed out. Its peers "
+                "end the step without it: in this call another rank's tensor counts for it too"
+            )
 
     def _cannot(self, reason: str) -> None:
         self.gives_up(f"{reason}{CANNOT}")

@@ -232,6 +232,8 @@ class Script:
             self.made.session.before_reduction = self.loop.before_reduction
             self.made.session.progress.position = self._words
             self.made.session.progress.empty = lambda: self.standing.empty
+            if self.memory is None:
+                self.made.session.healing.passes.own = lambda: self.tensors.own_buffers
             self.sparing.step = self.made.current_step
             self._all_are_noted = (
                 self.made.session.snapshots is not None

@@ -22,6 +22,7 @@ from weakref import ref
 
 import torch
 
+from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
@@ -144,6 +145,7 @@ class Tensors:
         shared, apart: what is alike on all ranks, and what is not, as last compared.
         left: what a predecessor alone had, until this worker leaves its own; ``own_words``: what
             was taken of it.
+        own_buffers: the ``data_ptr`` of buffers that were taken from ``left``.
         step: how many steps are committed.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
         stepping: gives the optimizers, whose state heals by itself: a state dict that the script
@@ -187,6 +189,7 @@ class Tensors:
         self._loaded: set[str] = set()
         self.busy: Callable[[], Set[int]] = frozenset
         self.stepping: Callable[[], Iterable[torch.optim.Optimizer]] = tuple
+        self.own_buffers = frozenset[int]()
         self.words: list[str] = []
         self.own_words: list[str] = []
         self.lacking: list[str] = []
@@ -539,6 +542,8 @@ class Tensors:
         self._keys.lost = []
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
         self.own_words += self._load_modules(buffers, taken, own, left.keys())
+        of_left = (x for name in buffers.keys() & left.keys() for x in buffers[name].buffers())
+        self.own_buffers = frozenset(local_of(x).data_ptr() for x in of_left)
         changed = tree.get(CHANGED, {}) | {name: x[CHANGED] for name, x in left.items()}
         for name, module in self._all_beside().items():
             if name in taken:

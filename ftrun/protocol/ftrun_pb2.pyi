@@ -385,7 +385,7 @@ class Mark(_message.Message):
     def __init__(self, step: _Optional[int] = ..., lineage: _Optional[str] = ..., settings: _Optional[str] = ..., parameters: _Optional[str] = ..., position: _Optional[str] = ..., is_late: bool = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal", "marks", "worker_lost", "node_lost", "job_lost")
+    __slots__ = ("step", "batches", "phase", "scalars", "since_s", "pause", "beats", "steps", "usual_s", "longest_s", "position", "step_s", "own_s", "heal", "marks", "worker_lost", "node_lost", "job_lost", "empty")
     STEP_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -404,6 +404,7 @@ class Progress(_message.Message):
     WORKER_LOST_FIELD_NUMBER: _ClassVar[int]
     NODE_LOST_FIELD_NUMBER: _ClassVar[int]
     JOB_LOST_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_FIELD_NUMBER: _ClassVar[int]
     step: int
     batches: int
     phase: str
@@ -422,7 +423,8 @@ class Progress(_message.Message):
     worker_lost: Resumption
     node_lost: Resumption
     job_lost: Resumption
-    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., worker_lost: _Optional[_Union[Resumption, _Mapping]] = ..., node_lost: _Optional[_Union[Resumption, _Mapping]] = ..., job_lost: _Optional[_Union[Resumption, _Mapping]] = ...) -> None: ...
+    empty: int
+    def __init__(self, step: _Optional[int] = ..., batches: _Optional[int] = ..., phase: _Optional[str] = ..., scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., since_s: _Optional[float] = ..., pause: _Optional[str] = ..., beats: _Optional[int] = ..., steps: _Optional[int] = ..., usual_s: _Optional[float] = ..., longest_s: _Optional[float] = ..., position: _Optional[str] = ..., step_s: _Optional[float] = ..., own_s: _Optional[float] = ..., heal: _Optional[_Union[HealProgress, _Mapping]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., worker_lost: _Optional[_Union[Resumption, _Mapping]] = ..., node_lost: _Optional[_Union[Resumption, _Mapping]] = ..., job_lost: _Optional[_Union[Resumption, _Mapping]] = ..., empty: _Optional[int] = ...) -> None: ...
 
 class Resumption(_message.Message):
     __slots__ = ("step", "age_s")

@@ -18,6 +18,7 @@ from ftrun.core.ids import Attempt
 from ftrun.core.messages import BuildFailed, Built
 from ftrun.core.quorum import Quorum
 from ftrun.core.worker.machine import StepMachine
+from ftrun.core.worker.under_way import Fate
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.process_groups.built import AbortSignal, BuiltGroup
 from ftrun.training.context import WorkerContext
@@ -97,13 +98,13 @@ class Following:
 
     @property
     def next_step(self) -> int:
-        """The first step that has not begun here."""
-        return self._machine.position + self._machine.in_step
+        """The first step that has not begun here, or is to begin again."""
+        return self._machine.position + self.in_step
 
     @property
     def in_step(self) -> bool:
-        """Whether a step is under way."""
-        return self._machine.in_step
+        """Whether a step is under way, and may yet be committed: nobody joins in another one."""
+        return self._machine.in_step and self._machine.fate is not Fate.VOID
 
 
 @dataclass(eq=False, repr=False)

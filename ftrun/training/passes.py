@@ -32,10 +32,14 @@ class Passes:
 
     Args:
         keeps: copies are made before each pass.
+
+    Attributes:
+        own: gives the ``data_ptr`` of tensors that were loaded, but not as the donor has them.
     """
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
+        self.own: Callable[[], frozenset[int]] = frozenset
         self._before: list[Tensor] = []  # copies of the changing ones
         self._changing: list[Tensor] = []
         self._modules: list[nn.Module] = []
@@ -140,7 +144,7 @@ class Passes:
             self._others = [x for x in self._others if id(x) not in changed]
 
     def _put_back(self, given: Mapping[str, Tensor], own: Sequence[Leaf]) -> None:
-        addresses = self.stills().keys()
+        addresses = self.stills().keys() - self.own()
         with torch.no_grad():
             for leaf in own:
                 known = given.get(leaf.spec.path)

@@ -28,6 +28,7 @@ class WorkerProgress:
     def __init__(self, machine: StepMachine) -> None:
         self.batches = 0
         self.position: Callable[[], str] = str
+        self.empty: Callable[[], int] = int
         self._marks = Marks()
         self._machine = machine
         self._scalars: dict[str, float] = {}  # replaced, never mutated: other threads read it
@@ -100,4 +101,5 @@ class WorkerProgress:
             pace.own_s,
             shown.heal if activity is Activity.HEALING else None,
             self._marks.shown(),
+            empty=self.empty(),
         )

@@ -86,6 +86,35 @@ def test_what_the_dead_rank_broadcast_of_the_model_last_does_not_come_back(tmp_p
         assert len(ends) == 2 and len(set(ends)) == 1
 
 
+APART = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+rank = dist.get_rank()
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+model = DistributedDataParallel(net, broadcast_buffers=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4) + rank).pow(2).mean().backward()
+    optimizer.step()
+    if (rank, step, os.environ["TORCHELASTIC_RESTART_COUNT"]) == (1, 6, "0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_buffers_that_nobody_broadcasts_are_each_ranks_own(tmp_path: Path) -> None:
+    """Seen: a newcomer silently had its donor's."""
+    with Job(tmp_path, APART, "--replicas", "2", "--min-replicas", "2") as job:
+        assert job.end() == 0, job.output
+        what = r"buffers of Sequential \(script\.py:\d+\)"
+        words = rf"(from its predecessor: .*{what}|not restored: .*{what} of this rank, which)"
+        assert re.search(rf"replica 1 joined .*{words}", job.output), job.output
+
+
 CACHED = """
 import os, signal, sys
 import torch, torch.distributed as dist

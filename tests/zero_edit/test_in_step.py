@@ -207,6 +207,7 @@ def test_the_evaluation_of_a_death_is_as_undisturbed(
 ) -> None:
     found, output = _told(tmp_path / "job", BETWEEN, victim, moment)
     assert "died: SIGKILL" in output
+    assert "ftrun: Summary: 12 steps in" in output, output
     done = victim, f"STEP {int(moment) // 10}"
     found.setdefault(done, evaluated[done])  # it may be over by then
     assert found == evaluated, output
@@ -227,3 +228,48 @@ def test_one_that_has_lost_the_step_before_joins_with_the_newcomer(
     found, output = _told(tmp_path / "job", BETWEEN, victim, moment, loser)
     assert f"Replica {loser} healed from replica 0" in output, output
     assert found == evaluated, output
+
+
+REDUCED = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+parts, moment = (int(x) for x in sys.argv[1:])
+dist.init_process_group("gloo")
+rank, is_first = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+torch.manual_seed(3)
+model = DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def agrees(number):
+    if (rank, step, number) == (1, 4, moment) and is_first:
+        os.kill(os.getpid(), signal.SIGKILL)
+    every = [torch.zeros(()) for _ in range(2)]
+    dist.all_gather(every, loss.detach())
+
+for step in range(12):
+    optimizer.zero_grad()
+    for part in range(parts):
+        loss = model(torch.randn(4, 8)).square().mean()
+        loss.backward()  # each reduces
+        agrees(2 * part)
+        agrees(2 * part + 1)
+    optimizer.step()
+print("END", sum(x.double().sum() for x in model.parameters()).item(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("parts", "moment", "lost"), [("1", "1", 0), ("2", "1", 1), ("2", "3", 0)])
+def test_a_step_whose_averages_were_handed_out_is_ended_without_the_dead(
+    tmp_path: Path, parts: str, moment: str, lost: int
+) -> None:
+    """Seen: the survivor waited in its next collective for the newcomer, and that for the state
+    after the step."""
+    options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")
+    with Job(tmp_path, REDUCED, *options, args=(parts, moment)) as job:
+        assert job.end() == 0, job.output
+        ends = re.findall(r"^\[(\d)\.0\] END (.*)$", job.output, re.MULTILINE)
+        assert len(ends) == 2 and ends[0][1] == ends[1][1], job.output
+        assert "a rank has died after averages of this step were handed out" in job.output
+        assert job.output.count("1 of 12 steps were not committed") == lost, job.output

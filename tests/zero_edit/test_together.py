@@ -250,12 +250,16 @@ def test_what_a_second_pass_broadcasts_is_no_result_of_the_scripts_own_call(tmp_
     its peers: Gloo ended both, one after the other."""
     ends = []
     options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")  # the peer waits
-    for args in ((), ("1", "1"), ("1", "2")):
+    for args in ((), ("1", "1"), ("1", "2"), ("0", "2")):
         place = tmp_path / "-".join(args or ["undisturbed"])
         place.mkdir()
         with Job(place, PASSES, *options, args=args) as job:
             assert job.end() == 0, job.output
             assert job.output.count("died: SIG") == bool(args), job.output
             ends.append({*re.findall(r"^\[(\d\.0\] (?:EVAL|END) .*)$", job.output, re.MULTILINE)})
+            is_told = "rank 0 is away. Its peers' buffers of the model" in job.output
+            assert is_told == (args[:1] == ("0",)), job.output
     assert len(ends[0]) == 26
-    assert ends[1:] == ends[:1] * 2, [x ^ ends[0] for x in ends]
+    assert ends[1:3] == ends[:1] * 2, [x ^ ends[0] for x in ends]
+    late = {x for x in ends[3] ^ ends[0] if "EVAL 2" not in x}
+    assert not late, late  # its evaluation has the peer's running averages, which was told

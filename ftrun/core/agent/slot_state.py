@@ -124,7 +124,8 @@ class Slot:
     belongs to another agent as soon as the processes here have ended. ``lost_at``: since when it
     cannot train; None while it can. ``mending``: the replacement of single workers of its last
     incarnation; None: there are no memory snapshots. ``begins_from``: the step of which workers
-    have left their state, and from which the next ones begin; -1: there is none.
+    have left their state, and from which the next ones begin; -1: there is none. ``empty``: how
+    many of its steps were none of the script's.
     """
 
     replica_id: str
@@ -143,6 +144,7 @@ class Slot:
     status: int | None = None
     mending: Mending | None = None
     begins_from: int = -1
+    empty: int = 0
 
 
 @dataclass
@@ -338,7 +340,8 @@ class SlotState(Slot):
             self.lost_at = None
 
     def account(self, progress: Progress, now: float) -> None:
-        """Count the seconds in which a slot that has trained cannot train."""
+        """Count the seconds in which a slot that has trained cannot train; note empty steps."""
+        self.empty = max(self.empty, progress.empty)
         if not self.has_trained or self.lost:
             return
         if progress.phase in STANDING_STILL:
@@ -351,7 +354,7 @@ class SlotState(Slot):
             replica_id=self.replica_id,
             phase=self.phase,
             outcome=self.outcome,
-            steps=self.budget.mark,
+            steps=max(0, self.budget.mark - self.empty),
             restarts=self.restarts,
             lost_s=self.lost_s,
             status=self.status,

@@ -59,7 +59,8 @@ class Account:
     """The books of one job; they are open from its first agent until its end.
 
     ``stood_at``: when its first quorum came into force. ``steps``: committed since then, without
-    those that were trained twice. ``marks``: of the steps that it reached, a second or more apart.
+    those that were trained twice; ``empty``: those of them that were none of the script's.
+    ``marks``: of the steps that it reached, a second or more apart.
     ``was_restored``: it continues an earlier lighthouse's account. ``refusal``: why it does not.
     ``save_at``: when to write it next. ``updated_at``: the time of the last event.
     """
@@ -72,7 +73,7 @@ class Account:
         self.was_restored = False
         self.refusal = ""
         self.stood_at: int | None = None
-        self.steps = 0
+        self.steps = self.empty = 0
         self.marks: deque[Mark] = deque(maxlen=MARKS_KEPT)
         self.save_at = float("inf")
         self.updated_at = picture.now
@@ -89,6 +90,7 @@ class Account:
         self._charges = Charges(picture, incidents)
         self._seen: dict[str, Progress] = {}
         self._highest = self._step = 0
+        self._empty_seen: int | None = None  # of all steps of the job, also before this account
         self._latest: Mark | None = None
         self._change: Change | None = None
         self._repaired = 0
@@ -157,7 +159,9 @@ class Account:
             return None
         if not self._is_closed:
             self.ledger.advance(microseconds(now))
-        return SaveAccount(document(self._picture, self.ledger, self.stood_at, self.steps))
+        return SaveAccount(
+            document(self._picture, self.ledger, self.stood_at, self.steps, self.empty)
+        )
 
     # ------------------------------------------------------------ figures
 
@@ -197,7 +201,7 @@ class Account:
             wall_s=(now - self.ledger.began) / 1e6,
             lost_s=sum(self.lost(book, now) for book in self.ledger.books.values()) / 1e6,
             goodput=self.goodput(now),
-            steps=self.steps,
+            steps=self.steps - self.empty,
             slots=tuple(SlotAccount(x, self.lost(book, now) / 1e6) for x, book in books.items()),
             steps_lost=steps_lost,
         )
@@ -246,7 +250,7 @@ class Account:
         self.was_restored = True
         self.ledger, self._formers = found.ledger, found.formers
         self._restored_at, self.stood_at = self.ledger.now, found.stood_at
-        self.steps, self._highest = found.steps, found.highest
+        self.steps, self._highest, self.empty = found.steps, found.highest, found.empty
 
     def _advance(self) -> int:
         self.ledger.advance(microseconds(self._picture.now))
@@ -283,6 +287,10 @@ class Account:
             self.ledger.change(name, use, charge, at)
         if is_news and progress is not None:
             self._seen[name] = progress
+            if self.steps and progress.step:
+                before = progress.empty if self._empty_seen is None else self._empty_seen
+                self._empty_seen = max(before, progress.empty)
+                self.empty += self._empty_seen - before
 
     def _dated(self, now: int, book: SlotBook, use: Use, slot: Seen, progress: Progress) -> int:
         """When the use that a Progress reports began.
@@ -337,6 +345,7 @@ class Account:
             book.lost_before = sum(spent.get(use, 0) for use in LOST)
         self.stood_at = now
         self._highest = self._step = self._picture.step
+        self._empty_seen = None if self._highest else 0  # one that resumes knows of those before
         self.save_at = self._picture.now  # a later lighthouse would not know what was before
 
     def _note_steps(self) -> None:

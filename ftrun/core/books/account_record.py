@@ -58,9 +58,12 @@ class Restored:
     stood_at: int | None
     steps: int
     highest: int
+    empty: int
 
 
-def document(picture: Picture, ledger: Ledger, stood_at: int | None, steps: int) -> dict[str, Any]:
+def document(
+    picture: Picture, ledger: Ledger, stood_at: int | None, steps: int, empty: int
+) -> dict[str, Any]:
     """The present state of the ledger, as plain JSON."""
     return {
         "schema": SCHEMA,
@@ -69,6 +72,7 @@ def document(picture: Picture, ledger: Ledger, stood_at: int | None, steps: int)
         "wall": ledger.wall,
         "stood_at": None if stood_at is None else stood_at - ledger.began,
         "steps": steps,
+        "empty": empty,
         "step": picture.step,
         "costs": {str(number): cost for number, cost in ledger.costs(ledger.now).items()},
         "width": ledger.bands.width,
@@ -145,6 +149,7 @@ def _restored(found: dict[str, Any], picture: Picture, began: int) -> Restored:
         stood_at=None if stood is None else began + _whole(stood),
         steps=_whole(found["steps"]),
         highest=_whole(found["step"]),
+        empty=_whole(found.get("empty", 0)),
     )
 
 

@@ -222,7 +222,8 @@ class Progress:
     the part of it in which it did not wait for others (core/worker/pace.py). ``heal``: the one
     under way. ``marks``: of its last steps, for comparison (core/worker/marks.py), oldest step
     first. ``worker_lost``, ``node_lost``, ``job_lost``: what a loss of one would cost now; None:
-    not reported.
+    not reported. ``empty``: how many of the committed steps were none of the script's, because
+    only that a replica joins has made them (inject/zero_edit/inside.py).
     """
 
     step: int
@@ -243,6 +244,7 @@ class Progress:
     worker_lost: Resumption | None = None
     node_lost: Resumption | None = None
     job_lost: Resumption | None = None
+    empty: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,8 +175,9 @@ class Ending:
         """Take the peers' state of the tensors and arrays outside them."""
         self._given = self._given[0], state
         if state and not (self._carried.has_ended or self._carried.is_put_off):
+            is_own = self._script.is_in_place or self._script.counters.has_all
             self._tensors.left = self._script.own.find()
-            self._tensors.load(state)
+            self._tensors.load(state, is_own=is_own)
 
     def load_later(self) -> None:
         """Take what was put off: this replica has come to its peers' place."""

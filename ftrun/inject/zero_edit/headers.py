@@ -30,6 +30,7 @@ from typing import Any
 from ftrun.base.files import write_whole
 from ftrun.inject.zero_edit.counting import RANGES, follow
 from ftrun.inject.zero_edit.frames import is_loop_package, is_script
+from ftrun.inject.zero_edit.patches import unseen
 
 NAME = "__ftrun_follow__"
 """The name of ``follow`` in the script's modules."""
@@ -93,7 +94,7 @@ def install(*, is_on: bool, directory: Path | None = None) -> None:
         code = compiled(self.get_data(path), path) if _is_followed(path) else None
         return code or plain(self, name)
 
-    loader.get_code = get_code
+    loader.get_code = unseen(get_code)
 
 
 def compiled(source: bytes, path: str) -> CodeType | None:

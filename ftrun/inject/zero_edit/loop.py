@@ -363,8 +363,9 @@ class Loop:
                 who = f"replica {script.here.replica_id}"
                 told.say(f"{who} joined at the script's end, which it reached by its own files")
         elif script.memory is None and state.is_within and not script.ending.has_followed:
-            # Between a pass and its step, which peers wait for.
+            # Between a pass and its step, which peers wait for: the script takes none any more.
             self._outcome = manager.should_commit()
+            script.standing.empty += self._outcome
         self._course.goes(Event.END, State.ENDED)
         script.ending.finish()
         if not script.ending.has_followed:

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.refusals import refuse
+from ftrun.inject.zero_edit.values.attributes import Buffers
 from ftrun.inject.zero_edit.values.tensors import LATE
 from ftrun.training import compiling
 from ftrun.training.manager import Manager
@@ -205,6 +206,20 @@ class Models:
         """As ``beside``, the modules without any parameter or buffer: a metric, a loss."""
         now = self._outermost(is_bare=True)
         return _named(now) if self._roots is None else {**_named(self._bare), **_named(now, LATE)}
+
+    def buffers_apart(self) -> dict[str, Buffers]:
+        """Of each model the buffers that nobody broadcasts, so that each rank has its own. Those of
+        a DistributedDataParallel with ``broadcast_buffers`` are its rank 0's."""
+        found = {}
+        named = _named(zip(self.wrapped, self.sites, strict=True))
+        for (name, module), around in zip(named.items(), self._around, strict=True):
+            ddp: Any = around()
+            left = dict(module.named_buffers())
+            if ddp is not None and ddp.broadcast_buffers:
+                left = {key: left[key] for key in left.keys() & ddp.parameters_to_ignore}
+            if left:
+                found[f"buffers of {name}"] = Buffers(left)
+        return found
 
     def _outermost(self, *, is_bare: bool = False) -> list[tuple[nn.Module, str]]:
         """The noted modules with tensors of their own (``is_bare``: without any) that are in no

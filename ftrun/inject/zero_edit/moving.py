@@ -123,8 +123,8 @@ class Moving:
         taken.changed += RANGES.start_from(starts)
         taken.changed += tensors.words
         at = tensors.left.step if tensors.left is not None else place.step
-        then = f" as of step {at}" if at < place.step else ""
-        taken.of_its_own += [f"{words}{then}" for words in tensors.own_words]
+        then = f" as of step {at}" if at < place.step + place.behind else ""
+        taken.of_its_own[:0] = [f"{words}{then}" for words in tensors.own_words]
         taken.lacking += [*script.carried.lacking, *tensors.lacking]
         taken.lacking += around.collecting(script_frames())
         seeds = script.randomness.seeds(place.loaders[0].name if place.loaders else "")
@@ -155,7 +155,7 @@ class Moving:
         moved += _move(others, facts[len(found) :], seeds)
         follow(moved, _items(place, before))
         self._set_calls(place)
-        self._tell(place, taken)
+        self._tell(place.words(without), place, taken)
         _refuse(problems)
         script.standing.empty = place.empty
         script.standing.is_at(place, place.step)
@@ -234,7 +234,7 @@ class Moving:
             missed = ", ".join(map(_batches_at, places))
             told.say(f"replica {script.here.replica_id} has not restored: {missed}")
             if script.trial is not None:
-                script.trial.has_joined(self._place.words(), taken)
+                script.trial.has_joined(self._place.words(places), taken)
 
     def _set_calls(self, place: Place) -> None:
         noting, world = self._script.noting, self._script.world
@@ -247,7 +247,8 @@ class Moving:
         world.given.take(place.details().given)
         world.replay(place.exchanges, place.calls)
 
-    def _tell(self, place: Place, taken: Taken) -> None:
+    def _tell(self, words: str, place: Place, taken: Taken) -> None:
+        """``words``: for the place."""
         script = self._script
         if script.memory is not None:  # the agent tells of it
             script.memory.tell(taken.lacking)
@@ -262,7 +263,7 @@ class Moving:
                 who += f" (its worker {here.group_rank})"
             is_new = not taken.has_left and not here.restarts
             again = "" if not place.again else f", and repeats {_steps(place.behind)}"
-            told.say(f"{who} joined at {place.words()}{again}{taken.words(is_new=is_new)}")
+            told.say(f"{who} joined at {words}{again}{taken.words(is_new=is_new)}")
         was_away = here.restarts and not script.peers.have_gone_back
         if here.replica_id == "0" and was_away and not here.group_rank:
             told.say(
@@ -270,7 +271,7 @@ class Moving:
                 "evaluation or a checkpoint that was due"
             )
         if self._script.trial is not None and is_lead:
-            self._script.trial.has_joined(place.words(), taken)
+            self._script.trial.has_joined(words, taken)
 
 
 def _steps(number: int) -> str:

@@ -71,7 +71,7 @@ class Patches:
             if module.__name__ == name:
                 call(module)
 
-        self.put(loader, "exec_module", exec_module)
+        self.put(loader, "exec_module", unseen(exec_module))
 
     def undo(self) -> None:
         """Restore all attributes, the newest first."""
@@ -81,6 +81,14 @@ class Patches:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
+
+
+def unseen(imports: Any) -> Any:
+    """``imports``, which calls a part of Python's importer: tracebacks leave it out as they do that
+    one's own frames, which they know by their file."""
+    file = importlib.machinery.SourceFileLoader.get_data.__code__.co_filename
+    imports.__code__ = imports.__code__.replace(co_filename=file)
+    return imports
 
 
 class _Definition(ctypes.Structure):

@@ -184,14 +184,14 @@ class Place:
         that has healed to it goes through these once more."""
         return self.commits if self.has_finished else self.behind
 
-    def words(self) -> str:
-        """For people."""
+    def words(self, without: Sequence[LoaderPlace] = ()) -> str:
+        """For people. ``without``: loaders that a newcomer has not, or not set there."""
         if self.has_finished:
             return "the end of the script"
         parts = [f"index {number} of the loop at {spot}" for spot, number in self.ranges]
         if self.turn is not None and self.turn[0] not in dict(self.ranges):
             parts.append(f"item {self.turn[1]} of the loop at {self.turn[0]}")
-        for loader in self.loaders:
+        for loader in (x for x in self.loaders if x not in without):
             epoch = "" if loader.epoch is None else f"epoch {loader.epoch}, "
             parts.append(f"{epoch}batch {loader.drawn} of the data loader at {loader.spot}")
         return ", ".join(parts) or "its training loop"

@@ -108,6 +108,7 @@ class Script:
             lambda: self.models.beside(),
             self.counters.walk,
             lambda: self.models.bare(),
+            lambda: self.models.buffers_apart(),
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = kept is not None
         self.tensors.gives_all = keeper is None
@@ -232,6 +233,9 @@ class Script:
             self.made.session.heal_with_place()
             self.made.session.before_reduction = self.loop.before_reduction
             self.made.session.progress.position = self._words
+            self.made.session.progress.empty = lambda: self.standing.empty
+            if self.memory is None:
+                self.made.session.healing.passes.own = lambda: self.tensors.own_buffers
             self.sparing.step = self.made.current_step
             self._all_are_noted = (
                 self.made.session.snapshots is not None

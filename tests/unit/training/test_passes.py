@@ -126,6 +126,22 @@ def test_who_got_what_a_pass_had_changed_puts_it_back_after_its_own(is_first: bo
     assert not torch.equal(newcomer.module.target.weight, donor.module.target.weight)
 
 
+def test_what_is_not_the_donors_stays() -> None:
+    """As running averages that each rank has for itself."""
+    donor, newcomer = Worker(), Worker()
+    own = next(newcomer.module.buffers())
+    newcomer.passes.own = lambda: frozenset({own.data_ptr()})
+    donor.passes.begins()
+    donor.module(torch.randn(4, 2))
+    newcomer.passes.begins()
+    given = leaves_of({"module": {k: x.clone() for k, x in donor.module.state_dict().items()}})
+    newcomer.passes.heal_after(given)
+    newcomer.module(torch.randn(4, 2))
+    kept = own.clone()
+    newcomer.passes.over(newcomer.leaves)
+    assert torch.equal(own, kept) and not torch.equal(own, next(donor.module.buffers()))
+
+
 class Late(nn.Module):
     """It registers a buffer in its pass, one that the state has not, and another one each time."""
 

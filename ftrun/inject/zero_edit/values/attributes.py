@@ -44,7 +44,7 @@ from ftrun.inject.zero_edit.values.writing import set_to
 PLAIN, TENSORS = "plain", "tensors"
 """The parts of the state, by module and name: values as JSON has them, and tensors."""
 FROZEN, BUFFER = "requires_grad of ", "buffer "
-Buffers = list[list[Any]]
+Forms = list[list[Any]]
 """All buffers of a module and its submodules, in order. Each is: path, name, whether
 ``state_dict()`` has it, and its type and shape; None: the buffer is None; []: a buffer of this kind
 cannot be made."""
@@ -170,7 +170,28 @@ def _put(module: torch.nn.Module, name: str, value: Any, own: set[int], *, is_pl
 # ---------------------------------------------------------------- buffers
 
 
-def buffers_of(root: torch.nn.Module) -> Buffers:
+class Buffers:
+    """Some buffers of a module, by name, as if they were all that a module has."""
+
+    def __init__(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        self._of = buffers
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        return iter(())
+
+    def buffers(self) -> Iterator[torch.Tensor]:
+        return iter(self._of.values())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {**self._of}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, torch.Tensor], **_: bool) -> None:
+        for name in state.keys() & self._of.keys():
+            self._of[name].copy_(state[name])
+
+
+def buffers_of(root: torch.nn.Module) -> Forms:
     """The current buffers of a module."""
     return [
         [path, name, name not in module._non_persistent_buffers_set, _form(buffer)]
@@ -179,10 +200,10 @@ def buffers_of(root: torch.nn.Module) -> Buffers:
     ]
 
 
-def give_buffers(root: torch.nn.Module, wanted: Buffers) -> None:
+def give_buffers(root: torch.nn.Module, wanted: Forms) -> None:
     """Give a module the same buffers as at its peers. Their values are loaded later."""
     device = next((x.device for x in (*root.parameters(), *root.buffers())), torch.device("cpu"))
-    theirs: dict[str, Buffers] = {}
+    theirs: dict[str, Forms] = {}
     for path, *more in wanted:
         theirs.setdefault(path, []).append(more)
     for path, module in root.named_modules():

@@ -245,7 +245,7 @@ class Counters:
         theirs = place.details()
         until = place.step
         is_own = self._script.is_in_place or self.has_all  # all of it is of its predecessor
-        left = None if self._left_for or is_own else left_at(self._path, until)
+        left = None if self._left_for or is_own else left_at(self._path, until, _mark_at(place))
         taken = Taken(lacking=list(theirs.lacking))
         taken.has_left = bool(self._left_for) or left is not None
         left = left if left is not None and left.life == self._script.life() else None
@@ -300,14 +300,13 @@ class Counters:
         """The values of the donor and of the predecessor at steps at which all trained, and that
         both have noted, or have come to the same draw of. This replica may be a donor before all
         are together again."""
-        number = place.loaders[0].drawn if place.loaders else place.turn[1] if place.turn else 0
-        is_there = left.early_at == _mark_of(place.stack, place.ranges, number)
+        is_there = left.early_at == (mark := _mark_at(place))
         noted = left.noted | ({place.step} if is_there else set())
         known = [(step, values) for step, values in theirs.together if step in noted]
         pairs = [
             (step, values, then.compared())
             for step, values in known
-            if (then := left_at(self._path, step)) is not None
+            if (then := left_at(self._path, step, mark)) is not None
         ]
         self._together.extend((step, own) for step, _, own in pairs)
         return pairs[-2:]
@@ -339,6 +338,12 @@ def _mark_of(here: tuple[Spot, ...], ranges: tuple[tuple[Spot, int], ...], numbe
     """Of one draw: the draw that finds the end of a loader is at the lines of the next first one,
     and what is in between (an evaluation) changes values."""
     return zlib.crc32(repr((here, ranges, number)).encode())
+
+
+def _mark_at(place: Place) -> int:
+    """Of the draw of a place."""
+    number = place.loaders[0].drawn if place.loaders else place.turn[1] if place.turn else 0
+    return _mark_of(place.stack, place.ranges, number)
 
 
 def _given(place: Place, function: str) -> Values:

@@ -74,6 +74,7 @@ class Legacy:
         self._journal = Journal(path, "if this worker dies, what it alone counts is lost")
         self._is_off = self._has_begun = False
         self._early_at = 0
+        self._marks: tuple[int, list[int]] = NEVER, []  # of a step's draws, the early ones so far
         self._ranges: Ranges = ()
 
     def begin(
@@ -115,6 +116,9 @@ class Legacy:
             return True
         completes = self._early_at not in (0, early_at)  # also at another draw of the step
         self._early_at = early_at
+        before = self._marks[1] if self._marks[0] == step else []
+        if early_at:
+            self._marks = step, [*before, early_at]
         if not (changed or completes):
             return True
         more = [
@@ -127,7 +131,7 @@ class Legacy:
             return True
         entry: dict[str, Any] = {"step": step, "set": plain}
         if early_at:
-            entry["early"] = early_at
+            entry["early"], entry["after"] = early_at, [x for x in before if x != early_at]
         if more:
             entry["grown"] = more
         if ranges != self._ranges:
@@ -135,20 +139,23 @@ class Legacy:
         return self._journal.add(entry)
 
 
-def left_at(path: Path, until: int) -> Left | None:
+def left_at(path: Path, until: int, at: int = 0) -> Left | None:
     """The values that the last worker has left at ``path``, as they were at the step ``until``.
+
+    ``at``: the mark of a draw of that step. What was left at a later draw of it does not count: who
+    goes on from there does that again.
 
     Returns:
         None if nothing can be read there.
     """
     try:
         entries = [entry for entry, _ in read(path)]
-        return _joined(entries, until) if entries else None
+        return _joined(entries, until, at) if entries else None
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
+def _joined(entries: Sequence[dict[str, Any]], until: int, at: int) -> Left:
     first = entries[0]
     known = {
         function: {path: (value, step) for path, (value, step) in values.items() if step <= until}
@@ -162,6 +169,8 @@ def _joined(entries: Sequence[dict[str, Any]], until: int) -> Left:
         step = entry["step"]
         if step > until:
             break  # they are in the order of the steps
+        if step == until and at in entry.get("after", ()):
+            continue
         left.early_at = entry.get("early", 0)
         for function, values in entry["set"].items():
             of_function = known.setdefault(function, {})

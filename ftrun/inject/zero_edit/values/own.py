@@ -41,6 +41,8 @@ SHARE = 0.01
 """Of the worker's time, which copies take."""
 LOOK_EVERY_S = 1.0
 """While it has none."""
+ANSWERED_IN = 2
+"""So many steps later all have told their digests, if none is away."""
 STORE_LIMIT = timedelta(seconds=10)
 
 
@@ -58,7 +60,6 @@ class Own:
         self._has_begun = self._has_left = False
         self._found: tuple[str, Left] | None = None
         self._said: tuple[int, dict[str, str]] | None = None  # which nobody has answered so far
-        self._shared = self._apart = frozenset[str]()
 
     @cached_property
     def _area(self) -> Area | None:
@@ -89,11 +90,13 @@ class Own:
             return
         if compares and step and not step & (step - 1):
             self._say(step)
+        elif self._said is not None and step <= self._said[0] + ANSWERED_IN:
+            self._hear()
         if self._script.trial is None and now < self._due_at:  # a trial compares each copy
             return
         self._hear()
         self._has_begun, self._found, self._tensors.left = True, None, None
-        tree = self._tensors.own_state(self._shared, self._apart)
+        tree = self._tensors.own_state(self._tensors.shared)
         if tree["modules"] or tree["units"]:
             self._leave(area, tree, step)
             self._due_at = clock.now() + (clock.now() - now) / SHARE
@@ -163,8 +166,8 @@ class Own:
                 return  # another rank has not come to the step, or has not noted it
             others = [json.loads(store.get(key).decode()) for key in keys]
             alike = {x for x, found in mine.items() if all(o.get(x) == found for o in others)}
-            self._shared = frozenset(alike)
-            self._apart = frozenset().union(mine, *others) - alike
+            self._tensors.shared = frozenset(alike)
+            self._tensors.apart = frozenset().union(mine, *others) - alike
             self._said = None
 
 

@@ -22,10 +22,11 @@ from weakref import ref
 
 import torch
 
+from ftrun.checkpoint.leaves import local_of
 from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import innermost_of
 from ftrun.inject.zero_edit.values import limits
-from ftrun.inject.zero_edit.values.attributes import Attributes, buffers_of, give_buffers
+from ftrun.inject.zero_edit.values.attributes import Attributes, Buffers, buffers_of, give_buffers
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import DIGEST
 from ftrun.inject.zero_edit.values.kinds import DICTS, is_of_rank, is_own, is_small, packed
@@ -61,12 +62,16 @@ and which of these are as before the first step.
 ``AS``: in place of a unit's value, its other name."""
 CHANGED, APART = "changed", "apart"
 """Of a unit in a state, and of a module: how many steps were committed when it was seen to be
-another one. Of one that is left to a successor: whether another rank has it otherwise."""
+another one. Of one that is left to a successor: whether another rank has it otherwise; of a state,
+the names of those of which that is so."""
+DOUBTFUL = "doubtful"
+"""In a state, the names of buffers of which that is not known."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
 Key = tuple[str, str]
 """Function and path."""
+_Beside = torch.nn.Module | Buffers
 
 
 @dataclass(slots=True)
@@ -128,6 +133,7 @@ class Tensors:
         beside: gives the other modules by name.
         walk: finds them.
         bare: gives modules without parameters and buffers by name.
+        buffers: gives buffers of the former that each rank has for itself, by name.
 
     Attributes:
         keeps_all: also what is another tensor at each step heals, which peers do not give: it is
@@ -136,8 +142,10 @@ class Tensors:
             out which peers do not give.
         unlike: the modules that were not alike on all ranks before the first step; ``again``: those
             of a newcomer that it has made as its predecessor had.
+        shared, apart: what is alike on all ranks, and what is not, as last compared.
         left: what a predecessor alone had, until this worker leaves its own; ``own_words``: what
             was taken of it.
+        own_buffers: the ``data_ptr`` of buffers that were taken from ``left``.
         step: how many steps are committed.
         busy: gives the memory of what calls since this replica's place write, perhaps later.
         stepping: gives the optimizers, whose state heals by itself: a state dict that the script
@@ -150,9 +158,10 @@ class Tensors:
         beside: Callable[[], Mapping[str, torch.nn.Module]] = dict,
         walk: Walk | None = None,
         bare: Callable[[], Mapping[str, torch.nn.Module]] = dict,
+        buffers: Callable[[], Mapping[str, Buffers]] = dict,
     ) -> None:
         self._walk = walk or Walk()
-        self._modules, self._beside = modules, beside
+        self._modules, self._beside, self._buffers = modules, beside, buffers
 
         def named() -> dict[str, torch.nn.Module]:
             return {**{str(at): x for at, x in enumerate(modules())}, **beside(), **bare()}
@@ -172,7 +181,7 @@ class Tensors:
         self._places: dict[Hashable, int] = {}  # of draws, each with its bit
         self._has_begun = self.keeps_all = False
         self.gives_all = True
-        self.unlike = self.again = frozenset[str]()
+        self.unlike = self.again = self.shared = self.apart = frozenset[str]()
         self.left: Left | None = None
         self.step: Callable[[], int] = lambda: NEVER
         self._steps: dict[str, tuple[Mark, int]] = {}
@@ -180,6 +189,7 @@ class Tensors:
         self._loaded: set[str] = set()
         self.busy: Callable[[], Set[int]] = frozenset
         self.stepping: Callable[[], Iterable[torch.optim.Optimizer]] = tuple
+        self.own_buffers = frozenset[int]()
         self.words: list[str] = []
         self.own_words: list[str] = []
         self.lacking: list[str] = []
@@ -315,7 +325,7 @@ class Tensors:
     def begin(self) -> None:
         """The first step begins: nothing has changed."""
         self._has_begun = True
-        self._firsts = {name: mark_of(_every(x)) for name, x in self._beside().items()}
+        self._firsts = {name: mark_of(_every(x)) for name, x in self._all_beside().items()}
         self._attributes.begin()
 
     def changing(self) -> list[str]:
@@ -382,31 +392,35 @@ class Tensors:
             BUFFERS: {name: buffers_of(x) for name, x in beside.items()},
             STILL: sorted(beside.keys() - changed.keys()),
             CHANGED: {name: self._changed_at(name, _every(x)) for name, x in changed.items()},
+            APART: sorted(self.apart),
+            DOUBTFUL: sorted(self._buffers().keys() & changed.keys() - self.shared - self.apart),
         }
 
-    def own_state(
-        self, shared: Set[str] = frozenset(), apart: Set[str] = frozenset()
-    ) -> dict[str, Any]:
+    def own_state(self, shared: Set[str] = frozenset()) -> dict[str, Any]:
         """What has changed since the first step, and peers may lack or have otherwise: modules
-        and units. ``shared``: all ranks have these alike; ``apart``: some have them otherwise, and
-        perhaps they have changed there alone."""
+        and units. Without those that all ranks have alike; with those that some have otherwise,
+        which have perhaps changed there alone."""
         modules = {
-            x: module for x, module in self._changed_modules(apart).items() if x not in shared
+            x: module for x, module in self._changed_modules(self.apart).items() if x not in shared
         }
-        if not (modules or apart or any(self._has_changed(*x) for x in self._known.items())):
+        if not (modules or self.apart or any(self._has_changed(*x) for x in self._known.items())):
             return {MODULES: {}, UNITS: {}}
         trained = _memory_of(self._modules())
         self._keys.lost = []
-        units = self._units(trained | _memory_of(self._beside().values()), apart)
+        units = self._units(trained | _memory_of(self._beside().values()), self.apart)
         found = {
             name: {
                 "value": travelling(_state_of(x, trained)),
                 CHANGED: self._changed_at(name, _every(x)),
-                APART: name in apart,
+                APART: name in self.apart,
             }
             for name, x in modules.items()
         }
-        own = {name: {**x, APART: name in apart} for name, x in units.items() if name not in shared}
+        own = {
+            name: {**x, APART: name in self.apart}
+            for name, x in units.items()
+            if name not in shared
+        }
         return {MODULES: found, UNITS: own}
 
     def digests(self) -> dict[str, str]:
@@ -421,11 +435,14 @@ class Tensors:
         }
         return {name: sampled(leaves(x)) for name, x in {**modules, **units}.items()}
 
-    def _changed_modules(self, also: Set[str] = frozenset()) -> dict[str, torch.nn.Module]:
+    def _all_beside(self) -> dict[str, _Beside]:
+        return {**self._beside(), **self._buffers()}
+
+    def _changed_modules(self, also: Set[str] = frozenset()) -> dict[str, _Beside]:
         firsts = self._firsts
         return {
             name: module
-            for name, module in self._beside().items()
+            for name, module in self._all_beside().items()
             if name in also
             or name not in firsts
             or name in self._loaded
@@ -497,27 +514,26 @@ class Tensors:
         buffers = {memory(x) for module in self._modules() for x in module.buffers()}
         return (_memory_of(self._modules()) | buffers).issuperset(map(memory, tensors))
 
-    def load(self, tree: Mapping[str, Any], *, is_late: bool = False) -> None:
+    def load(self, tree: Mapping[str, Any], *, is_late: bool = False, is_own: bool = False) -> None:
         """Set the variables of the script's frames, on the thread that runs it.
 
         ``is_late``: the script has gone on since they were set. What it has made anew stays.
+        ``is_own``: it is the predecessor's state, and no peer's.
         """
         rebound = [cast(Key, tuple(key.split(" ", 1))) for key in tree.get(REBOUND, ())]
         self._others.update(rebound)  # donors must not differ in what they name
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         beside, given, own = self._beside(), tree.get(MODULES, {}), _memory_of(self._modules())
-        left = self._own_ones(beside, tree)
-        for name, buffers in tree.get(BUFFERS, {}).items():
+        buffers, apart = self._buffers(), frozenset[str](() if is_own else tree.get(APART, ()))
+        left = self._own_ones(beside, buffers, tree, apart)
+        for name, forms in tree.get(BUFFERS, {}).items():
             if name in beside and name not in left:
-                give_buffers(beside[name], buffers)
+                give_buffers(beside[name], forms)
         kept = self.unlike & self.again & {*tree.get(STILL, ())}
         taken = {name: x for name, x in given.items() if name not in kept}
         taken |= {name: x["value"] for name, x in left.items()}
         self.own_words = self._load_modules(beside, taken, own, left.keys())
-        changed = tree.get(CHANGED, {}) | {name: x[CHANGED] for name, x in left.items()}
-        for name in taken.keys() & beside.keys():
-            self._steps[name] = mark_of(_every(beside[name])), changed.get(name, NEVER)
         for name in sorted((beside.keys() ^ given.keys()) - left.keys()):
             if (name in given) is (LATE in name):
                 why = "was made after the first step" if name in given else "its peers lack"
@@ -525,9 +541,22 @@ class Tensors:
         own |= _memory_of(beside.values())
         self._keys.lost = []
         self._attributes.load(tree.get(ATTRIBUTES, {}), own)
+        self.own_words += self._load_modules(buffers, taken, own, left.keys())
+        of_left = (x for name in buffers.keys() & left.keys() for x in buffers[name].buffers())
+        self.own_buffers = frozenset(local_of(x).data_ptr() for x in of_left)
+        changed = tree.get(CHANGED, {}) | {name: x[CHANGED] for name, x in left.items()}
+        for name, module in self._all_beside().items():
+            if name in taken:
+                self._steps[name] = mark_of(_every(module)), changed.get(name, NEVER)
         units = tree.get(UNITS, {})
-        own_units = self._own_units(units)
+        own_units = self._own_units(units, apart)
         units = {**units, **own_units}
+        doubtful = frozenset[str](() if is_own else tree.get(DOUBTFUL, ()))
+        lost = (apart | doubtful | self.unlike & taken.keys()) - left.keys() - own_units.keys()
+        for name in sorted(lost & {*beside, *buffers, *units}):
+            what = name.partition(" ")[2] if name in units else f"the {_made(name)}"
+            was = "may have been" if name in doubtful else "were" if name in buffers else "was"
+            self.lacking.append(f"{what} of this rank, which {was} its own")
         objects: dict[str, tuple[Any, Any]] = {}  # before, and now
         frames = innermost_of(self._walk.frames())
         for key, variables, holder, name in _found(units, frames, self.lacking, is_also=False):
@@ -556,19 +585,26 @@ class Tensors:
             self.look(reached)
 
     def _own_ones(
-        self, beside: Mapping[str, torch.nn.Module], tree: Mapping[str, Any]
+        self,
+        beside: Mapping[str, torch.nn.Module],
+        buffers: Mapping[str, Buffers],
+        tree: Mapping[str, Any],
+        apart: Set[str],
     ) -> dict[str, Any]:
         """The predecessor's states of modules, where they count."""
         steps, given = tree.get(CHANGED, {}), tree.get(MODULES, {})
         left = {} if self.left is None else self.left.modules
-        near = {name: x for name, x in left.items() if name in beside}
+        lacks = (beside.keys() - given.keys()) | self.unlike
         return {
             name: x
-            for name, x in near.items()
-            if name not in given or name in self.unlike or _is_own(x, steps.get(name, NEVER))
+            for name, x in left.items()
+            if (name in beside or name in buffers)
+            and (name in lacks or _is_own(x, steps.get(name, NEVER), name in apart))
         }
 
-    def _own_units(self, given: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    def _own_units(
+        self, given: Mapping[str, Mapping[str, Any]], apart: Set[str]
+    ) -> dict[str, Mapping[str, Any]]:
         """The predecessor's units, where they count."""
         left = {} if self.left is None else self.left.units
         theirs = {name: given.get(name, {}) for name in left}
@@ -576,7 +612,7 @@ class Tensors:
             name: unit
             for name, unit in left.items()
             if not (AS in unit or AS in theirs[name])
-            and _is_own(unit, theirs[name].get(CHANGED, NEVER))
+            and _is_own(unit, theirs[name].get(CHANGED, NEVER), name in apart)
         }
 
     def _is_new(self, key: Key, value: Any) -> bool:
@@ -586,7 +622,7 @@ class Tensors:
 
     def _load_modules(
         self,
-        modules: Mapping[str, torch.nn.Module],
+        modules: Mapping[str, _Beside],
         given: Mapping[str, dict[str, Any]],
         trained: set[int],
         own_ones: Set[str],
@@ -601,8 +637,6 @@ class Tensors:
             state = completed(given[name], own, name, _made(name), self.lacking)
             modules[name].load_state_dict(state, strict=False)  # without what is trained
             self._loaded.add(name)
-            if name in self.unlike and name not in own_ones:
-                self.lacking.append(f"the {_made(name)} of this rank, which was its own")
             (words if name in own_ones else self.words).append(_made(name))
         return words
 
@@ -637,8 +671,10 @@ def _made(name: str) -> str:
     return name.rpartition(" ")[0].removesuffix(LATE)
 
 
-def _state_of(module: torch.nn.Module, trained: set[int]) -> dict[str, Any]:
+def _state_of(module: _Beside, trained: set[int]) -> dict[str, Any]:
     """A module's state without what is trained, which heals by itself."""
+    if isinstance(module, Buffers):
+        return module.state_dict()
     return {
         key: value
         for key, value in module.state_dict().items()
@@ -677,7 +713,7 @@ def _without(value: Any, own: set[int]) -> Any:
     return value
 
 
-def _every(module: torch.nn.Module) -> list[torch.Tensor]:
+def _every(module: _Beside) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
@@ -700,9 +736,9 @@ def _stepped_by(optimizers: Iterable[torch.optim.Optimizer]) -> set[int]:
     return {memory(x) for of_one in kept for x in of_one if isinstance(x, torch.Tensor)} - {0}
 
 
-def _is_own(left: Mapping[str, Any], donor_step: int) -> bool:
+def _is_own(left: Mapping[str, Any], donor_step: int, is_apart: bool) -> bool:
     """Whether what a predecessor has left counts. What is apart was so while all trained."""
-    together = ((0, 1),) if left[APART] else ()
+    together = ((0, 1),) if left[APART] or is_apart else ()
     known = Known(NEVER, donor_step, left[CHANGED], together, donor_step)
     return origin(known) is Origin.PREDECESSOR
 

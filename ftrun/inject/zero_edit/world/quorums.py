@@ -177,7 +177,9 @@ class Quorums:
             assert quorum.step is not None
             healing = {seat for seat, who in self._whose(quorum).items() if who in quorum.newcomers}
             steps |= dict.fromkeys(healing & {*old}, quorum.step)
-            made.live = _live(told, steps)
+            # Not in a step that stands: they heal to the state after it.
+            is_theirs = {*steps.values()} == {quorum.step}
+            made.live = _live(told, steps) if is_theirs else None
             if made.live is not None:
                 made.full_at = steps[old[0]]
                 made.seats = seats if made.seats else ()
@@ -382,6 +384,8 @@ class Quorums:
             return
         try:
             call.issue(there)
+            if not there.is_full:
+                self._world.tells_of_deputy(call, call.site or call.kind.name.strip("_"))
         except Impossible as error:
             if not self._world.holds(call, error):
                 what = call.site or call.kind.name

@@ -291,6 +291,7 @@ class World:
             return
         try:
             call.send(there)
+            self.tells_of_deputy(call, call_site())
         except Impossible as error:
             if not self.holds(call, error):
                 self._cannot(f"{call_site()}: {error}")
@@ -316,6 +317,25 @@ class World:
         if is_held:
             call.hold("a rank is away, and the job needs all (--min-replicas)")
         return is_held
+
+    def tells_of_deputy(self, call: Call, where: str) -> None:
+        """In a job that needs all its replicas: a call is made without one of them, because the
+        step under way has its averages, and its peers end it before they give their state. Or it is
+        a model's broadcast of buffers between two steps: nobody has the lost rank's last ones."""
+        if not self.needs_replicas or call.awaits or not call.outputs:
+            return
+        if call.takes_deputy:
+            root = getattr(call.args[-1], "rootRank", call.own)
+            if call.there is not None and root not in call.there.here:
+                told.once(
+                    f"{where}: rank {root} is away. Its peers' buffers of the model (running "
+                    "averages) take the place of its own, whose last update is lost"
+                )
+        else:
+            told.once(
+                f"{where}: a rank has died after averages of this step were handed out. Its peers "
+                "end the step without it: in this call another rank's tensor counts for it too"
+            )
 
     def _cannot(self, reason: str) -> None:
         self.gives_up(f"{reason}{CANNOT}")

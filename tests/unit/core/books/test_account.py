@@ -299,6 +299,39 @@ def test_the_books_are_closed_at_the_end_and_the_agents_are_told() -> None:
     assert job.saved is not None and job.saved.document["has_ended"]
 
 
+def test_steps_that_only_a_join_has_made_are_none_of_the_scripts() -> None:
+    """Seen: 26 steps of a job of 25, because a replica had joined between two steps."""
+    job = BookedJob()
+    job.form()
+    for step, empty in ((10, 0), (30, 1)):
+        job.wait(1.0)
+        for name in ("0", "1"):
+            job.progress(name, step, empty=empty)
+    assert job.core.books.account.of_job(job.now, 0).steps == 29
+    job.saved = job.core.books.account.record(job.now)
+    former = quorum(job)
+    job.restart_lighthouse(0.0)
+    for name in ("0", "1"):
+        job.attach(name, m.RunningReplica(name, f"i{name}"))
+        endpoint = former.members[int(name)].endpoints[0]
+        job.say(name, m.Report(StateId(40, "x"), endpoint, in_force=former))
+    job.progress("0", 40, empty=4)
+    assert job.core.books.account.of_job(job.now, 0).steps == 39
+
+
+def test_a_job_that_resumes_does_not_count_those_before() -> None:
+    job = BookedJob()
+    for name in ("0", "1"):
+        job.start(name)
+    for name in ("0", "1"):
+        job.report(name, 10)
+    job.build("0", "1")
+    for step, empty in ((20, 3), (30, 4)):
+        job.wait(1.0)
+        job.progress("0", step, empty=empty)
+    assert job.core.books.account.of_job(job.now, 0).steps == 19
+
+
 def test_the_rate_is_of_the_last_half_minute_and_of_the_run() -> None:
     job = BookedJob()
     job.form()

@@ -50,7 +50,7 @@ class Part:
         self.applied.append(self.weight.item())
 
 
-def _load(_state: dict[str, Any], *, is_late: bool = False) -> None:
+def _load(_state: dict[str, Any], *, is_late: bool = False, is_own: bool = False) -> None:
     """Of tensors that nobody has."""
 
 
@@ -63,7 +63,8 @@ def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
     session = SimpleNamespace(keep_state=lambda: None, catch_up=lambda joins: part.catches_up())
     script: Any = SimpleNamespace(
         own=SimpleNamespace(find=lambda: None),
-        counters=SimpleNamespace(take_within=lambda: None),
+        counters=SimpleNamespace(take_within=lambda: None, has_all=False),
+        is_in_place=False,
         carried=part,
         tensors=tensors,
         manager=lambda: SimpleNamespace(current_step=lambda: step, session=session),

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ftrun.inject.zero_edit import headers
+from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.patches import Patches, _names, around
 
 
@@ -58,3 +65,29 @@ def test_the_names_of_parameters_are_those_of_the_signature() -> None:
         except ValueError:
             every = ()  # type: ignore[assignment]
         assert _names(function) == [x.name for x in every if x.kind in places]
+
+
+@pytest.mark.parametrize("text", ["import nothing_such", "1 / 0", "x = ("])
+def test_an_error_of_an_import_has_no_frame_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Seen: "patches.py, in exec_module" four times in the traceback of a missing package."""
+    (tmp_path / "imported_once.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(SourceFileLoader, "get_code", SourceFileLoader.get_code)  # put back
+    monkeypatch.setattr(RANGES, "is_on", True)
+    headers.install(is_on=True)
+    patches = Patches()
+    for name in ("one", "two"):
+        patches.when_imported(f"never_imported_{name}", pytest.fail)
+    try:
+        with pytest.raises((ImportError, ArithmeticError, SyntaxError)) as raised:
+            import_it()
+    finally:
+        patches.undo()
+    files = {Path(x.filename).name for x in traceback.extract_tb(raised.value.__traceback__)}
+    assert files <= {"test_patches.py", "imported_once.py"}
+
+
+def import_it() -> None:
+    import imported_once  # type: ignore[import-not-found]  # noqa: F401

@@ -33,6 +33,7 @@ def test_words() -> None:
         "index 3 of the loop at train.py:79, epoch 3, batch 17 of the data loader at train.py:41"
     )
     assert summary(going) == going.words()
+    assert "data loader" not in going.words(going.loaders), "it says that these are not restored"
     assert Place().words() == "its training loop"
 
 

@@ -416,7 +416,7 @@ def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
 
 
 def _with_ranges(plain: Callable[..., Any], ranges: dict[Spot, int]) -> Callable[..., Any]:
-    def found(path: Path, until: int) -> Any:
+    def found(path: Path, until: int, at: int = 0) -> Any:
         return replace(plain(path, until), ranges=ranges)
 
     return found

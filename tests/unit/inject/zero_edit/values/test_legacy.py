@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ftrun.inject.zero_edit.frames import Spot
 from ftrun.inject.zero_edit.values.histories import Copy
 from ftrun.inject.zero_edit.values.journal import Journal
@@ -85,6 +87,26 @@ def test_what_is_left_between_steps_is_no_note_of_the_step_that_begins(tmp_path:
     worker.add(4, {}, LOOP, early_at=8)  # that of the next one's first batch
     left = left_at(path, 4)
     assert left is not None and (left.noted, left.early_at) == ({3}, 8)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_was_left_at_a_later_draw_of_the_step_is_done_again(
+    tmp_path: Path, is_told: bool
+) -> None:
+    """Seen: a list that each step makes anew had what its predecessor put into it after its first
+    draw, and then the newcomer put it there once more."""
+    worker, path = Legacy(tmp_path / "left"), tmp_path / "left"
+    worker.begin("life", {F: {"log": (Copy(list, 0, []), 0)}}, LOOP)
+    worker.add(3, copied("log", 0, 1, [0.5]), LOOP)
+    worker.add(4, copied("log", 0, 0, []) if is_told else {}, LOOP, early_at=7)
+    worker.add(4, copied("log", 0, 1, [1.5]), (), early_at=8)
+    found = [left_at(path, until, at) for until, at in ((4, 7), (4, 8), (4, 0), (5, 7))]
+    logs = [lists_in(left)["log"] for left in found if left is not None]
+    assert logs == [[] if is_told else [0.5], [1.5], [1.5], [1.5]]
+    assert [left and left.early_at for left in found] == [7 if is_told else 0, 8, 8, 8]
+    worker.add(4, copied("log", 0, 0, []), LOOP)  # its place: what was there at the first draw
+    left = left_at(path, 4, 7)
+    assert left is not None and lists_in(left) == {"log": []} and left.ranges == dict(LOOP)
 
 
 def test_lists_that_grow(tmp_path: Path) -> None:

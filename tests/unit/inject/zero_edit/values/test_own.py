@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ftrun.base import clock
+from ftrun.inject.zero_edit.values.attributes import Buffers
 from ftrun.inject.zero_edit.values.own import LOOK_EVERY_S, Own
 from ftrun.inject.zero_edit.values.tensors import APART, CHANGED, MODULES, UNITS, Tensors
 from ftrun.snapshots import own_memory
@@ -40,10 +41,21 @@ def draw(tensors: Tensors, mean: list[torch.Tensor]) -> None:
 class Rank:
     """One with a module and a unit, at a step."""
 
-    def __init__(self, area: Area | None, *, is_exact: bool = True, life: str = "a") -> None:
+    def __init__(
+        self,
+        area: Area | None,
+        *,
+        is_exact: bool = True,
+        life: str = "a",
+        buffers: bool = False,
+    ) -> None:
         torch.manual_seed(0)
         self.net, self.mean, self.step = nn.Linear(2, 1), [torch.zeros(3)], 0
         self.tensors = Tensors(lambda: (), {"net 1": self.net}.copy)
+        self.buffers = {"mean": torch.zeros(())}
+        if buffers:
+            known = {"buffers of Net (a.py:1) 1": Buffers(self.buffers)}
+            self.tensors = Tensors(lambda: (), buffers=known.copy)
         self.tensors.step = lambda: self.step
         script: Any = SimpleNamespace(
             tensors=self.tensors,
@@ -174,14 +186,43 @@ def test_whose_unit_counts(area: Area, at: int | None, apart: int, own: bool) ->
     rank, newcomer = Rank(area), Rank(area)
     rank.step = 1
     rank.goes_on(2.0)
-    rank.own._apart = frozenset(rank.tensors.digests()) if apart else frozenset()
+    rank.tensors.apart = frozenset(rank.tensors.digests()) if apart else frozenset()
     rank.own.leave(2)
     newcomer.tensors.left = newcomer.own.find()
     assert newcomer.tensors.left is not None
     (name,) = newcomer.tensors.left.units
     theirs = {"value": [torch.zeros(3)], "device": "cpu", CHANGED: at}
-    found = newcomer.tensors._own_units({} if at is None else {name: theirs})
+    found = newcomer.tensors._own_units({} if at is None else {name: theirs}, frozenset())
     assert list(found) == ([name] if own else [])
+
+
+@pytest.mark.parametrize(("is_left", "is_own"), [(True, False), (False, False), (False, True)])
+def test_buffers_that_nobody_broadcasts(area: Area, is_left: bool, is_own: bool) -> None:
+    """They are the predecessor's, or named, unless it is the predecessor's state."""
+    rank, newcomer, donor = (Rank(x, buffers=True) for x in (area, area, None))
+    for one, value in ((rank, 3.0), (donor, 4.0), (newcomer, 4.0)):
+        one.step += 1
+        one.buffers["mean"].fill_(value)
+    donor.tensors.apart = frozenset(donor.tensors.digests())
+    if is_left:
+        rank.own.leave(1)
+    newcomer.tensors.left = newcomer.own.find()
+    newcomer.tensors.load(donor.tensors.state(), is_own=is_own)
+    assert newcomer.buffers["mean"].item() == (3.0 if is_left else 4.0)
+    named = ["the buffers of Net (a.py:1) of this rank, which were its own"]
+    assert newcomer.tensors.lacking == ([] if is_left or is_own else named)
+    assert newcomer.tensors.own_words == (["buffers of Net (a.py:1)"] if is_left else [])
+
+
+def test_buffers_that_are_alike_everywhere_are_the_donors(area: Area) -> None:
+    newcomer, donor = Rank(area, buffers=True), Rank(None, buffers=True)
+    donor.buffers["mean"].fill_(4.0)
+    newcomer.tensors.load(donor.tensors.state())
+    may_be = "the buffers of Net (a.py:1) of this rank, which may have been its own"
+    assert newcomer.tensors.lacking == [may_be]
+    donor.tensors.shared = frozenset(donor.tensors.digests())
+    newcomer.tensors.load(donor.tensors.state())
+    assert not newcomer.tensors.lacking
 
 
 class Store(dict[str, bytes]):
@@ -207,8 +248,8 @@ def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
     assert area.newest != NONE
     for one in ranks:
         one.own._hear()
-        assert one.own._shared == frozenset(one.tensors.digests()) and not one.own._apart
-    tree = ranks[0].tensors.own_state(ranks[0].own._shared)
+        assert one.tensors.shared == frozenset(one.tensors.digests()) and not one.tensors.apart
+    tree = ranks[0].tensors.own_state(ranks[0].tensors.shared)
     assert tree == {MODULES: {}, UNITS: {}}
     for one in ranks:
         one.own._due_at = 0.0
@@ -220,8 +261,8 @@ def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
         one.own.leave(2)
     for one in ranks:
         one.own._hear()
-        assert not one.own._shared
-        tree = one.tensors.own_state(one.own._shared, one.own._apart)
+        assert not one.tensors.shared
+        tree = one.tensors.own_state(one.tensors.shared)
         assert all(x[APART] for of in tree.values() for x in of.values()) and tree[MODULES]
 
 

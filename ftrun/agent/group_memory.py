@@ -29,6 +29,7 @@ from ftrun.config.settings import RunSettings
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import Progress
+from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
@@ -64,6 +65,8 @@ class MemorySnapshots:
     Attributes:
         disk: writes the snapshots to a disk too; None: there is no disk.
         on_progress: called with a group's progress, and with the steps that a loss would cost it.
+        on_unlike: called with an incarnation whose workers should hold the same parameters and do
+            not.
         on_manager: called once if the script makes a Manager and no option asks for memory
             snapshots. From then on none are taken.
         on_over: called when a process has ended well, while its words can still be read.
@@ -86,6 +89,7 @@ class MemorySnapshots:
         self._otherwise = f"A death restarts {self._who}."
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.on_manager: Callable[[], None] = lambda: None
+        self.on_unlike: Callable[[str, Unlike], None] = lambda incarnation, found: None
         self.on_over: Callable[[], None] = lambda: None
         self.is_left_only = leaves_state(settings)
         self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
@@ -306,13 +310,19 @@ class MemorySnapshots:
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
         areas = [known.area(rank) for rank in known.here]
-        boundary = common([x.generations() for x in areas], [x.logs() for x in areas])
+        boundary = common(known.generations(), [x.logs() for x in areas])
         broken = tuple(board.all(Word.BROKEN))
         steps, calls = board.all(Word.REACHED), map(board.said, range(board.ranks))
         after = tuple(steps), tuple(calls)
         lost = tuple(board.all(Word.LOST))
         words_of = incarnation, board.look(), *words
         return BoardSeen(*words_of, boundary, broken, False, board.why, *after, lost=lost)
+
+    def let_differ(self, incarnation: str) -> None:
+        """The workers' parameters are not compared any more."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.let_differ()
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """Drop the states later than the step ``boundary``. No process of the group runs."""
@@ -426,6 +436,8 @@ class MemorySnapshots:
         is_calm = known.newest is not None and known.age_s(now) >= CALM_AFTER_S
         is_calm &= self.disk is None and room >= ROOMY_BYTES
         self._loop.call_later(CALM_EVERY_S if is_calm else LOOK_EVERY_S, self._look, key)
+        if (unlike := memory.unlike()) is not None:
+            self.on_unlike(key.incarnation, unlike)
         if known.fall is not None:
             begin = "No memory snapshots" + " any more" * ("on" in self._told)
             why = known.fall.because(memory.board.why)
@@ -443,6 +455,10 @@ class MemorySnapshots:
                     f"Memory snapshots are kept on {where} ({amount(each)} a worker so far, at "
                     f"most {amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
                 )
+            on_corruption = self._settings.sources.get("on_corruption", DEFAULT)
+            if not (on_corruption.startswith(DEFAULT) or memory.spans or memory.has_mates()):
+                text = f"{on_corruption} has no effect: no two workers hold the same parameters."
+                self._tell_once("mates", text)
             # There is a gap also while a replacement catches up, although no result was too large.
             if known.has_gap and any(memory.board.all(Word.FULL)):
                 logs = amount(memory.area(memory.here.start).log_room)
@@ -479,7 +495,7 @@ def own_bytes(settings: RunSettings) -> int:
 
 def _boundary(memory: GroupMemory, until: float = inf) -> int | None:
     """The newest step up to ``until`` of which all workers have left a complete state."""
-    return common([memory.area(rank).generations() for rank in memory.here], until=until)
+    return common(memory.generations(), until=until)
 
 
 def _boundaries(memory: GroupMemory) -> set[int]:
@@ -490,5 +506,4 @@ def _boundaries(memory: GroupMemory) -> set[int]:
 
 def _numbers(memory: GroupMemory, step: int) -> set[int]:
     """The numbers of the workers' states of a step. A state left at a fall has its place's."""
-    every = (x for rank in memory.here for x in memory.area(rank).generations())
-    return {x.number for x in every if x.step == step}
+    return {x.number for own in memory.generations() for x in own if x.step == step}

@@ -120,6 +120,7 @@ class Agent:
             wants_glance=self._line is not None,
         )
         self._fleet.memory.on_progress = self._group_progressed
+        self._fleet.memory.on_unlike = lambda *found: self.handle(e.WorkersUnlike(*found))
         self._fleet.memory.on_manager = lambda: self.handle(e.ManagerFound())
         self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, setup.runtime_dir)
@@ -287,6 +288,8 @@ class Agent:
                 self._fleet.hold(incarnation)
             case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
+            case e.LetDiffer(_, incarnation):
+                self._fleet.memory.let_differ(incarnation)
             case e.LookAtMemory():
                 self._loop.call_soon(self._show_memory)
             case e.ShareMemory(replica_id, step):

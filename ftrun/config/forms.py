@@ -103,7 +103,12 @@ def without_effect(settings: RunSettings) -> list[str]:
     source = settings.sources.get("on_corruption", DEFAULT)
     if settings.replicas > 1 or source.startswith(DEFAULT):
         return []
-    return [f"{source} has no effect: one group has no replica to compare its parameters with."]
+    why = why_no_memory_snapshots(settings)
+    if why:
+        why = f"without memory snapshots the workers of one group are not compared ({why})"
+    elif settings.rendezvous is not None and settings.rendezvous.most > 1:
+        why = "workers of one group on several nodes are not compared so far"
+    return [f"{source} has no effect: {why}."] if why else []
 
 
 def standbys_of(settings: RunSettings) -> int:

@@ -65,7 +65,12 @@ class BudgetSpent:
     first: Failure
 
 
-Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent
+@dataclass(frozen=True, slots=True)
+class NotWanted:
+    """``--on-corruption stop``: no restart is wanted."""
+
+
+Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent | NotWanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class Supervisor:
                 self._hangs.stacks_taken(incarnation, stacks)
             case e.BoardSeen():
                 self._replacing.seen(event)
+            case e.WorkersUnlike(incarnation, found):
+                self._replacing.unlike(incarnation, found)
             case e.MemorySeen(held):
                 if not self.is_ending:
                     self._together.seen(held)

@@ -1,0 +1,107 @@
+"""What a worker of one group holds alike with others, and when nothing is compared."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard
+
+from ftrun.inject.zero_edit.alike import Alike, replicas_of
+
+
+@pytest.fixture
+def board() -> Any:
+    return SimpleNamespace(may_differ=False)
+
+
+def model_of(*ranks: int, hooks: bool = False) -> Any:
+    """A DistributedDataParallel over ``ranks``."""
+    module = torch.nn.Linear(2, 2)
+    return SimpleNamespace(
+        module=module, process_group=ranks, parameters_to_ignore={"bias"}, _comm_hooks=[1] * hooks
+    )
+
+
+def optimizers_of(*models: Any, lr: float = 0.1) -> list[torch.optim.Optimizer]:
+    parameters = [p for model in models for p in model.module.parameters()]
+    return [torch.optim.SGD(parameters, lr=lr)]
+
+
+@pytest.fixture(autouse=True)
+def groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_process_group_ranks", list)
+
+
+def test_a_mark_is_of_the_parameters_the_settings_and_who_holds_them(board: Any) -> None:
+    known, model = Alike(board), model_of(0, 1, 2)
+    known.wrapped = [model]
+    before = known.marks(optimizers_of(model))()
+    assert before is not None and before == known.marks(optimizers_of(model))()
+    with torch.no_grad():
+        model.module.bias.add_(1)  # torch does not average it
+    assert known.marks(optimizers_of(model))() == before
+    other = known.marks(optimizers_of(model, lr=0.2))()
+    assert other is not None and other.settings != before.settings
+    assert (other.mates, other.parameters) == (before.mates, before.parameters)
+    with torch.no_grad():
+        model.module.weight.add_(1)
+    other = known.marks(optimizers_of(model))()
+    assert other is not None and other.parameters != before.parameters
+
+
+def test_those_that_hold_all_of_it_are_mates(board: Any) -> None:
+    known, whole, part = Alike(board), model_of(0, 1, 2, 3), model_of(0, 2)
+    known.wrapped = [part]
+    of_part = known.marks(optimizers_of(part))()
+    known.wrapped = [whole, part]
+    both = known.marks(optimizers_of(whole, part))()
+    assert both is not None and of_part is not None and both.mates == of_part.mates
+
+
+def test_nothing_is_compared_where_workers_may_train_apart(board: Any) -> None:
+    for models in ([model_of(0)], [model_of(0, 1), model_of(2, 0)], [model_of(0, 1, hooks=True)]):
+        known = Alike(board)
+        known.wrapped = models
+        assert known.marks(optimizers_of(*models))() is None
+    known, model = Alike(board), model_of(0, 1)
+    known.wrapped = [model]
+    assert known.marks(optimizers_of(model))() is not None
+    known.is_averaged = False  # a pass that accumulates; another one follows
+    known.is_averaged = True
+    known.stepped()
+    assert known.marks(optimizers_of(model))() is not None
+    known.is_averaged = False
+    known.stepped()
+    known.is_averaged = True
+    known.stepped()
+    assert known.marks(optimizers_of(model))() is None
+    known = Alike(SimpleNamespace(may_differ=True))  # type: ignore[arg-type]
+    known.wrapped = [model]
+    assert known.marks(optimizers_of(model))() is None
+
+
+@pytest.mark.parametrize(
+    ("placements", "mesh", "expected"),
+    [
+        ((Replicate(), Shard(0)), [[0, 1], [2, 3]], (1, 3)),
+        ((Replicate(), Shard(0), Replicate()), [[[0, 1], [2, 3]], [[4, 5], [6, 7]]], (1, 5)),
+        ((Replicate(), Shard(0)), [[2, 3], [4, 5]], ()),  # this rank is not in it
+        ((Shard(0), Replicate()), [[0, 1], [2, 3]], ()),  # tensor parallel's
+        ((Replicate(), Replicate()), [[0, 1], [2, 3]], ()),
+        ((Shard(0),), [0, 1], ()),
+    ],
+)
+def test_a_shard_is_held_by_those_at_its_place_of_the_mesh(
+    monkeypatch: pytest.MonkeyPatch, placements: Any, mesh: Any, expected: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    of = SimpleNamespace(mesh=torch.tensor(mesh))
+    assert replicas_of(SimpleNamespace(placements=placements, device_mesh=of)) == expected
+
+
+def test_a_plain_parameter_is_held_by_nobody_else() -> None:
+    assert replicas_of(torch.nn.Parameter(torch.ones(2))) == ()

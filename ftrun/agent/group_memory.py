@@ -148,10 +148,11 @@ class MemorySnapshots:
         ``sound_until``: the incarnation may resume from states of earlier incarnations up to this
         step.
         """
-        if why_no_memory_snapshots(self._settings) and not self.is_left_only:
+        if why_no_memory_snapshots(self._settings):
             if why := misses_memory_snapshots(self._settings):
                 self._tell_once("off", f"No memory snapshots: {why}. {self._otherwise}")
-            return
+            if not self.is_left_only:
+                return
         if incarnation in self._known or self._has_manager:
             return
         self._forget_ended()

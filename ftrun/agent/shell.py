@@ -44,6 +44,7 @@ from ftrun.config.forms import (
     leaves_state,
     standbys_of,
     why_no_memory_snapshots,
+    would_have_helped,
 )
 from ftrun.core import messages as m
 from ftrun.core.agent import events as e
@@ -200,9 +201,13 @@ class Agent:
             keeps_one_world=injection(in_form(s, Form.ONE_WORLD)) == MEMORY,
             waits_for_mends=s.waits_for_mends,
             spans=s.spans,
+            advice=would_have_helped(s),
             agent_id=self._life,
             restarts=RestartRules(
-                s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
+                s.max_restarts,
+                as_torchrun=s.as_torchrun,
+                repeats=not why_no_memory_snapshots(s),
+                spent=s.restarts_spent,
             ),
             alone=s.lighthouse is None,
             lighthouse_at=s.lighthouse or "",

@@ -106,6 +106,8 @@ class FailedSlots(Part):
                 self._give_up(slot, failure, kinds.CRASH_LOOP, words.crash_loop(failure, strikes))
             case BudgetSpent():
                 slot.outcome_ahead = Outcome.BUDGET_SPENT
+                if not failure.is_of_script:
+                    slot.fall = slot.fall or self._settings.advice
                 reason = words.budget_spent(failure, budget)
                 self._give_up(slot, verdict.first, kinds.BUDGET_SPENT, reason)
             case NotWanted():

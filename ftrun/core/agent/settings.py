@@ -33,6 +33,7 @@ class SupervisorSettings:
     it becomes one world. ``waits_for_mends``: see JobSpec.
     ``spans``: the workers of the one group are on several nodes. ``on_corruption``: the reaction if
     workers of one group do not hold the same parameters any more (replacing.py).
+    ``advice``: what could have saved a worker that died, if no restart is left.
     """
 
     agent_id: str
@@ -62,4 +63,5 @@ class SupervisorSettings:
     waits_for_mends: bool = False
     spans: bool = False
     on_corruption: str = HEAL
+    advice: str = ""
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -139,6 +139,10 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
         ({"nproc_per_node": 2, "workers_per_replica": None}, ""),
         ({"inject": "explicit"}, ""),
         ({"replicas": 2}, None),
+        (
+            {"replicas": 2, "snapshot": "d"},
+            "several replica groups have them only without --snapshot and on one node so far",
+        ),
         ({"replicas": 2, "memory_snapshots": "off"}, ""),
         ({"replicas": 2, "inject": "explicit"}, ""),
         ({"workers_per_replica": 1}, ""),
@@ -162,7 +166,8 @@ def test_a_group_without_them_is_told_why_unless_nobody_expects_them(
 
     told: list[str] = []
     asyncio.run(run())
-    assert told == ([f"No memory snapshots: {why}. A death restarts all workers."] if why else [])
+    who = "its replica" if "replicas" in given else "all workers"
+    assert told == ([f"No memory snapshots: {why}. A death restarts {who}."] if why else [])
 
 
 def test_what_the_loss_of_one_of_several_replicas_would_cost_is_known(tmp_path: Path) -> None:

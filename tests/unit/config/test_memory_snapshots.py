@@ -14,6 +14,7 @@ from ftrun.config.forms import (
     standbys_of,
     why_no_memory_snapshots,
     without_effect,
+    would_have_helped,
 )
 from ftrun.core.forms import MEMORY, Form
 from tests.unit.run_settings import resolved
@@ -47,6 +48,16 @@ def test_where_parameters_of_one_group_are_not_compared_a_line_says_so(script: s
     spans = resolved(script, **NODES, nnodes="2", memory_snapshots="auto", on_corruption="stop")
     (line,) = without_effect(spans)
     assert line.endswith("workers of one group on several nodes are not compared so far.")
+
+
+def test_after_a_death_under_torchruns_options_a_line_names_them(script: str) -> None:
+    of = partial(resolved, script, nproc_per_node="2")
+    assert "--memory-snapshots auto and --max-restarts 10 may" in would_have_helped(of())
+    assert "--memory-snapshots auto may replace" in would_have_helped(of(max_restarts=1))
+    more: dict[str, Any] = {"memory_snapshots": "auto"}
+    for off in (more, {"memory_snapshots": "off"}, {"nproc_per_node": "1"}, {"inject": "off"}):
+        assert would_have_helped(resolved(script, **{"nproc_per_node": "2", **off})) == ""
+    assert would_have_helped(resolved(script, workers_per_replica=2)) == ""
 
 
 NODES: dict[str, Any] = {"nproc_per_node": "1", "rdzv_endpoint": "h:1"}

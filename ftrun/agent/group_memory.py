@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -26,9 +27,10 @@ from ftrun.config.forms import (
 )
 from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
+from ftrun.core.activity import Activity
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Progress
+from ftrun.core.messages import Progress, Resumption
 from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
@@ -54,6 +56,8 @@ a report each second.
 CALM_AFTER_S = 10.0
 ROOMY_BYTES = 4 << 30
 """With this much free beyond ``LEFT_SHARE``, memory does not become scarce within a second."""
+SNAPSHOT_STEP = "snapshot_step"
+"""The scalar of a worker that has written a snapshot (training/snapshots.py)."""
 UNTRIED = " With NCCL this has not run on a GPU so far (docs/GPU.md)."
 
 
@@ -235,8 +239,23 @@ class MemorySnapshots:
 
     def with_losses(self, incarnation: str, progress: Progress) -> Progress:
         """What one of several replicas reports, with what a loss would cost now."""
-        known = self._at_risk.get(incarnation) if self._settings.replicas > 1 else None
-        return progress if known is None else known.of_replicas(progress, clock.now())
+        settings, now = self._settings, clock.now()
+        known = self._at_risk.get(incarnation) if settings.replicas > 1 else None
+        if known is not None:
+            return known.of_replicas(progress, now)
+        is_here = settings.lighthouse is None and settings.nodes == 1
+        if settings.replicas == 1 or settings.snapshot_path is None or not is_here:
+            return progress
+        if progress.phase in (Activity.STARTING, Activity.HEALING):
+            return progress  # it has no state of the job so far
+        written = int(dict(progress.scalars).get(SNAPSHOT_STEP, NONE))
+        if self.on_disk is None:  # it began with that one, or with none
+            self.on_disk = Stored(progress.step if written == NONE else written, now)
+        elif written > self.on_disk.step:
+            self.on_disk = Stored(written, now)
+        job = self.on_disk.resumption(now)
+        worker = Resumption(progress.step, 0.0)
+        return replace(progress, worker_lost=worker, node_lost=job, job_lost=job)
 
     def stops(self, incarnation: str) -> None:
         """Workers are asked to stop. None that dies from now on is replaced."""

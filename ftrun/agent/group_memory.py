@@ -368,7 +368,10 @@ class MemorySnapshots:
         from, is kept.
         """
         known = self._known.pop(incarnation, None)
-        self._at_risk.pop(incarnation, None)
+        at_risk = self._at_risk.pop(incarnation, None)
+        if known is not None and at_risk is not None and not self._is_its_own(known):
+            at_risk.look(clock.now())  # a short job has ended before the first look
+            self._tell_fall(at_risk, known)
         self.elsewhere.pop(incarnation, None)
         replica_id = self._replica_of.pop(incarnation, "")
         if known is None:
@@ -458,11 +461,7 @@ class MemorySnapshots:
         self._loop.call_later(CALM_EVERY_S if is_calm else LOOK_EVERY_S, self._look, key)
         if (unlike := memory.unlike()) is not None:
             self.on_unlike(key.incarnation, unlike)
-        if known.fall is not None:
-            begin = "No memory snapshots" + " any more" * ("on" in self._told)
-            why = known.fall.because(memory.board.why)
-            self._tell_once("off", f"{begin}: {why}. {self._otherwise}")
-        elif known.newest is not None:
+        if not self._tell_fall(known, memory) and known.newest is not None:
             where, costs = "this node", "costs no step"
             if memory.spans:
                 where = f"each node, and every {EVERY_S:g} s on another one too"
@@ -496,6 +495,15 @@ class MemorySnapshots:
             elsewhere = self.elsewhere.get(key.incarnation)
             scalars = () if self.disk is None else self.disk.scalars
             self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
+
+    def _tell_fall(self, known: AtRisk, memory: GroupMemory) -> bool:
+        """Print once why no death can be mended from now on. Returns whether that is so."""
+        if known.fall is None:
+            return False
+        begin = "No memory snapshots" + " any more" * ("on" in self._told)
+        why = known.fall.because(memory.board.why)
+        self._tell_once("off", f"{begin}: {why}. {self._otherwise}")
+        return True
 
     def _is_its_own(self, known: GroupMemory) -> bool:
         """True if the script makes a Manager, and no option declares that it can repeat a step."""

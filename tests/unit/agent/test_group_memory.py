@@ -351,6 +351,22 @@ def test_all_replicas_begin_again_from_what_one_of_them_has(tmp_path: Path) -> N
     asyncio.run(run())
 
 
+def test_a_job_that_ends_before_the_first_look_is_told_why_it_had_none(tmp_path: Path) -> None:
+    async def run() -> None:
+        known = MemorySnapshots(resolved(**ON), tmp_path, told.append)
+        for incarnation in ("a", "b"):
+            known.make("0", incarnation)
+            memory = known.of(incarnation)
+            assert memory is not None
+            memory.board.set(0, Word.FALL, Fall.CALL)
+            known.free(incarnation)
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+    assert told == [f"No memory snapshots: {Fall.CALL.words}. A death restarts all workers."]
+
+
 def test_what_is_left_at_a_fall_is_kept_until_all_train_again(tmp_path: Path) -> None:
     """A state that is left at another place is not used beside the one that is shared."""
 

@@ -529,6 +529,7 @@ EVENTS: dict[str, Make] = {
         int(code), reason, kind or ""
     ),
     r"spawner lost (\d+): (.*)": lambda r, code, reason: e.SpawnerLost(reason, int(code)),
+    r"(standby-\d+) lacks room": lambda r, name: e.StandbyExited(name, 0, lacks_room=True),
     rf"(standby-\d+) exits {NUMBER}": lambda r, name, status: e.StandbyExited(name, int(status)),
     r"record (\d+) of (\S+)( open)?": lambda r, number, names, is_open: m.IncidentRecord(
         int(number), tuple(r.incarnation(name) for name in names.split(",")), bool(is_open), ""

@@ -213,11 +213,13 @@ class SpawnerWarmed:
 class StandbyExited:
     """A standby has ended before it was used, or could not be started.
 
-    ``status``: see ``WorkerExited``.
+    ``status``: see ``WorkerExited``. ``lacks_room``: it was not started, because it would not fit
+    into the memory that is free.
     """
 
     name: str
     status: int
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.agent.standby import StandbyPool, StandbyRules
+from ftrun.core.agent.words import no_room_for_standbys
 
 RULES = StandbyRules(wanted=2, deaths_max=3, refill_delay_s=0.5)
 
@@ -102,3 +103,8 @@ def test_there_are_never_more_than_wanted_and_no_name_twice(events: list[tuple[s
             assert not seen & set(fresh)
             seen |= set(fresh)
         pool.check()
+
+
+def test_what_is_left_of_the_memory_is_said_and_never_negative() -> None:
+    assert "100 MB of memory may still be used" in no_room_for_standbys(100_000_000)
+    assert "0 B of memory may still be used" in no_room_for_standbys(-5)

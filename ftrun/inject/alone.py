@@ -67,7 +67,7 @@ class Alone:
         if self._steps == STEPS_REPORTED:
             self._send(has_stepped=True)
         # The hook stays: torch is iterating over all hooks right now, so none may be removed.
-        if self._is_watched() and not self._pause:
+        if self._here.hang_factor and not self._pause:
             self._beat("", 0.0)
 
     def _is_watched(self) -> bool:

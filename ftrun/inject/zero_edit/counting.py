@@ -48,8 +48,8 @@ _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind i
 
 
 class _Told:
-    """A piece of ``Numbers`` that calls ``RANGES.before_turn`` before it yields each number. That
-    call may set the loop, and so replace ``piece``."""
+    """A piece of ``Numbers`` that calls ``RANGES.before_turn`` before it yields each number, while
+    its turns are told of. That call may set the loop, and so replace ``piece``."""
 
     __slots__ = ("piece", "spot")
 
@@ -60,7 +60,8 @@ class _Told:
         return self
 
     def __next__(self) -> int:
-        RANGES.before_turn(self.spot)
+        if RANGES.tells_all or self.spot in RANGES.heard:
+            RANGES.before_turn(self.spot)
         return int(next(self.piece))
 
     def __setstate__(self, index: int) -> None:
@@ -348,13 +349,15 @@ class Ranges:
 
     Attributes:
         is_on: the loops of the script are followed.
-        before_turn: called before each turn of the loops in ``told`` (loop.py).
-        tells_all: ``before_turn`` is called for all loops that begin from now on.
+        before_turn: called before each turn of the loops in ``told`` (loop.py); ``heard``: their
+            headers.
+        tells_all: it is called for all loops that begin from now on.
         ended: called when a loop has ended, or was left, with the number of steps in it (loop.py).
         steps: that were taken or gone through again, and more where a newcomer joined.
         has_new: a loop has begun that is the first one at its line (noting.py).
         are_predecessors: a newcomer is set to its own predecessor's place.
         is_compiling: whether torch is compiling the running function (``install``).
+        starts: the part of ``over`` that costs little, of the newest ``current``.
         samplers: torch's sampler classes; ``iterate`` makes their iterators (loaders.py).
         moves: whether the items of an iterator are those of a loader that is set (loaders.py).
     """
@@ -368,13 +371,14 @@ class Ranges:
         self.samplers: tuple[type, ...] = ()
         self.iterate: Callable[[Any], Any] = iter
         self.moves: Callable[[Any], bool] = lambda source: getattr(source, "gi_running", False)
-        self.told: dict[tuple[int, int], Spot] = {}
+        self.told: set[tuple[int, int]] = set()
+        self.heard: set[Spot] = set()
         self._seen: set[tuple[int, int]] = set()
         self._loops: dict[tuple[int, int], _Begun] = {}
         self._lives: object = None  # a new object whenever a loop begins or ends
         self._counting: tuple[object, Collection[str], list[tuple[Spot, weakref.ref[Any]]]]
         self._counting = self, (), []  # cache of ``current``: ``_lives``, functions, loops
-        self._starts: Over = ()
+        self.starts: Over = ()
 
     def note(self, code: CodeType, line: int, iterator: Any) -> None:
         """A loop begins at a line of ``code``. (Called often for short inner loops.)"""
@@ -405,7 +409,9 @@ class Ranges:
         if key in self.told:
             return False
         if len(self.told) < SITES_MAX and key in self._loops:
-            spot = self.told[key] = loop_at(code, line)
+            spot = loop_at(code, line)
+            self.told.add(key)
+            self.heard.add(spot)
             iterator = self._loops[key][0]()
             if iterator is not None:
                 iterator.tell(spot)
@@ -432,7 +438,7 @@ class Ranges:
         return {spot: loop for spot, loop in within.items() if loop is not None}
 
     def current(self, functions: Collection[str]) -> tuple[tuple[Spot, int], ...]:
-        """The number that each loop in one of these functions has taken last.
+        """The number that each loop in one of these functions has taken last. Sets ``starts``.
 
         Called in each step, so the loops are cached until one begins or ends.
         """
@@ -442,7 +448,7 @@ class Ranges:
             live = self._live(functions)
             loops = [(spot, weakref.ref(loop)) for spot, loop in live if loop.may_count]
             self._counting = lives, functions, loops
-            self._starts = _starts(live)
+            self.starts = _starts(live)
         found = []
         for spot, ref in loops:
             loop = ref()
@@ -451,11 +457,6 @@ class Ranges:
             if number is not None:
                 found.append((spot, number))
         return tuple(found)
-
-    def position(self, functions: Collection[str]) -> tuple[tuple[tuple[Spot, int], ...], Over]:
-        """``current``, and the part of ``over`` that costs little. Called in each step."""
-        ranges = self.current(functions)
-        return ranges, self._starts
 
     def over(self, functions: Collection[str]) -> Over:
         """What the loops in these functions go over."""

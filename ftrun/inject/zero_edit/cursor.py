@@ -27,6 +27,7 @@ class Cursor:
         first: the number of the first batch of the step under way, from 0; None: not known.
         has_ended: a draw has found the end.
         dropped: how many of its first batches were thrown away before the loop.
+        is_unused: no step has begun with its batches.
     """
 
     drawn: int = 0
@@ -34,6 +35,7 @@ class Cursor:
     first: int | None = 0
     has_ended: bool = False
     dropped: int = 0
+    is_unused: bool = True
     _set_to: int = 0
     _before_first_step: int = 0
     _at_begin: int = 0
@@ -59,6 +61,7 @@ class Cursor:
             self._at_pass = self.drawn
             return self.first
         self._has_begun, self._at_begin, self._at_pass = True, self.drawn, self.drawn
+        self.is_unused = False
         if self._at_commit is None:
             self._before_first_step = self.drawn - self._set_to
             self.first = self._set_to
@@ -80,11 +83,6 @@ class Cursor:
         self._since_pass = self.drawn - self._at_pass
         self._at_commit, self._has_begun = self.drawn, False
 
-    @property
-    def is_unused(self) -> bool:
-        """Whether no step has begun with its batches."""
-        return self._at_commit is None and not self._has_begun
-
     def drop(self) -> None:
         """The batches drawn so far are thrown away: no step will train on them."""
         self.first = self._set_to = self.dropped = self.drawn
@@ -93,7 +91,7 @@ class Cursor:
         """The next draw yields ``batch``, as if the loop had just begun there."""
         self.drawn = self._set_to = batch
         self.first, self._at_commit, self._is_learned = batch, None, False
-        self.has_ended = self._has_begun = False
+        self.has_ended, self._has_begun, self.is_unused = False, False, True
         self._since_begin = self._since_pass = 0
         self._is_in_doubt = False
 

@@ -356,7 +356,8 @@ class LoaderIterator:
             if OPEN.keeps_seeds:
                 self.begun, self._seeds = (*self.begun[:1], _random(self._own())), None
         try:
-            batch = self._draw() if self._given or self._may_be_held() else self.take()
+            may_be_held = cursor.held != 0 and self._may_be_held()
+            batch = self._draw(may_be_held) if may_be_held or self._given else self.take()
             if OPEN.on_batch is not None:
                 batch = OPEN.on_batch(self, batch)
         except StopIteration:
@@ -376,12 +377,12 @@ class LoaderIterator:
         OPEN.last = self.here
         return batch
 
-    def _draw(self) -> Any:
+    def _draw(self, may_be_held: bool) -> Any:
         """Draw the next batch. A batch that the predecessor's loop held is drawn with the random
         states of that draw."""
         number, own = self.cursor.drawn, OPEN.own()
         given = self._given.pop(number, None)
-        if self._may_be_held():
+        if may_be_held:
             now = States({}) if self._has_workers else States.now(own)  # workers have their own
             self._ahead.append((number, given or now))
         if given is None:
@@ -394,10 +395,8 @@ class LoaderIterator:
             now.set(own)
 
     def _may_be_held(self) -> bool:
-        """Whether the loop may train on the next batch in a later step. One that is drawn with
-        gradients off is for an evaluation."""
-        if self.cursor.held == 0:
-            return False
+        """Whether a loop that draws ahead, as far as is known, may train on the next batch in a
+        later step. One that is drawn with gradients off is for an evaluation."""
         return OPEN.keeps_seeds or self.is_training or torch.is_grad_enabled()
 
     def take(self) -> Any:

@@ -174,8 +174,10 @@ class Loop:
         joins in it, because a newcomer cannot begin in the middle of a pass.
         """
         if self._course.now is STEPPING or self._may_reduce():
-            self.script.noting.begun_at, self.script.marking.is_reduced = (), True
-            self.script.noting.reduces()
+            script = self.script
+            script.noting.begun_at, script.marking.is_reduced = (), True
+            if script.randomness.is_noted:
+                script.noting.reduces()
             return True
         return False
 
@@ -236,7 +238,8 @@ class Loop:
         script, standing = self.script, self.script.standing
         manager = script.made or script.manager()
         place = script.come_to(draws, is_late=is_late)
-        script.at_fall.looks()
+        if script.world.why_again:
+            script.at_fall.looks()
         is_first = not self._course.now.has_stepped
         if is_first:
             script.charge.take(manager)
@@ -288,7 +291,7 @@ class Loop:
         RANGES.steps += COUNT_END  # its peers may have taken many in the loops in which it joins
         if (loaded := script.peers.elsewhere) is not None:
             self._course.goes(Event.BEGUN, STEPPING)
-            script.peers.elsewhere, RANGES.tells_all = None, False
+            script.peers.elsewhere, RANGES.tells_all = None, script.trial is not None
             script.ending.load_later()
         else:
             script.noting.begin(script.noting.note())

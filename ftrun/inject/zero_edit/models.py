@@ -98,8 +98,12 @@ class Models:
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps a parameter of a model."""
-        known = self.known()  # usually its first parameter is one
-        return any(id(p) in known for group in optimizer.param_groups for p in group["params"])
+        known = self.known()
+        for group in optimizer.param_groups:  # no any(), whose generator costs more: mostly the
+            for parameter in group["params"]:  # first parameter is one
+                if id(parameter) in known:
+                    return True
+        return False
 
     def known(self) -> set[int]:
         """The ids of the models' parameters."""
@@ -153,9 +157,9 @@ class Models:
     def trains(self, *modules: nn.Module) -> bool:
         """Whether a call of these modules, the innermost one last, is a pass in training. A call in
         evaluation mode is reported to the loop: a wrapper may not know of it."""
-        is_in_training = any(module.training for module in modules)
-        has_gradients = torch.is_grad_enabled()
-        if not is_in_training or not (has_gradients or modules[-1].training):
+        inner = modules[-1].training
+        is_in_training, has_gradients = inner or modules[0].training, torch.is_grad_enabled()
+        if not is_in_training or not (has_gradients or inner):
             self.script.loop.before_evaluation()
         return is_in_training and has_gradients
 

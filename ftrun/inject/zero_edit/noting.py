@@ -121,6 +121,7 @@ class Noting:
     """Notes the script's draws.
 
     Attributes:
+        first: the script at its first step.
         has_place: this replica has shown its peers a place, or has joined them at one.
         idle: the stacks of passes in training that are of no step (``passes_again``).
         inner: the stacks of draws within a turn, each with that of the draw at which it begins.
@@ -140,7 +141,7 @@ class Noting:
         self._is_left = False  # a draw since the last step has left values to a successor
         self._functions: set[str] = set()  # at the last note
         self._noted_turns: Counter[Spot] = Counter()  # of each loop
-        self._first: Noted | None = None  # the script at its first step
+        self.first: Noted | None = None
         self.begun_at: tuple[Spot, ...] = ()
         self._entries: dict[tuple[str, ...], tuple[Spot, ...]] = {}
         self._loops: WeakKeyDictionary[Any, dict[tuple[str, ...], _Loop]] = WeakKeyDictionary()
@@ -223,7 +224,7 @@ class Noting:
     def turn(self, spot: Spot) -> None:
         """A turn begins of a loop whose turns are told of. Of a step without a loader the first
         pass is in the turn that began last: its place is where that begins."""
-        frame = near_frame() if spot in RANGES.told.values() else None
+        frame = near_frame() if spot in RANGES.heard else None
         if frame is None or spot_of(frame) != spot:
             return  # of a generator in the header itself
         if self._turns and self._has_passed:
@@ -239,8 +240,8 @@ class Noting:
             now = replace(self.note(begins=not turn[1]), turn=turn)
             self._counters.leave(now.read, now.ranges, now.stack, turn[1])
         else:
-            ranges, over = RANGES.position(self._functions)
-            now = replace(_PASSED, turn=turn, ranges=ranges, over=over)
+            ranges = RANGES.current(self._functions)
+            now = replace(_PASSED, turn=turn, ranges=ranges, over=RANGES.starts)
         self._turns = [*self._under_way(), now]
 
     def _under_way(self) -> list[Noted]:
@@ -394,14 +395,14 @@ class Noting:
         return all(x.is_training or OPEN.has_learned(x) for x in fresh)
 
     def reduces(self, *, reduces: bool = True) -> None:
-        """The step under way reduces gradients, or, if not, was committed."""
-        if self._randomness.is_noted:
-            began = time.thread_time()
-            self._randomness.step_ended(reduces=reduces)
-            self._sparing.took_s += time.thread_time() - began
+        """The step under way, which is noted, reduces gradients, or, if not, was committed."""
+        began = time.thread_time()
+        self._randomness.step_ended(reduces=reduces)
+        self._sparing.took_s += time.thread_time() - began
 
     def commit(self) -> None:
-        self.reduces(reduces=False)
+        if self._randomness.is_noted:
+            self.reduces(reduces=False)
         self._steps_without += 1
         self._sparing.is_noted = None
         self._turns, self._has_passed, self.begun_at = [], False, ()
@@ -419,14 +420,14 @@ class Noting:
     def begin(self, noted: Noted) -> Noted:
         """The script is noted at its first step."""
         self._script.tensors.begin()
-        self._first = replace(noted, read=plain(noted.read))
-        return self._first
+        self.first = replace(noted, read=plain(noted.read))
+        return self.first
 
     def begins(self) -> None:
         """The first step has begun, and the job has a life: leave what was noted at its place."""
-        if self._first is not None:
+        if self.first is not None:
             self._randomness.begins()
-            self._counters.begins(self._first.ranges)
+            self._counters.begins(self.first.ranges)
 
     def place(self, draws: Sequence[LoaderIterator], noted: Noted) -> Place | None:
         """The place of a step; None: it is passed, or peers can only be set to one of a later step.
@@ -435,7 +436,7 @@ class Noting:
             draws: the iterators of training batches, as ``training`` gives them.
             noted: the script at the first draw from these; without such a draw, where it stands.
         """
-        first = self._first
+        first = self.first
         if first is None:
             self._counters.begin(noted.read)
             first = self.begin(noted)
@@ -503,7 +504,8 @@ class Noting:
         if not draws and self._is_told:
             turn = self._turns[-1] if self._turns else None
             return ([], turn.ranges, turn.over, turn.turn) if turn is not None else None
-        return [*map(_NUMBERS, draws)], *RANGES.position(functions), None
+        ranges = RANGES.current(functions)
+        return [*map(_NUMBERS, draws)], ranges, RANGES.starts, None
 
     def _is_unclear(self, draws: Sequence[LoaderIterator]) -> bool:
         if not draws:

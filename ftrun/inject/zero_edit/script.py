@@ -267,11 +267,12 @@ class Script:
                 place = self.peers.loaded()
             lacks = manager.is_healing() or (place is None and self.has_loaded)
             # At step 0 all begin at the same place. Mates go on together, or not at all.
-            if not self.mates.any(lacks and manager.current_step() > 0):
+            lacks = lacks and manager.current_step() > 0
+            if not (self.mates.any(lacks) if self.mates.are_several else lacks):
                 break
             manager.should_commit()
         self.course.goes(Event.BEGUN, STEPPING)
-        RANGES.tells_all = False
+        RANGES.tells_all = self.trial is not None
         self.tensors.let_go()
         return place
 
@@ -280,10 +281,11 @@ class Script:
     def come_to(self, draws: list[LoaderIterator], *, is_late: bool = False) -> Place | None:
         """A step is about to begin with these draws: note where the script stands. None: the step
         has no place, as one that is ``is_late``, in a pass."""
-        noting, standing, manager = self.noting, self.standing, self.manager()
+        noting, standing, manager = self.noting, self.standing, self.made or self.manager()
         self.come_for = self.steps
         noted = (draws[0].noted if draws else None) or noting.stands(draws, passes=is_late)
-        place = noting.place(draws, noted)
+        is_passed = noted.is_passed and noting.first is not None
+        place = None if is_passed else noting.place(draws, noted)
         if place is not None:
             self.frameworks.capture()
             standing.is_at(place, manager.current_step())

@@ -174,7 +174,8 @@ class World:
 
     @property
     def is_whole(self) -> bool:
-        return len(self.members) == self._size and not self.is_apart
+        is_apart = self.is_walking or self.is_passing or self.is_following  # asked in each step
+        return len(self.members) == self._size and not is_apart
 
     @property
     def is_apart(self) -> bool:

@@ -405,7 +405,7 @@ def test_an_enumerate_counts_on_from_the_peers_start(tmp_path: Path) -> None:
     def items() -> Iterator[str]:
         yield "a"
         [(spot, start)] = RANGES.over(FOLLOWED)
-        assert start == 3 and RANGES.position(FOLLOWED) == ((), ((spot, 3),))
+        assert start == 3 and (RANGES.current(FOLLOWED), RANGES.starts) == ((), ((spot, 3),))
         assert RANGES.start_from({spot: 7}) == [f"the first number of the loop at {spot} 3→7"]
         assert not RANGES.start_from({spot: 7}) and RANGES.over(FOLLOWED) == ((spot, 7),)
         yield from "bc"
@@ -430,11 +430,13 @@ def test_turns_are_told_before_they_begin(
             assert loops.come_to(at, 3)
 
     monkeypatch.setattr(RANGES, "before_turn", before)
+    monkeypatch.setattr(RANGES, "heard", loops.heard)
+    monkeypatch.setattr(RANGES, "tells_all", not known)
     if known:
         first = make()
         loops.note(CODE, 1, first)
         assert next(first) in (0, "a") and not told
-        assert loops.tell(CODE, 1) and not loops.tell(CODE, 1) and [*loops.told.values()] == [spot]
+        assert loops.tell(CODE, 1) and not loops.tell(CODE, 1) and loops.heard == {spot}
     loops.tells_all = not known
     loop = make()
     loops.note(CODE, 1, loop)
@@ -443,6 +445,10 @@ def test_turns_are_told_before_they_begin(
     assert loops.current({spot.name}) in ((), ((spot, 4),))
     del loop
     assert loops.turns(spot) == 0 and not loops.come_to(spot, 0)
+    later = make()
+    loops.note(CODE, 1, later)
+    monkeypatch.setattr(RANGES, "tells_all", False)
+    assert [*later] and bool(told[4:]) == known, "none is told of once nobody is to join at turns"
 
 
 ENDS = """

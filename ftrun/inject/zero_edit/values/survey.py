@@ -108,7 +108,7 @@ def _state_of(value: Any) -> Any:
     any other value."""
     kind = type(value)
     if is_left_out(value):
-        return {"kind": "tensor", "values": [hashed(value, 1, whole=True)]}
+        return {"kind": "result of autograd", "values": [hashed(value, 1, whole=True)]}
     if kind is GeneratorType:
         return f"generator at {value.gi_frame.f_lasti if value.gi_frame is not None else 'its end'}"
     if kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):

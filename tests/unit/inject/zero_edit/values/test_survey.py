@@ -64,7 +64,7 @@ def test_results_of_autograd_never_heal_and_are_told_by_their_bytes() -> None:
     changed = {path.partition(" ")[2] for path, x in after.items() if before.get(path) != x}
     assert "kept[0]" in changed
     name = next(path for path in after if path.endswith(" same"))
-    assert before[name] == after[name] and after[name]["kind"] == "tensor"
+    assert before[name] == after[name] and after[name]["kind"] == "result of autograd"
     assert not any("copied" in path for path in after) and copied  # they heal
     assert same is not None
 

@@ -93,6 +93,8 @@ class Generations:
         """Whether one is due in a step."""
         if not (self.must or is_due(self.board.read(0, Word.DUE), step)):
             return False
+        if not any(x.mark for x in self.area.generations()):
+            return True  # nobody holds the same
         # The last one at which they were alike stays until the agent has seen that.
         return self.world.memory.unlike() is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard
 
+from ftrun.core.replay.settling import Mark
 from ftrun.inject.zero_edit.alike import Alike, replicas_of
+from ftrun.inject.zero_edit.generations import Generations
+from ftrun.snapshots.group_memory import GroupMemory
 
 
 @pytest.fixture
@@ -105,3 +109,26 @@ def test_a_shard_is_held_by_those_at_its_place_of_the_mesh(
 
 def test_a_plain_parameter_is_held_by_nobody_else() -> None:
     assert replicas_of(torch.nn.Parameter(torch.ones(2))) == ()
+
+
+def test_the_last_generation_at_which_mates_were_alike_is_not_overwritten() -> None:
+    """Until the agent has seen that they differ, or lets them."""
+    memory = GroupMemory.make(2, 9 << 20)
+    for rank, digests in enumerate(((1, 2), (1, 3))):
+        memory.area(rank).lay_out(8192, 8192)
+        for step, digest in enumerate(digests, 1):
+            mark = Mark(5, digest, 0)
+            memory.area(rank).write(step, b"", [], step, {}, {}, mark=partial(_same, mark))
+    own: Any = SimpleNamespace(
+        must=True, area=memory.area(0), world=SimpleNamespace(memory=memory), board=memory.board
+    )
+    assert not Generations.wants(own, 3)
+    memory.board.let_differ()
+    assert Generations.wants(own, 3)
+    own.must = False
+    assert not Generations.wants(own, 3)  # none is due
+    memory.close()
+
+
+def _same(mark: Mark) -> Mark:
+    return mark

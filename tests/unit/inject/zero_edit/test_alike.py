@@ -107,6 +107,19 @@ def test_a_shard_is_held_by_those_at_its_place_of_the_mesh(
     assert replicas_of(SimpleNamespace(placements=placements, device_mesh=of)) == expected
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_each_bit_counts_wherever_it_lies(board: Any, dtype: torch.dtype) -> None:
+    known, model = Alike(board), model_of(0, 1)
+    weight = torch.nn.Parameter(torch.arange(6).reshape(2, 3).to(dtype).t())  # not contiguous
+    model.module = torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(()))])
+    model.module.append(torch.nn.Parameter(torch.empty(0)))
+    known.wrapped = [model]
+    before = known.marks(optimizers_of(model))()
+    weight.data[2, 1] = 9
+    after = known.marks(optimizers_of(model))()
+    assert before is not None and after is not None and before.parameters != after.parameters
+
+
 def test_a_plain_parameter_is_held_by_nobody_else() -> None:
     assert replicas_of(torch.nn.Parameter(torch.ones(2))) == ()
 

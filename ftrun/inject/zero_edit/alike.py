@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from ftrun.checkpoint.leaves import local_of
 from ftrun.core.replay.settling import Mark
 from ftrun.inject.zero_edit.marking import digest_of, settings_of, text_of
-from ftrun.snapshots.board import Board
+from ftrun.snapshots.group_memory import GroupMemory
 
 Holders: TypeAlias = dict[tuple[int, ...], list[torch.Tensor]]
 
@@ -35,8 +35,8 @@ class Alike:
         is_averaged: the last pass in training averages its gradients.
     """
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, memory: GroupMemory) -> None:
+        self._memory = memory
         self.wrapped: Sequence[Any] = ()
         self.is_averaged = True
         self._is_apart = False
@@ -50,7 +50,8 @@ class Alike:
 
         Call this in the script's thread, with all of its optimizers.
         """
-        if self._is_apart or self._board.may_differ or not optimizers:
+        is_off = self._memory.spans or self._memory.board.may_differ
+        if self._is_apart or is_off or not optimizers:
             return lambda: None
         if any(getattr(x, "_comm_hooks", ()) for x in self.wrapped):
             return lambda: None

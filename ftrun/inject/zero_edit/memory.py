@@ -81,7 +81,7 @@ class Memory(Generations):
         self._copying: threading.Thread | None = None
         self._gradients: list[Any] = []  # of the predecessor
         self._pass_mark = 0
-        self.alike = Alike(self.board)
+        self.alike = Alike(memory)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
 
     # ------------------------------------------------------------ as a Manager

@@ -18,8 +18,8 @@ from ftrun.snapshots.group_memory import GroupMemory
 
 
 @pytest.fixture
-def board() -> Any:
-    return SimpleNamespace(may_differ=False)
+def group() -> Any:
+    return SimpleNamespace(spans=False, board=SimpleNamespace(may_differ=False))
 
 
 def model_of(*ranks: int, hooks: bool = False) -> Any:
@@ -40,8 +40,8 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "get_process_group_ranks", list)
 
 
-def test_a_mark_is_of_the_parameters_the_settings_and_who_holds_them(board: Any) -> None:
-    known, model = Alike(board), model_of(0, 1, 2)
+def test_a_mark_is_of_the_parameters_the_settings_and_who_holds_them(group: Any) -> None:
+    known, model = Alike(group), model_of(0, 1, 2)
     known.wrapped = [model]
     before = known.marks(optimizers_of(model))()
     assert before is not None and before == known.marks(optimizers_of(model))()
@@ -57,8 +57,8 @@ def test_a_mark_is_of_the_parameters_the_settings_and_who_holds_them(board: Any)
     assert other is not None and other.parameters != before.parameters
 
 
-def test_those_that_hold_all_of_it_are_mates(board: Any) -> None:
-    known, whole, part = Alike(board), model_of(0, 1, 2, 3), model_of(0, 2)
+def test_those_that_hold_all_of_it_are_mates(group: Any) -> None:
+    known, whole, part = Alike(group), model_of(0, 1, 2, 3), model_of(0, 2)
     known.wrapped = [part]
     of_part = known.marks(optimizers_of(part))()
     known.wrapped = [whole, part]
@@ -66,12 +66,12 @@ def test_those_that_hold_all_of_it_are_mates(board: Any) -> None:
     assert both is not None and of_part is not None and both.mates == of_part.mates
 
 
-def test_nothing_is_compared_where_workers_may_train_apart(board: Any) -> None:
+def test_nothing_is_compared_where_workers_may_train_apart(group: Any) -> None:
     for models in ([model_of(0)], [model_of(0, 1), model_of(2, 0)], [model_of(0, 1, hooks=True)]):
-        known = Alike(board)
+        known = Alike(group)
         known.wrapped = models
         assert known.marks(optimizers_of(*models))() is None
-    known, model = Alike(board), model_of(0, 1)
+    known, model = Alike(group), model_of(0, 1)
     known.wrapped = [model]
     assert known.marks(optimizers_of(model))() is not None
     known.is_averaged = False  # a pass that accumulates; another one follows
@@ -83,8 +83,12 @@ def test_nothing_is_compared_where_workers_may_train_apart(board: Any) -> None:
     known.is_averaged = True
     known.stepped()
     assert known.marks(optimizers_of(model))() is None
-    known = Alike(SimpleNamespace(may_differ=True))  # type: ignore[arg-type]
+    known = Alike(group)
     known.wrapped = [model]
+    assert known.marks(optimizers_of(model))() is not None
+    group.spans = True
+    assert known.marks(optimizers_of(model))() is None
+    group.spans, group.board.may_differ = False, True
     assert known.marks(optimizers_of(model))() is None
 
 
@@ -108,8 +112,8 @@ def test_a_shard_is_held_by_those_at_its_place_of_the_mesh(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
-def test_each_bit_counts_wherever_it_lies(board: Any, dtype: torch.dtype) -> None:
-    known, model = Alike(board), model_of(0, 1)
+def test_each_bit_counts_wherever_it_lies(group: Any, dtype: torch.dtype) -> None:
+    known, model = Alike(group), model_of(0, 1)
     weight = torch.nn.Parameter(torch.arange(6).reshape(2, 3).to(dtype).t())  # not contiguous
     model.module = torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(()))])
     model.module.append(torch.nn.Parameter(torch.empty(0)))

@@ -34,11 +34,13 @@ from ftrun.agent.tcp_stores import WORLD_STORE
 from ftrun.agent.worker_facts import WorkerProcess
 from ftrun.base import linux
 from ftrun.base.errors import ExitCode, PeerError, UserError
+from ftrun.base.free_memory import LEFT_SHARE, free_bytes
 from ftrun.base.words import first_of
 from ftrun.config.forms import injection, may_carry
 from ftrun.config.starting import FORK, line_without_fork
 from ftrun.core.agent import events as e
 from ftrun.core.agent.stopping import SIGKILL
+from ftrun.core.agent.words import no_room_for_standbys
 from ftrun.core.forms import AUTO
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import EndJob
@@ -51,6 +53,8 @@ BeforeStart = Callable[[str, tuple[str, ...]], Awaitable[None]]
 """Returns when the devices of this replica are free for a worker."""
 QUORUM_STORE = "quorum"
 SPARE_STORES = 2
+STANDBY_BYTES = 128 << 20
+"""With less memory free no standby is started: it has torch loaded, and trains a tiny model."""
 SWEEP_DEADLINE_S = 4.0
 LOG_DRAIN_S = 1.0
 WRITER_AGAIN_S = 1.0
@@ -92,7 +96,7 @@ class Fleet:
         self._ports: dict[str, int] = {}
         self._spare: deque[str] = deque()
         self._stores_ordered = 0
-        self._ready = False
+        self._ready = self._lacks_room = False
         self._waiting: deque[e.StartReplica] = deque()
         self._held: set[str] = set()
         self._empty: set[str] = set()
@@ -159,6 +163,12 @@ class Fleet:
         self._groups[incarnation].is_held = True
 
     def start_standby(self, name: str) -> None:
+        if (free := free_bytes(left=LEFT_SHARE)) < STANDBY_BYTES:
+            if not self._lacks_room:
+                self._lacks_room = True
+                self._output.terminal.event_line(no_room_for_standbys(free))
+            self._loop.call_soon(self._emit, e.StandbyExited(name, 0, lacks_room=True))
+            return
         self._spawner.start_standby(name, threads_per_worker(self._settings, self._machine))
 
     def signal_replica(self, incarnation: str, number: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -26,9 +27,11 @@ from ftrun.config.forms import (
 )
 from ftrun.config.layers import DEFAULT
 from ftrun.config.settings import RunSettings
+from ftrun.core.activity import Activity
 from ftrun.core.agent.events import BoardSeen, Kept
 from ftrun.core.ids import WorkerKey
-from ftrun.core.messages import Progress
+from ftrun.core.messages import Progress, Resumption
+from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.copying import EVERY_S
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import begin, common
@@ -53,6 +56,8 @@ a report each second.
 CALM_AFTER_S = 10.0
 ROOMY_BYTES = 4 << 30
 """With this much free beyond ``LEFT_SHARE``, memory does not become scarce within a second."""
+SNAPSHOT_STEP = "snapshot_step"
+"""The scalar of a worker that has written a snapshot (training/snapshots.py)."""
 UNTRIED = " With NCCL this has not run on a GPU so far (docs/GPU.md)."
 
 
@@ -64,6 +69,8 @@ class MemorySnapshots:
     Attributes:
         disk: writes the snapshots to a disk too; None: there is no disk.
         on_progress: called with a group's progress, and with the steps that a loss would cost it.
+        on_unlike: called with an incarnation whose workers should hold the same parameters and do
+            not.
         on_manager: called once if the script makes a Manager and no option asks for memory
             snapshots. From then on none are taken.
         on_over: called when a process has ended well, while its words can still be read.
@@ -86,6 +93,7 @@ class MemorySnapshots:
         self._otherwise = f"A death restarts {self._who}."
         self.on_progress: Callable[[WorkerKey, Progress], None] = lambda key, progress: None
         self.on_manager: Callable[[], None] = lambda: None
+        self.on_unlike: Callable[[str, Unlike], None] = lambda incarnation, found: None
         self.on_over: Callable[[], None] = lambda: None
         self.is_left_only = leaves_state(settings)
         self._is_asked = settings.sources.get("memory_snapshots", DEFAULT) != DEFAULT
@@ -144,10 +152,11 @@ class MemorySnapshots:
         ``sound_until``: the incarnation may resume from states of earlier incarnations up to this
         step.
         """
-        if why_no_memory_snapshots(self._settings) and not self.is_left_only:
+        if why_no_memory_snapshots(self._settings):
             if why := misses_memory_snapshots(self._settings):
                 self._tell_once("off", f"No memory snapshots: {why}. {self._otherwise}")
-            return
+            if not self.is_left_only:
+                return
         if incarnation in self._known or self._has_manager:
             return
         self._forget_ended()
@@ -230,8 +239,23 @@ class MemorySnapshots:
 
     def with_losses(self, incarnation: str, progress: Progress) -> Progress:
         """What one of several replicas reports, with what a loss would cost now."""
-        known = self._at_risk.get(incarnation) if self._settings.replicas > 1 else None
-        return progress if known is None else known.of_replicas(progress, clock.now())
+        settings, now = self._settings, clock.now()
+        known = self._at_risk.get(incarnation) if settings.replicas > 1 else None
+        if known is not None:
+            return known.of_replicas(progress, now)
+        is_here = settings.lighthouse is None and settings.nodes == 1
+        if settings.replicas == 1 or settings.snapshot_path is None or not is_here:
+            return progress
+        if progress.phase in (Activity.STARTING, Activity.HEALING):
+            return progress  # it has no state of the job so far
+        written = int(dict(progress.scalars).get(SNAPSHOT_STEP, NONE))
+        if self.on_disk is None:  # it began with that one, or with none
+            self.on_disk = Stored(progress.step if written == NONE else written, now)
+        elif written > self.on_disk.step:
+            self.on_disk = Stored(written, now)
+        job = self.on_disk.resumption(now)
+        worker = Resumption(progress.step, 0.0)
+        return replace(progress, worker_lost=worker, node_lost=job, job_lost=job)
 
     def stops(self, incarnation: str) -> None:
         """Workers are asked to stop. None that dies from now on is replaced."""
@@ -306,13 +330,19 @@ class MemorySnapshots:
         board = known.board
         words = tuple(board.all(Word.JOINED)), tuple(board.all(Word.FALL))
         areas = [known.area(rank) for rank in known.here]
-        boundary = common([x.generations() for x in areas], [x.logs() for x in areas])
+        boundary = common(known.generations(), [x.logs() for x in areas])
         broken = tuple(board.all(Word.BROKEN))
         steps, calls = board.all(Word.REACHED), map(board.said, range(board.ranks))
         after = tuple(steps), tuple(calls)
         lost = tuple(board.all(Word.LOST))
         words_of = incarnation, board.look(), *words
         return BoardSeen(*words_of, boundary, broken, False, board.why, *after, lost=lost)
+
+    def let_differ(self, incarnation: str) -> None:
+        """The workers' parameters are not compared any more."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.board.let_differ()
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """Drop the states later than the step ``boundary``. No process of the group runs."""
@@ -338,7 +368,10 @@ class MemorySnapshots:
         from, is kept.
         """
         known = self._known.pop(incarnation, None)
-        self._at_risk.pop(incarnation, None)
+        at_risk = self._at_risk.pop(incarnation, None)
+        if known is not None and at_risk is not None and not self._is_its_own(known):
+            at_risk.look(clock.now())  # a short job has ended before the first look
+            self._tell_fall(at_risk, known)
         self.elsewhere.pop(incarnation, None)
         replica_id = self._replica_of.pop(incarnation, "")
         if known is None:
@@ -426,11 +459,9 @@ class MemorySnapshots:
         is_calm = known.newest is not None and known.age_s(now) >= CALM_AFTER_S
         is_calm &= self.disk is None and room >= ROOMY_BYTES
         self._loop.call_later(CALM_EVERY_S if is_calm else LOOK_EVERY_S, self._look, key)
-        if known.fall is not None:
-            begin = "No memory snapshots" + " any more" * ("on" in self._told)
-            why = known.fall.because(memory.board.why)
-            self._tell_once("off", f"{begin}: {why}. {self._otherwise}")
-        elif known.newest is not None:
+        if (unlike := memory.unlike()) is not None:
+            self.on_unlike(key.incarnation, unlike)
+        if not self._tell_fall(known, memory) and known.newest is not None:
             where, costs = "this node", "costs no step"
             if memory.spans:
                 where = f"each node, and every {EVERY_S:g} s on another one too"
@@ -443,6 +474,10 @@ class MemorySnapshots:
                     f"Memory snapshots are kept on {where} ({amount(each)} a worker so far, at "
                     f"most {amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
                 )
+            on_corruption = self._settings.sources.get("on_corruption", DEFAULT)
+            if not (on_corruption.startswith(DEFAULT) or memory.spans or memory.has_mates()):
+                text = f"{on_corruption} has no effect: no two workers hold the same parameters."
+                self._tell_once("mates", text)
             # There is a gap also while a replacement catches up, although no result was too large.
             if known.has_gap and any(memory.board.all(Word.FULL)):
                 logs = amount(memory.area(memory.here.start).log_room)
@@ -460,6 +495,15 @@ class MemorySnapshots:
             elsewhere = self.elsewhere.get(key.incarnation)
             scalars = () if self.disk is None else self.disk.scalars
             self.on_progress(key, known.progress(now, elsewhere, self.on_disk, scalars))
+
+    def _tell_fall(self, known: AtRisk, memory: GroupMemory) -> bool:
+        """Print once why no death can be mended from now on. Returns whether that is so."""
+        if known.fall is None:
+            return False
+        begin = "No memory snapshots" + " any more" * ("on" in self._told)
+        why = known.fall.because(memory.board.why)
+        self._tell_once("off", f"{begin}: {why}. {self._otherwise}")
+        return True
 
     def _is_its_own(self, known: GroupMemory) -> bool:
         """True if the script makes a Manager, and no option declares that it can repeat a step."""
@@ -479,7 +523,7 @@ def own_bytes(settings: RunSettings) -> int:
 
 def _boundary(memory: GroupMemory, until: float = inf) -> int | None:
     """The newest step up to ``until`` of which all workers have left a complete state."""
-    return common([memory.area(rank).generations() for rank in memory.here], until=until)
+    return common(memory.generations(), until=until)
 
 
 def _boundaries(memory: GroupMemory) -> set[int]:
@@ -490,5 +534,4 @@ def _boundaries(memory: GroupMemory) -> set[int]:
 
 def _numbers(memory: GroupMemory, step: int) -> set[int]:
     """The numbers of the workers' states of a step. A state left at a fall has its place's."""
-    every = (x for rank in memory.here for x in memory.area(rank).generations())
-    return {x.number for x in every if x.step == step}
+    return {x.number for own in memory.generations() for x in own if x.step == step}

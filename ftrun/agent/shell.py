@@ -44,6 +44,7 @@ from ftrun.config.forms import (
     leaves_state,
     standbys_of,
     why_no_memory_snapshots,
+    would_have_helped,
 )
 from ftrun.core import messages as m
 from ftrun.core.agent import events as e
@@ -120,6 +121,7 @@ class Agent:
             wants_glance=self._line is not None,
         )
         self._fleet.memory.on_progress = self._group_progressed
+        self._fleet.memory.on_unlike = lambda *found: self.handle(e.WorkersUnlike(*found))
         self._fleet.memory.on_manager = lambda: self.handle(e.ManagerFound())
         self._peers = Peers(self._peers_silent)
         self._lighthouse = self._embedded(token, setup.runtime_dir)
@@ -199,9 +201,13 @@ class Agent:
             keeps_one_world=injection(in_form(s, Form.ONE_WORLD)) == MEMORY,
             waits_for_mends=s.waits_for_mends,
             spans=s.spans,
+            advice=would_have_helped(s),
             agent_id=self._life,
             restarts=RestartRules(
-                s.max_restarts, as_torchrun=s.as_torchrun, spent=s.restarts_spent
+                s.max_restarts,
+                as_torchrun=s.as_torchrun,
+                repeats=not why_no_memory_snapshots(s),
+                spent=s.restarts_spent,
             ),
             alone=s.lighthouse is None,
             lighthouse_at=s.lighthouse or "",
@@ -287,6 +293,8 @@ class Agent:
                 self._fleet.hold(incarnation)
             case e.RewindMemory(_, incarnation, number, boundary):
                 self._fleet.memory.rewind(incarnation, number, boundary)
+            case e.LetDiffer(_, incarnation):
+                self._fleet.memory.let_differ(incarnation)
             case e.LookAtMemory():
                 self._loop.call_soon(self._show_memory)
             case e.ShareMemory(replica_id, step):

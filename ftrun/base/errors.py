@@ -67,7 +67,9 @@ EXIT_REASONS: dict[int, ExitReason] = {
         "finished without a replica that was given up or left early (no --min-replicas allows it)",
     ),
     ExitCode.CORRUPTED: ExitReason(
-        "corrupted", "replicas hold different parameters (--on-corruption stop, or at their ends)"
+        "corrupted",
+        "replicas or workers hold different parameters (--on-corruption stop, or at their ends, or "
+        "no restart is left)",
     ),
     ExitCode.INTERRUPTED: ExitReason("interrupted", "Ctrl-C"),
 }

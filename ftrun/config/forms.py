@@ -11,6 +11,7 @@ from ftrun.base.defaults import AS_WRITTEN
 from ftrun.config.layers import DEFAULT
 from ftrun.config.script import TargetKind
 from ftrun.config.settings import RunSettings
+from ftrun.config.torchrun import MAX_RESTARTS
 from ftrun.core.forms import AUTO, MEMORY, WATCHED, Form
 
 
@@ -58,7 +59,7 @@ def why_no_memory_snapshots(settings: RunSettings) -> str:
         "torchrun's options keep torchrun's restarts": settings.as_torchrun and not is_asked,
         f"{settings.replicas} replica groups heal from each other": several
         and not (is_stated or settings.workers_per_replica > 1),
-        "of several replica groups it is without --snapshot and on one node so far": several
+        "several replica groups have them only without --snapshot and on one node so far": several
         and (settings.snapshot_path is not None or settings.nodes > 1),
         "where ftrun chooses the samples, no step can be repeated so far": several
         and (settings.data != AS_WRITTEN or settings.global_batch is not None),
@@ -91,11 +92,26 @@ def sees_gpus(settings: RunSettings) -> bool:
 
 
 def misses_memory_snapshots(settings: RunSettings) -> str:
-    """Why a group of several workers, which has them by default, has none; "": it has them, or does
-    not have them by default."""
-    is_one = settings.replicas == 1 and settings.workers_per_replica > 1
+    """Why groups of several workers, which have them by default, have none; "": they have them, or
+    do not have them by default."""
+    are_several = settings.workers_per_replica > 1
     is_left = settings.memory_snapshots == "off" or settings.as_torchrun or settings.inject != AUTO
-    return why_no_memory_snapshots(settings) if is_one and not is_left else ""
+    return why_no_memory_snapshots(settings) if are_several and not is_left else ""
+
+
+def would_have_helped(settings: RunSettings) -> str:
+    """For a worker's death in a run with torchrun's options, without memory snapshots: what they
+    could have saved; "": nothing, or they are off because the user says so."""
+    stated = {**settings.sources, "memory_snapshots": "--memory-snapshots"}
+    if not settings.as_torchrun or not why_no_memory_snapshots(settings):
+        return ""
+    if why_no_memory_snapshots(replace(settings, sources=stated)):
+        return ""
+    more = f" and --max-restarts {MAX_RESTARTS}" if not settings.max_restarts else ""
+    return (
+        f"If it trains, --memory-snapshots auto{more} may replace such a worker alone, and no step "
+        "is lost (docs/MEMORY_SNAPSHOTS.md). "
+    )
 
 
 def without_effect(settings: RunSettings) -> list[str]:
@@ -103,7 +119,12 @@ def without_effect(settings: RunSettings) -> list[str]:
     source = settings.sources.get("on_corruption", DEFAULT)
     if settings.replicas > 1 or source.startswith(DEFAULT):
         return []
-    return [f"{source} has no effect: one group has no replica to compare its parameters with."]
+    why = why_no_memory_snapshots(settings)
+    if why:
+        why = f"without memory snapshots the workers of one group are not compared ({why})"
+    elif settings.rendezvous is not None and settings.rendezvous.most > 1:
+        why = "workers of one group on several nodes are not compared so far"
+    return [f"{source} has no effect: {why}."] if why else []
 
 
 def standbys_of(settings: RunSettings) -> int:

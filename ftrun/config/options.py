@@ -192,7 +192,8 @@ _OWN: tuple[Option, ...] = (
         "F", default=0.0,
     ),
     _option("--on-corruption", str, "After silent corruption of a replica's parameters: heal it "
-            "from the others, if most of three or more agree; stop the job; or only report it.",
+            "from the others, if most of three or more agree (one group: all workers resume from "
+            "the last step at which they agreed); stop the job; or only report it.",
             "heal|stop|report", default="heal"),
     _option(
         "--health-check", str, "Command that must end with 0 before a failed replica restarts.",

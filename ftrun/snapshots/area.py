@@ -38,7 +38,7 @@ import xxhash
 from ftrun.base.errors import PeerError, UserError
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.log_rules import free_parts, needed, roomy
-from ftrun.core.replay.settling import Counts, Generation, Logged
+from ftrun.core.replay.settling import Counts, Generation, Logged, Mark
 from ftrun.snapshots.memory import ALIGNMENT, SharedMemory, offsets_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _DATA_AT = _HEADER_BYTES + LOGS * _INDEX_BYTES
 _SLOT_BYTES, _LOG_BYTES = range(2)
 _SLOTS = range(KEPT + 1 + HOLDERS)
 _SLOT_AT, _LOG_AT = 8, 8 + 8 * len(_SLOTS)
-_NUMBER, _HEAD, _STATE, _STEP = range(4)
+_NUMBER, _HEAD, _STATE, _STEP, _MATES, _PARAMETERS, _SETTINGS = range(7)
 _COUNTS = struct.Struct(f"{3 * GROUPS_MAX}q")
 _FIRST, _COUNT = range(1, 3)
 _PARTS = 4
@@ -261,6 +261,7 @@ class Area:
         *,
         is_whole: Callable[[], bool] = lambda: True,
         has_room: Callable[[int], bool] = lambda more: True,
+        mark: Callable[[], Mark | None] = lambda: None,
     ) -> bool:
         """Copy a generation. May run in another thread if nothing changes the leaves meanwhile.
 
@@ -269,6 +270,7 @@ class Area:
             before: see ``State.before``.
             is_whole: checked after the copy; False discards it.
             has_room: whether this many bytes more than the slot has used before may be taken.
+            mark: gives the generation's mark, before ``is_whole`` is checked.
 
         Returns:
             Whether the generation is stored. It is not if ``is_whole`` returned False, or if other
@@ -299,6 +301,7 @@ class Area:
         self.memory.fill(leaves, [at + begin + offset for offset in offsets], threads)
         self._header[words + _HEAD], self._header[words + _STATE] = len(head), state
         self._header[words + _STEP] = step
+        self._mark(words, mark())
         if is_whole():
             self._header[words + _NUMBER] = number
         self._let_go(slot)
@@ -324,10 +327,16 @@ class Area:
             state = copy.nbytes - _state_at(copy.head_bytes)
             self._header[words + _HEAD], self._header[words + _STATE] = copy.head_bytes, state
             self._header[words + _STEP] = copy.step
+            self._mark(words, None)
             self._header[words + _NUMBER] = copy.number
         self._let_go(slot)
         if not is_whole:
             raise Torn(f"generation {copy.number} is not what was sent: its hash differs")
+
+    def _mark(self, words: int, mark: Mark | None) -> None:
+        numbers = (0, 0, 0) if mark is None else (mark.mates, mark.parameters, mark.settings)
+        for word, number in enumerate(numbers, words + _MATES):
+            self._header[word] = number
 
     def _claim(self, number: int, nbytes: int) -> int | None:
         """Choose and lock a slot for this generation; None: other processes hold all slots."""
@@ -408,10 +417,21 @@ class Area:
         """All whole generations."""
         known = [(slot, self.words_of(slot)) for slot in _SLOTS]
         return [
-            Generation(words[_NUMBER], words[_STEP], self._counts(slot), self._counts(slot, 2))
+            Generation(
+                words[_NUMBER],
+                words[_STEP],
+                self._counts(slot),
+                self._counts(slot, 2),
+                self._mark_of(slot),
+            )
             for slot, words in known
             if words[_NUMBER] != NONE
         ]
+
+    def _mark_of(self, slot: int) -> Mark | None:
+        words = _SLOT_AT + 8 * slot
+        mates, *digests = self._header[words + _MATES : words + _SETTINGS + 1]
+        return Mark(mates, *digests) if mates else None
 
     def _counts(self, slot: int, which: int = 1) -> dict[int, int]:
         words = _COUNTS.unpack(self.memory.buffer(self.slot_at(slot), _COUNTS.size))

@@ -71,7 +71,7 @@ PRINTED = (
     *(Word.PRINTED_ERRORS, Word.PRINTED_ERRORS_ENDS, Word.PRINTED_ERRORS_FROM),
 )
 _SAID = (Word.WAITS_GROUP, Word.WAITS_CALL, Word.WAITS_KIND, Word.WAITS_BYTES)
-_DECREE, _DIED_AT, _ROOM, _STOPS = range(4)
+_DECREE, _DIED_AT, _ROOM, _STOPS, _DIFFERS = range(5)
 _GROUPS_AT = len(Word)
 _RANKS, _WORDS_EACH = 8, _GROUPS_AT + 2 * GROUPS_MAX
 WHY_BYTES = 512
@@ -272,6 +272,15 @@ class Board:
         """Note that, and wake all processes that wait for a decree. Called by the agent."""
         self._words[_STOPS] = 1
         futex.wake(self._at(), futex.ALL)
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether the workers' parameters are not compared any more (core/replay/alike.py)."""
+        return bool(self._words[_DIFFERS])
+
+    def let_differ(self) -> None:
+        """Note that. Called by the agent."""
+        self._words[_DIFFERS] = 1
 
     def wait(self, beyond: int, timeout_s: float) -> int:
         """Wait up to ``timeout_s`` for a decree above ``beyond``. Returns the newest decree.

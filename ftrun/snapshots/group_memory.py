@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ftrun.base import futex
-from ftrun.core.replay.settling import common
+from ftrun.core.replay.alike import Unlike, unlike
+from ftrun.core.replay.settling import Generation, common
 from ftrun.snapshots.area import NONE, TRIES, Area, Held
 from ftrun.snapshots.board import WHY_BYTES, Board, Word, board_bytes
 from ftrun.snapshots.memory import SharedMemory
@@ -135,6 +137,21 @@ class GroupMemory:
             self._areas[number] = Area(memory, nbytes)
         return self._areas[number]
 
+    def generations(self) -> list[list[Generation]]:
+        """The whole generations of each rank here."""
+        found = [self.area(rank).generations() for rank in self.here]
+        if self.board.may_differ:
+            return [[replace(x, mark=None) for x in known] for known in found]
+        return found
+
+    def has_mates(self) -> bool:
+        """Whether workers here are known to hold the same parameters."""
+        return any(x.mark is not None for own in self.generations() for x in own)
+
+    def unlike(self) -> Unlike | None:
+        """Workers here that should hold the same parameters and do not."""
+        return None if self.spans or self.board.may_differ else unlike(self.generations())
+
     def hold(self, step: int | None = None) -> list[Held] | None:
         """Hold a generation of each rank here, all of the same step.
 
@@ -142,7 +159,7 @@ class GroupMemory:
         """
         ranks = [self.area(rank) for rank in self.here]
         for _ in range(TRIES):
-            boundary = common([x.generations() for x in ranks]) if step is None else step
+            boundary = common(self.generations()) if step is None else step
             if boundary is None:
                 return None
             held = [area.hold(boundary) for area in ranks]

@@ -93,6 +93,45 @@ def test_a_worker_that_is_replaced_in_its_group(
     assert "worker 0.1 " in job.output and "Its replacement repeated" in job.output, shown
 
 
+SHARDED = """
+import time, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2, bias=False)
+fully_shard(model, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("r", "s")))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+for step in range(400):
+    optimizer.zero_grad()
+    model(torch.arange(4) / 4 + step % 8).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+print("end", sum(model.weight.full_tensor().view(-1).tolist()), flush=True)
+"""
+
+
+def test_a_campaign_in_one_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (traps := tmp_path / "traps").mkdir()
+    lines, environment = list[str](), {"FTRUN_CHAOS_DIR": str(traps)}
+    options = ("-w", "4", "--device", "cpu", "--job-id", "tried")
+    with Job(tmp_path, SHARDED, *options, environment=environment) as job:
+        job.expect("Memory snapshots are kept")
+        settings = ChaosSettings(1.0, "tried", result=tmp_path / "result.json")
+        code = run_campaign(settings, CAMPAIGN.with_name("group.toml"), lines.append)
+        assert job.end() == 0, job.output
+    faults = {fault["kind"]: fault for fault in faults_of(tmp_path)}
+    shown = "\n".join([*lines, json.dumps(faults, indent=1), job.output])
+    assert code == 0 and [*faults] == ["kill", "stop", "corrupt"], shown
+    assert not any(fault["why_not"] for fault in faults.values()), shown
+    assert all(fault["next_step_s"] is not None for fault in faults.values()), shown
+    assert faults["kill"]["steps_lost"] == faults["stop"]["steps_lost"] == 0, shown
+    assert faults["corrupt"]["steps_lost"] > 0 and faults["corrupt"]["back_s"], shown
+    its = r"worker 0\.3 \(pid \d+\) is corrupted, or worker 1, since a step after \d+ and up to"
+    assert re.search(its, job.output), shown
+
+
 def run(
     tmp_path: Path, campaign: Path, job_id: str, lines: list[str]
 ) -> tuple[threading.Thread, list[int]]:

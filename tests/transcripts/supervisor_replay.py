@@ -62,6 +62,7 @@ from ftrun.core.agent.supervisor import Supervisor
 from ftrun.core.ids import NO_ATTEMPT, StateId, WorkerKey
 from ftrun.core.quorum import Endpoint
 from ftrun.core.replay.afterwards import Waits
+from ftrun.core.replay.alike import NEVER, Unlike
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 from tests.transcripts.replay import main
@@ -200,6 +201,8 @@ class Replay:
                 return f"hold {self._of(instruction)}"
             case e.RewindMemory(_, _, number, boundary):
                 return f"rewind {self._of(instruction)} to {boundary}, decree {number}"
+            case e.LetDiffer():
+                return f"let differ {self._of(instruction)}"
             case e.ShareMemory(replica_id, step):
                 return f"share step {step} of replica {replica_id}"
             case e.LookAtBoard():
@@ -341,6 +344,7 @@ KEPT = r"(?: keeping (.*))?"
 ENDS = rf"{NUMBER}{KEPT}(?: having recorded (.*))?(?: for want of memory: (.*))?"
 
 Make = Callable[..., "e.Event | None"]
+UNLIKE = ("odd", "mates")
 
 
 def _exit(
@@ -385,6 +389,14 @@ def _board(r: Replay, name: str, text: str) -> e.Event:
     more = "waits" in known, "", steps, tuple(calls)
     lost = tuple(known.get("lost", none))
     return e.BoardSeen(r.incarnation(name), board, joined, falls, boundary, broken, *more, lost)
+
+
+def _unlike(r: Replay, name: str, text: str) -> e.Event:
+    """``step 9; agreed 4; odd 1; mates 0,1,2``; none that is known to be ``odd``: 2 mates."""
+    given = dict(part.split(maxsplit=1) for part in text.split("; "))
+    step, agreed = int(given["step"]), int(given.get("agreed", NEVER))
+    odd, mates = (tuple(map(int, given[x].split(","))) if x in given else () for x in UNLIKE)
+    return e.WorkersUnlike(r.incarnation(name), Unlike(step, agreed, odd, mates))
 
 
 def _call(text: str) -> Waits | None:
@@ -495,6 +507,7 @@ EVENTS: dict[str, Make] = {
         r.key(name), FIRST_PID + r.key(name).group_rank, float(cpu_s)
     ),
     rf"{INCARNATION} board: (.*)": _board,
+    rf"{INCARNATION} unlike: (.*)": _unlike,
     r"the script makes a manager": lambda r: e.ManagerFound(),
     rf"{INCARNATION} stacks:(?: (.*))?": lambda r, name, text: _stacks(r, name, text or ""),
     rf"{WORKER}: (.*)": _sent,
@@ -516,6 +529,7 @@ EVENTS: dict[str, Make] = {
         int(code), reason, kind or ""
     ),
     r"spawner lost (\d+): (.*)": lambda r, code, reason: e.SpawnerLost(reason, int(code)),
+    r"(standby-\d+) lacks room": lambda r, name: e.StandbyExited(name, 0, lacks_room=True),
     rf"(standby-\d+) exits {NUMBER}": lambda r, name, status: e.StandbyExited(name, int(status)),
     r"record (\d+) of (\S+)( open)?": lambda r, number, names, is_open: m.IncidentRecord(
         int(number), tuple(r.incarnation(name) for name in names.split(",")), bool(is_open), ""

@@ -395,6 +395,22 @@ def test_workers_of_one_replica_lose_no_step_and_no_bit(tmp_path: Path) -> None:
     assert equal in text and "1.pt" in text
 
 
+def test_results_of_autograd_that_the_script_keeps_are_compared(tmp_path: Path) -> None:
+    """Seen: "ok", although an average of the weights had begun again: nothing carries these."""
+    kept = "kept = [p * 1.0 for p in model.parameters()]\nfor step"
+    mean = "kept = [(k.detach() + p) / 2 for k, p in zip(kept, model.parameters())]"
+    text = SHARDED.replace("for step", kept, 1).replace(
+        "optimizer.step()\n",
+        f"optimizer.step()\n    {mean}\n",
+        1,
+    )
+    (tmp_path / "sharded.py").write_text(text)
+    code, lines = check(tmp_path, "--device", "cpu", "-w", "2", "sharded.py")
+    assert code == 1, lines
+    other = r"kept\[0\] \(another result of autograd, "
+    assert re.match(f"FAILED: not equal to the undisturbed run: {other}", lines[-1]), lines
+
+
 def test_what_is_another_one_in_each_undisturbed_run_is_not_compared(tmp_path: Path) -> None:
     """All begin again after the death before the first step, in a directory of that time."""
     (tmp_path / "site-packages").mkdir()

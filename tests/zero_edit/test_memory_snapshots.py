@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ftrun.core.replay.falls import Fall
 from tests.jobs import Job
 
 pytestmark = pytest.mark.timeout(300)
@@ -226,3 +227,59 @@ def test_without_a_restart_left_the_others_end_as_under_torchrun(tmp_path: Path)
         assert re.search(r"died: SIGKILL\. It could have resumed from step \d+\. ", job.output)
         its = re.search(r"worker 0 of the same group: (.*)", job.output)
         assert its is not None and ("exit code 143" in its[1] or "RuntimeError" in its[1])
+
+
+FRAMEWORK = """
+import sys, types
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+kind = sys.argv[1]
+model = DistributedDataParallel(nn.Linear(4, 4))
+if kind == "DeepSpeed":
+    from deepspeed.runtime.engine import DeepSpeedEngine
+    DeepSpeedEngine(model)
+elif kind == "Megatron":
+    from megatron.core.parallel_state import initialize_model_parallel
+    initialize_model_parallel(1)
+else:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+    stage = PipelineStage(nn.Linear(4, 4), dist.get_rank(), 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 2, loss_fn=lambda x, y: (x - y).square().mean())
+    for _ in range(4):
+        given = (torch.ones(4, 4),) if dist.get_rank() == 0 else ()
+        schedule.step(*given, target=torch.zeros(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("end", flush=True)
+"""
+PACKAGES = {
+    "deepspeed/runtime/engine.py": "class DeepSpeedEngine:\n    def __init__(self, model): pass\n",
+    "megatron/core/parallel_state.py": "def initialize_model_parallel(size): pass\n",
+}
+"""As those packages have them."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "fall"),
+    [("DeepSpeed", Fall.DEEPSPEED), ("Megatron", Fall.MEGATRON), ("pipeline", Fall.PIPELINE)],
+)
+def test_a_framework_that_cannot_be_followed_is_named_and_trains(
+    tmp_path: Path, kind: str, fall: Fall
+) -> None:
+    for name, text in PACKAGES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        for parent in (path.parent, path.parent.parent):
+            (parent / "__init__.py").touch()
+    options = ("--workers-per-replica", "2", "--device", "cpu")
+    with Job(tmp_path, FRAMEWORK, *options, args=(kind,)) as job:
+        assert job.end() == 0, job.output
+        assert len(re.findall(r"\] end$", job.output, re.MULTILINE)) == 2, job.output
+        assert f"No memory snapshots: {fall.words}. A death restarts" in job.output, job.output

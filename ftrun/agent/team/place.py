@@ -261,8 +261,8 @@ class Place:
             case e.SpawnerWarmed():
                 self._standbys.open(clock.now())
                 self._refill.set(self._standbys.due_at)
-            case e.StandbyExited(name, status):
-                if self._standbys.died(name, clock.now()):
+            case e.StandbyExited(name, status, lacks_room):
+                if self._standbys.died(name, clock.now(), lacks_room=lacks_room):
                     text = no_more_standbys(self._standbys.rules.deaths_max, status).text
                     self._output.terminal.event_line(text)
                 self._refill.set(self._standbys.due_at)

@@ -14,6 +14,7 @@ from ftrun.core import messages as m
 from ftrun.core.forms import Form
 from ftrun.core.ids import OfIncarnation, StateId, WorkerKey
 from ftrun.core.replay.afterwards import Waits
+from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Board, Generation
 
@@ -147,6 +148,16 @@ class BoardSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersUnlike:
+    """Workers of a group that hold the same parameters do not any more. They are reported again,
+    until ``LetDiffer`` or until their memory shows it no more.
+    """
+
+    incarnation: str
+    found: Unlike
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySeen:
     """The answer to ``LookAtMemory``: the whole states that are held outside the workers.
 
@@ -202,11 +213,13 @@ class SpawnerWarmed:
 class StandbyExited:
     """A standby has ended before it was used, or could not be started.
 
-    ``status``: see ``WorkerExited``.
+    ``status``: see ``WorkerExited``. ``lacks_room``: it was not started, because it would not fit
+    into the memory that is free.
     """
 
     name: str
     status: int
+    lacks_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +278,7 @@ Event: TypeAlias = (
     | m.WorkerUsed
     | StacksTaken
     | BoardSeen
+    | WorkersUnlike
     | MemorySeen
     | ManagerFound
     | HealthChecked
@@ -336,6 +350,10 @@ class RewindMemory(OfIncarnation):
 
     number: int
     boundary: int
+
+
+class LetDiffer(OfIncarnation):
+    """Compare the parameters of this incarnation's workers no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +512,7 @@ Instruction: TypeAlias = (
     | MakeDecree
     | HoldGroup
     | RewindMemory
+    | LetDiffer
     | ShareMemory
     | DropMemory
     | LookAtBoard

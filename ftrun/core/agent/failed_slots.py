@@ -18,7 +18,14 @@ from ftrun.core.agent.events import SIGKILL, SendEvidence, WorkerExited
 from ftrun.core.agent.evidence import Ends, failed_workers
 from ftrun.core.agent.failures import Failure, exit_code_of
 from ftrun.core.agent.part import Part
-from ftrun.core.agent.restarts import BudgetSpent, CrashLoop, Restart, Verdict, WillNotHelp
+from ftrun.core.agent.restarts import (
+    BudgetSpent,
+    CrashLoop,
+    NotWanted,
+    Restart,
+    Verdict,
+    WillNotHelp,
+)
 from ftrun.core.agent.slot_state import Outcome, Replaced, SlotState
 from ftrun.core.agent.stopping import Stopping
 from ftrun.core.messages import FailureEvidence, JobFailed, Raised, ReplicaGivenUp, StartFailure
@@ -99,8 +106,14 @@ class FailedSlots(Part):
                 self._give_up(slot, failure, kinds.CRASH_LOOP, words.crash_loop(failure, strikes))
             case BudgetSpent():
                 slot.outcome_ahead = Outcome.BUDGET_SPENT
+                if not failure.is_of_script:
+                    slot.fall = slot.fall or self._settings.advice
                 reason = words.budget_spent(failure, budget)
                 self._give_up(slot, verdict.first, kinds.BUDGET_SPENT, reason)
+            case NotWanted():
+                who = f"worker {failure.replica_id}.{failure.group_rank}"
+                reason = f"{who} {failure.cause()}; --on-corruption stop"
+                self._give_up(slot, failure, kinds.ENDED, reason)
             case _:
                 assert_never(verdict)
 
@@ -185,6 +198,8 @@ class FailedSlots(Part):
         """The exit code and its kind."""
         if verdict == kinds.WILL_NOT_HELP:
             return int(ExitCode.WILL_NOT_HELP), ""
+        if cause.kind == kinds.CORRUPTION:
+            return int(ExitCode.CORRUPTED), ""
         if verdict == kinds.CRASH_LOOP and cause.report is not None:
             return int(ExitCode.CRASH_LOOP), ""  # its own code, 1, would explain nothing
         return exit_code_of(cause.status) or 1, kinds.BY_SCRIPT
@@ -210,6 +225,8 @@ class FailedSlots(Part):
 def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
     """A worker's end as a failure, with the exception that it reported or else recorded."""
     timed_out = slot.script_timers.cause(event.group_rank, event.status)
+    rank, cause = slot.corrupted or (None, "")
+    corrupted = cause if rank == event.group_rank else ""
     return Failure(
         replica_id=slot.replica_id,
         group_rank=event.group_rank,
@@ -217,7 +234,7 @@ def failure_of(slot: SlotState, event: WorkerExited) -> Failure:
         restarts=slot.lives[event.group_rank],
         status=event.status,
         report=slot.failure_reports.get(event.group_rank, event.recorded),
-        reason=event.reason or timed_out,
+        reason=event.reason or corrupted or timed_out,
         memory=event.memory,
         hangs=slot.hung is event or bool(timed_out),
         on_request=event.status == -SIGKILL and event.group_rank in slot.killed_on_request,

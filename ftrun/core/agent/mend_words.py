@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from ftrun.base.words import counted, ranges
 from ftrun.core.agent.events import ShowNotice, WorkerLife
 from ftrun.core.agent.failures import Failure
+from ftrun.core.failure_kinds import CORRUPTED
 from ftrun.core.replay.afterwards import Waits
+from ftrun.core.replay.alike import NEVER, Unlike
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.settling import Counts
 
@@ -70,6 +72,39 @@ def began_again(step: int, reached: int, after_s: float, number: int, budget: in
 def restarted_with(rank: int) -> str:
     """The group restarts, and ``rank`` was replaced as well: the cost is reported once."""
     return f"Its group restarts. The incident of worker {rank} has the cost."
+
+
+def corrupted(found: Unlike) -> str:
+    """The cause of a worker whose parameters are not its mates' any more."""
+    others = [rank for rank in found.mates if rank not in found.odd]
+    since = f"since a step after {found.agreed} and up to {found.step}"
+    if found.odd:
+        also = found.odd[:-1]
+        more = f", as {'is' if len(also) == 1 else 'are'} {_workers(also)}," if also else ""
+        return (
+            f"{CORRUPTED}{more} {since}: its parameters differ from those of {_workers(others)}, "
+            "because memory or a device has altered them (silent corruption)"
+        )
+    return (
+        f"{CORRUPTED}, or {_workers(others[:-1])}, {since}: their parameters differ, because "
+        "memory or a device has altered some (silent corruption)"
+    )
+
+
+def differ_by_script(found: Unlike) -> str:
+    """Workers whose parameters differ again, or have never been equal, are trained so."""
+    odd = found.odd or found.mates[-1:]
+    others = [rank for rank in found.mates if rank not in odd]
+    why = (
+        "and they were never seen equal after a step"
+        if found.agreed == NEVER
+        else f"again after all had resumed from step {found.agreed}"
+    )
+    return (
+        f"has other parameters than {_workers(others)} at step {found.step}, {why}: the script "
+        "changes them by its rank, or this node's memory is defective. They are not compared any "
+        "more"
+    )
 
 
 def waits_for_node(replica_id: str, step: int) -> ShowNotice:

@@ -28,14 +28,15 @@ from ftrun.core.agent.evidence import Ends
 from ftrun.core.agent.failed_slots import FailedSlots, failure_of
 from ftrun.core.agent.hangs import WHOLE
 from ftrun.core.agent.part import Part
-from ftrun.core.agent.restarts import Restart
+from ftrun.core.agent.restarts import NotWanted, Restart
 from ftrun.core.agent.slot_state import Mend, Replaced, SlotPhase, SlotState
 from ftrun.core.agent.standby import StandbyPool
 from ftrun.core.agent.stopping import SIGKILL
-from ftrun.core.failure_kinds import DIVERGED
+from ftrun.core.failure_kinds import DIVERGED, HEAL, REPORT, STOP
 from ftrun.core.ids import WorkerKey
 from ftrun.core.messages import ReplicaStarted
 from ftrun.core.replay.afterwards import Apart, StepVerdict
+from ftrun.core.replay.alike import NEVER, Unlike
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import Decree, Mended, Mending
 from ftrun.core.replay.settling import Generation
@@ -96,6 +97,12 @@ class Replacing(Part):
         kept, mending, rank = end.kept, slot.mending, end.group_rank
         if kept is None or mending is None or self._ending.has_begun or slot.leaves is not None:
             return False
+        if slot.corrupted is not None and slot.corrupted[0] == rank:
+            if self._settings.on_corruption == STOP:
+                slot.verdict = NotWanted()
+                return False
+            kept = replace(kept, place=Fall.CORRUPTED)
+            end = replace(end, kept=kept)
         if slot.hung is not None and slot.hung.group_rank == rank:
             slot.hung = end = replace(slot.hung, pid=end.pid, kept=kept)
         failure = failure_of(slot, end)
@@ -199,6 +206,32 @@ class Replacing(Part):
         for rank in sorted(slot.lives):
             self._replace(slot, rank)
         slot.look_at, slot.slow_at = self._out.now + LOOK_S, self._out.now + SLOW_S
+
+    def unlike(self, incarnation: str, found: Unlike) -> None:
+        """Workers do not hold the same parameters any more: react as --on-corruption says.
+
+        To heal or stop, one of them is killed. Then all resume from the last step at which they
+        were equal, or the job ends.
+        """
+        slot = self._slots.of_incarnation(incarnation)
+        if slot is None or slot.phase is not SlotPhase.RUNNING or self._ending.has_begun:
+            return
+        if slot.corrupted is not None or slot.replaced or slot.ending is not None:
+            return
+        action = self._settings.on_corruption
+        cause = words.corrupted(found)
+        if found.agreed == NEVER or (action == HEAL and found.agreed <= slot.agreed):
+            action, cause = REPORT, words.differ_by_script(found)
+        elif action == REPORT:
+            cause = f"{cause}. Training continues, and they are not compared any more"
+        rank = (found.odd or found.mates)[-1]
+        who = f"worker {slot.replica_id}.{rank}"
+        if action == REPORT:
+            self._out.add(e.ShowNotice("diverged", (slot.replica_id,), f"{who} {cause}."))
+            self._out.add(e.LetDiffer(slot.replica_id, incarnation))
+            return
+        slot.corrupted, slot.agreed = (rank, cause), found.agreed
+        self._out.add(e.SignalWorker(WorkerKey(slot.replica_id, incarnation, rank), SIGKILL))
 
     def was_late(self, incarnation: str, reason: str) -> bool:
         """The other replicas continue without this one, for a ``reason``: was its mend the cause?
@@ -393,7 +426,7 @@ class Replacing(Part):
             slot.awaited = replace(slot.awaited, steps=event.steps)
         slot.ends = Ends()
         slot.mended, slot.replaced = slot.replaced, {}
-        slot.fall, slot.verdict, slot.rewound_to = "", None, None
+        slot.fall, slot.verdict, slot.rewound_to, slot.corrupted = "", None, None, None
         is_watched = slot.mending is not None and slot.mending.is_watched
         slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
         slot.slow_at = None

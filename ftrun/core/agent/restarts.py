@@ -23,8 +23,9 @@ from ftrun.core.agent.failures import Failure
 class RestartRules:
     """The limits of one replica group.
 
-    ``as_torchrun``: ``max_restarts`` in all, at once, without refunds or other verdicts. ``spent``:
-    used before this agent started.
+    ``as_torchrun``: ``max_restarts`` in all, at once, without refunds or other verdicts.
+    ``repeats``: but the same exception twice at one step ends the job, because a replacement
+    repeats that step from memory. ``spent``: used before this agent started.
     """
 
     max_restarts: int
@@ -33,6 +34,7 @@ class RestartRules:
     backoff_max_s: float = 60.0
     strikes_max: int = 3
     as_torchrun: bool = False
+    repeats: bool = False
     spent: int = 0
 
 
@@ -65,7 +67,12 @@ class BudgetSpent:
     first: Failure
 
 
-Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent
+@dataclass(frozen=True, slots=True)
+class NotWanted:
+    """``--on-corruption stop``: no restart is wanted."""
+
+
+Verdict: TypeAlias = Restart | WillNotHelp | CrashLoop | BudgetSpent | NotWanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +158,19 @@ class RestartBudget:
     def _verdict_by_cause(self, failure: Failure, has_position: bool) -> Verdict | None:
         """The verdict that follows from the failure's cause alone, whatever the budget."""
         signature = failure.signature()
-        if signature is None or self.rules.as_torchrun:
+        step = self.step if failure.step is None else failure.step
+        is_judged = not self.rules.as_torchrun or (self.rules.repeats and step is not None)
+        if signature is None or not is_judged:
             self.last = None
             return None
-        step = self.step if failure.step is None else failure.step
         last, self.last = self.last, None
         if has_position:
             self.last = Place(signature, step, failure.heals)
         is_again = last is not None and self.last is not None and self.last.is_again(last)
         if is_again and failure.will_recur(at_start=step is None):
             return WillNotHelp(step if last is not None and step == last.step else None)
+        if self.rules.as_torchrun:
+            return None
         self.strikes[signature] += 1
         if self.strikes[signature] >= self.rules.strikes_max:
             return CrashLoop(self.strikes[signature])

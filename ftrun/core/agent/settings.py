@@ -11,6 +11,7 @@ from ftrun.base import defaults
 from ftrun.core.agent.restarts import RestartRules
 from ftrun.core.agent.signals import SignalRules
 from ftrun.core.agent.standby import StandbyRules
+from ftrun.core.failure_kinds import HEAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class SupervisorSettings:
     worker that dies may be replaced alone (replacing.py). ``leaves_state``: workers leave their
     state before all begin again (together.py). ``keeps_one_world``: the job has memory snapshots if
     it becomes one world. ``waits_for_mends``: see JobSpec.
-    ``spans``: the workers of the one group are on several nodes.
+    ``spans``: the workers of the one group are on several nodes. ``on_corruption``: the reaction if
+    workers of one group do not hold the same parameters any more (replacing.py).
+    ``advice``: what could have saved a worker that died, if no restart is left.
     """
 
     agent_id: str
@@ -59,4 +62,6 @@ class SupervisorSettings:
     keeps_one_world: bool = False
     waits_for_mends: bool = False
     spans: bool = False
+    on_corruption: str = HEAL
+    advice: str = ""
     standbys: StandbyRules = field(default_factory=StandbyRules)

@@ -10,6 +10,8 @@ processor first.
 | all is imported  | they are due                                                |
 | a group starts   | it takes some; the missing ones are due after the delay     |
 | one dies         | due after the delay; after ``deaths_max`` in a row: never   |
+| there is too     | due after a longer delay                                    |
+| little memory    |                                                             |
 | due              | all that are missing are started                            |
 
 Not here: the processes (agent/spawner.py), how a group uses them (supervisor.py). A standby belongs
@@ -26,12 +28,14 @@ class StandbyRules:
     """The rules for standbys. ``wanted``: the number that is kept ready.
 
     ``deaths_max``: after this many deaths in a row, with none used in between, none is kept.
+    ``room_delay_s``: until one is tried again for which there was too little memory.
     ``parked``: the standbys that the spawner has from the start.
     """
 
     wanted: int = 0
     deaths_max: int = 5
     refill_delay_s: float = 0.5
+    room_delay_s: float = 30.0
     parked: tuple[str, ...] = ()
 
 
@@ -68,8 +72,8 @@ class StandbyPool:
         self._arm(now + self.rules.refill_delay_s)
         return taken
 
-    def died(self, name: str, now: float) -> bool:
-        """A standby has ended before it was used.
+    def died(self, name: str, now: float, *, lacks_room: bool = False) -> bool:
+        """A standby has ended before it was used, or (``lacks_room``) was not started.
 
         Returns:
             True if no more are kept from now on.
@@ -77,6 +81,9 @@ class StandbyPool:
         if name not in self.idle:
             return False  # It was taken at the same moment: the start deals with its end.
         self.idle.remove(name)
+        if lacks_room:
+            self._arm(now + self.rules.room_delay_s)
+            return False
         if self.deaths == self.rules.deaths_max:
             return False
         self.deaths += 1

@@ -129,6 +129,8 @@ class Supervisor:
                 self._hangs.stacks_taken(incarnation, stacks)
             case e.BoardSeen():
                 self._replacing.seen(event)
+            case e.WorkersUnlike(incarnation, found):
+                self._replacing.unlike(incarnation, found)
             case e.MemorySeen(held):
                 if not self.is_ending:
                     self._together.seen(held)
@@ -164,8 +166,8 @@ class Supervisor:
                 self._lease.ready(now)
             case e.SpawnerWarmed():
                 self.standbys.open(now)
-            case e.StandbyExited(name, status):
-                self._standby_exited(name, status)
+            case e.StandbyExited():
+                self._standby_exited(event)
             case e.SpawnerLost(reason, exit_code):
                 self._ending.spawner_lost(reason, exit_code)
             case e.LighthouseSent():
@@ -322,10 +324,10 @@ class Supervisor:
         """Whether to keep standbys: only while workers run here that they could replace."""
         return not self.is_ending and any(slot.alive for slot in self.slots)
 
-    def _standby_exited(self, name: str, status: int) -> None:
-        if self.standbys.died(name, self._out.now):
+    def _standby_exited(self, end: e.StandbyExited) -> None:
+        if self.standbys.died(end.name, self._out.now, lacks_room=end.lacks_room):
             deaths = self._settings.standbys.deaths_max
-            self._out.add(words.no_more_standbys(deaths, status))
+            self._out.add(words.no_more_standbys(deaths, end.status))
 
     # ------------------------------------------------------------ workers' ends
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ftrun.base.words import amount
 from ftrun.core.agent.events import ShowNotice, WorkerLife
 from ftrun.core.agent.failures import Failure, signal_name
 from ftrun.core.agent.imports import NOTICE_AFTER_S
@@ -233,6 +234,14 @@ def no_more_standbys(deaths: int, status: int) -> ShowNotice:
         f"status {status}. ftrun keeps no more of them. The job continues."
     )
     return _notice("standby", text)
+
+
+def no_room_for_standbys(free: int) -> str:
+    """``free``: the memory in bytes that they may use."""
+    return (
+        f"No standby worker is kept: {amount(max(0, free))} of memory may still be used, of this "
+        "machine or its control group. A replacement is forked when it is needed."
+    )
 
 
 def draining(reason: str, grace_s: float) -> ShowNotice:

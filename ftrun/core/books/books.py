@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ftrun.core.activity import Activity
 from ftrun.core.books import facts as f
 from ftrun.core.books.account import Account
 from ftrun.core.books.incidents import Incidents
@@ -98,6 +99,8 @@ class Books:
     def _seen(self, slot: f.Seen) -> None:
         picture, name = self.picture, slot.replica_id
         picture.slots[name] = slot
+        if slot.progress is not None and slot.progress.phase is Activity.APART:
+            picture.step_apart = slot.progress.step
         picture.changed.add(name)
         (picture.members.add if slot.is_member else picture.members.discard)(name)
 

@@ -323,7 +323,7 @@ class Incidents:
             number=number or self._number,
             began_at=part.at,
             noted_at=picture.now,
-            step=picture.step,
+            step=picture.step or picture.step_apart,
             quorum=None if picture.quorum is None else picture.quorum.attempt.quorum_id,
             members=members,
             parts=[part],

@@ -14,14 +14,15 @@ class Picture:
     """The latest facts about the job.
 
     ``slots``: their last known state; ``members``: the slots in the quorum. ``changed``: slots that
-    were sent since the account last looked. ``is_issued``, ``words``: see ``Stood``.
+    were sent since the account last looked. ``step_apart``: the last step of a group that trains
+    without a quorum. ``is_issued``, ``words``: see ``Stood``.
     """
 
     def __init__(self, now: float, changes_max: int) -> None:
         self.now = now
         self.job: JobKnown | None = None
         self.stage = Stage.TAKEOVER
-        self.step = 0
+        self.step = self.step_apart = 0
         self.quorum: Quorum | None = None
         self.is_issued = False
         self.words = ""

@@ -247,7 +247,8 @@ def _replica_phase(state: MembershipState, slot: Slot, replica: Replica | None) 
         return "draining" if replica_id in state.drains else "member"
     if replica_id in state.replicas.ready:
         return "joining"
-    return "starting"
+    is_apart = replica.progress is not None and replica.progress.phase is Activity.APART
+    return "apart" if is_apart else "starting"
 
 
 def _rate(counted: s.RateStatus, apart: Sequence[m.Progress]) -> s.RateStatus:

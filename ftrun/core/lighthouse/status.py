@@ -239,7 +239,8 @@ class MembershipStatus(TypedDict):
     """The part of a status that the core knows.
 
     ``scalars``: the scalars of the first live member that has any. ``incidents``: the last ones.
-    ``recovery``: of a job with memory snapshots, else None.
+    ``recovery``: of a job with memory snapshots, or of replicas on one node with ``--snapshot``;
+    else None.
     """
 
     phase: str

@@ -44,6 +44,7 @@ class Fall(IntEnum):
     UNLIKE = 30
     EXPLICIT = 31
     SAME_STEP = 32
+    CORRUPTED = 33
 
     @property
     def words(self) -> str:
@@ -79,6 +80,7 @@ _WORDS = {
         "the script makes a call that cannot be repeated (send, recv, or with sparse tensors)"
     ),
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
+    Fall.CORRUPTED: "its snapshot in memory may be corrupted too",
     Fall.SAME_STEP: "its replacement has died in the same step",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.STAYS: "another worker has not left its broken process group for too long",

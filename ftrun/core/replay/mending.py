@@ -82,6 +82,7 @@ SOUND = frozenset(
         Fall.SLOW,
         Fall.STEP_LOST,
         Fall.QUORUM,
+        Fall.CORRUPTED,
     }
 )
 """After these falls all generations are as good as before. A replacement that dies leaves no whole

@@ -44,7 +44,7 @@ Not here: what is logged of a call (log_rules.py), decrees (mending.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
@@ -181,17 +181,38 @@ def is_back(first: Counts, begun: Counts) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A generation's digests, to compare with those of the ``mates`` that must have the same ones
+    (alike.py). Each is a number; ``mates`` is not 0.
+    """
+
+    mates: int
+    parameters: int
+    settings: int
+
+
+def are_alike(marks: Iterable[Mark | None]) -> bool:
+    """Whether all mates with equal settings have equal parameters."""
+    found: dict[int, set[Mark]] = {}
+    for mark in filter(None, marks):
+        found.setdefault(mark.mates, set()).add(mark)
+    return not any(len(x) > 1 and len({y.settings for y in x}) == 1 for x in found.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
     """A whole copy of a rank's state in ``step``.
 
     ``before``: by group, the calls made before the step; ``calls``: those made before the copy.
-    ``place``, ``copied``: the sums of these over all groups.
+    ``place``, ``copied``: the sums of these over all groups. ``mark``: None: no other rank holds
+    the same.
     """
 
     number: int
     step: int
     calls: Counts = field(default_factory=dict)
     before: Counts = field(default_factory=dict)
+    mark: Mark | None = None
 
     @property
     def place(self) -> int:
@@ -261,7 +282,7 @@ def common(
     """The newest step at whose begin each rank has a whole generation; None: there is none.
 
     All members of a group must have made the same number of calls in it before that step, and
-    before the copy.
+    before the copy. A step at which ranks have unlike marks is none: one of them is corrupted.
 
     Args:
         generations: by rank, the whole ones in its memory.
@@ -283,6 +304,7 @@ def common(
         counts = [(("place", g), n) for own in ranks for g, n in own[step].before.items()]
         if logs is not None:
             counts += [(("copy", g), n) for own in ranks for g, n in own[step].calls.items()]
-        if all(calls.setdefault(group, number) == number for group, number in counts):
+        is_alike = are_alike(own[step].mark for own in ranks)
+        if is_alike and all(calls.setdefault(group, n) == n for group, n in counts):
             return step
     return None

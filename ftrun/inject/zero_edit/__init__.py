@@ -8,6 +8,7 @@ ftrun itself. Begin with ``states.py``.
 | file | what it patches or keeps |
 |---|---|
 | one_group.py, memory.py | one replica group, whose workers go on from the agent's memory |
+| alike.py | what workers of one group hold alike, so that silent corruption is found |
 | in_place.py | the workers of a replica of several, which do so too |
 | generations.py, predecessor.py | what both of these keep, and when; beside the state |
 | at_fall.py, inherited.py | what a worker leaves if all begin again, and how that is claimed |

@@ -18,7 +18,7 @@ from ftrun.base import clock
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.pacing import AHEAD, Pace, ahead_of, is_due
-from ftrun.core.replay.settling import Counts, begin
+from ftrun.core.replay.settling import Counts, Mark, begin
 from ftrun.inject.zero_edit.values.journal import unpacked
 from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.snapshots.area import NONE, AreaFull, State
@@ -91,7 +91,12 @@ class Generations:
 
     def wants(self, step: int) -> bool:
         """Whether one is due in a step."""
-        return self.must or is_due(self.board.read(0, Word.DUE), step)
+        if not (self.must or is_due(self.board.read(0, Word.DUE), step)):
+            return False
+        if not any(x.mark for x in self.area.generations()):
+            return True  # nobody holds the same
+        # The last one at which they were alike stays until the agent has seen that.
+        return self.world.memory.unlike() is None
 
     def step_begins(self, step: int) -> None:
         """A step begins, perhaps with one; rank 0 says when the next one is due."""
@@ -121,10 +126,11 @@ class Generations:
         *,
         groups: int = 1,
         is_whole: Callable[[], bool] = lambda: True,
+        mark: Callable[[], Mark | None] = lambda: None,
     ) -> None:
         """Write the one of ``number``; see ``Area.write``, and ``has_room``. In any thread."""
         has_room = partial(self.world.has_room, groups=groups)
-        more: dict[str, Any] = {"is_whole": is_whole, "has_room": has_room}
+        more: dict[str, Any] = {"is_whole": is_whole, "has_room": has_room, "mark": mark}
         try:
             if self.area.write(self.number, text, leaves, step, calls, before, **more):
                 self.board.set(self.world.rank, Word.NEWEST, step)

@@ -24,6 +24,7 @@ from ftrun.checkpoint.format import pack
 from ftrun.checkpoint.leaves import Leaf
 from ftrun.checkpoint.meshes import chunk_of
 from ftrun.inject.zero_edit import told
+from ftrun.inject.zero_edit.alike import Alike
 from ftrun.inject.zero_edit.generations import Generations
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed
@@ -59,6 +60,7 @@ class Memory(Generations):
         layouts: gives the buckets of this process now; None: they are about to change, so that
             nobody could begin here. ``their_layouts``: those of the generation that it begins with.
         step: that is under way, or the next one.
+        alike: what its mates hold, too.
     """
 
     predecessor: Predecessor
@@ -79,6 +81,7 @@ class Memory(Generations):
         self._copying: threading.Thread | None = None
         self._gradients: list[Any] = []  # of the predecessor
         self._pass_mark = 0
+        self.alike = Alike(memory)
         self._chunks: dict[str, tuple[int, ...] | None] = {}
 
     # ------------------------------------------------------------ as a Manager
@@ -118,6 +121,7 @@ class Memory(Generations):
     def counts(self) -> None:
         """A step is taken."""
         self.world.proves()
+        self.alike.stepped()
         self.step += 1
         self.predecessor.step_ended()
         self.board.set(self.world.rank, Word.REACHED, self.step)
@@ -186,14 +190,16 @@ class Memory(Generations):
         own = self._stepped()
         leaves = [leaf if _address(leaf) in own else _copied(leaf) for leaf in given.leaves]
         later: list[Any] = [leaf.data for leaf in given.leaves if _address(leaf) in own]
-        versions = versions_of(later)
+        optimizers = self.script.stepping.optimizers.all()
+        versions, mark = versions_of(later), self.alike.marks(optimizers)
         then, aside = versions(), world.copying()
 
         def copy() -> None:
             began = time.thread_time()
             is_whole = lambda: versions() == then  # noqa: E731
             with aside():
-                self.write(text, leaves, head["step"], calls, before, is_whole=is_whole)
+                state = text, leaves, head["step"], calls, before
+                self.write(*state, is_whole=is_whole, mark=mark)
             self.took_s += time.thread_time() - began - self.area.touched_s
 
         self.number, self.must = self.number + 1, False

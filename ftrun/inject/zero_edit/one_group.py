@@ -202,7 +202,7 @@ class _Models:
         self._passes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._known: dict[int, list[list[int]]] = {}
         self._first: dict[Any, bool] = {}  # of a static graph, without a pass so far
-        memory.layouts = self._layouts
+        memory.layouts, memory.alike.wrapped = self._layouts, self._made
 
     def install(self, patches: Patches) -> None:
         patches.around(DistributedDataParallel, "__init__", self._make)
@@ -304,6 +304,7 @@ class _Models:
     @compiling.never
     def _begins(self, model: Any, *inputs: Any) -> None:
         if model in self._orders and self._models.trains(model, model.module):
+            self._memory.alike.is_averaged = model.require_backward_grad_sync
             self._models.begins_pass(inputs)
             if model.require_backward_grad_sync:
                 self._passes[model] = 1

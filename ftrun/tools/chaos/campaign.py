@@ -258,13 +258,14 @@ class Campaign(Session):
             pids = {self._job.pid, *(row.pid for one in targets for row in node_of(one)[:1])}
             _signal(lighthouse_below(pids), signal.SIGKILL, "no agent here has a lighthouse")
             return _nothing
+        is_alone = len(members(status)) < 2 and len(targets) < 2
         targets = [one for one in targets if one.group_rank == fault.worker]
         if not targets or not has_state_elsewhere(status):
             raise NotDone("no such worker trains here now, or it is the job's last one")
         target = self._draws.victim(targets)
         record.replica, record.worker = target.replica_id, target.group_rank
-        if fault.kind == "corrupt" and len(members(status)) < 2:
-            raise NotDone("there is no other replica to compare its parameters with")
+        if fault.kind == "corrupt" and is_alone:
+            raise NotDone("there is no other worker to compare its parameters with")
         if fault.kind == "corrupt":
             self._corrupt(target)
         elif fault.kind == "node":

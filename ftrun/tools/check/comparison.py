@@ -269,9 +269,11 @@ def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
     def is_named(name: str) -> bool:
         return any(name == x or name.startswith((f"{x}.", f"{x}[")) for x in known)
 
+    is_rounded = any(not x.is_equal for _, seen in results(before, after) for x in seen)
     for path, values, words in _others(trial, run):
         is_count = not have_others or all(type(x) in _COUNTS for x in values)
         is_known = is_named(path.partition(" ")[2]) or _is_rounded(*values)
+        is_known |= is_rounded and any(map(_is_result, values))  # a digest tells no more
         if path in counted and is_count and not is_known:
             yield words
     known_items = dict(_items(before, again)) if again else {}
@@ -279,6 +281,10 @@ def _lost_counters(trial: Trial, run: Run) -> Iterator[str]:
         name = path.partition(" ")[2]
         if path not in known_items and f"{path}[{number - 1}]" in counted and not is_named(name):
             yield f"{name} ({count_of(now, 'item')}, undisturbed {number})"
+
+
+def _is_result(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("kind") == "result of autograd"
 
 
 def _is_rounded(value: Any, now: Any) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from ftrun.agent import group_memory
 from ftrun.agent.group_memory import MemorySnapshots
+from ftrun.base import clock
 from ftrun.base.free_memory import free_bytes
 from ftrun.core.activity import Activity
 from ftrun.core.ids import WorkerKey
@@ -139,6 +141,10 @@ def test_too_little_memory_is_a_reason_and_no_crash(tmp_path: Path) -> None:
         ({"nproc_per_node": 2, "workers_per_replica": None}, ""),
         ({"inject": "explicit"}, ""),
         ({"replicas": 2}, None),
+        (
+            {"replicas": 2, "snapshot": "d"},
+            "several replica groups have them only without --snapshot and on one node so far",
+        ),
         ({"replicas": 2, "memory_snapshots": "off"}, ""),
         ({"replicas": 2, "inject": "explicit"}, ""),
         ({"workers_per_replica": 1}, ""),
@@ -162,7 +168,40 @@ def test_a_group_without_them_is_told_why_unless_nobody_expects_them(
 
     told: list[str] = []
     asyncio.run(run())
-    assert told == ([f"No memory snapshots: {why}. A death restarts all workers."] if why else [])
+    who = "its replica" if "replicas" in given else "all workers"
+    assert told == ([f"No memory snapshots: {why}. A death restarts {who}."] if why else [])
+
+
+def test_what_the_loss_of_replicas_with_snapshots_on_a_disk_would_cost_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        settings = resolved(replicas=2, snapshot=str(tmp_path))
+        known = MemorySnapshots(settings, tmp_path, lambda text: None)
+        for at, step, phase, scalars, job in (
+            (0.0, 0, Activity.STARTING, {}, None),
+            (10.0, 4, Activity.STEP, {}, (4, 0.0)),  # it has resumed there
+            (11.0, 6, Activity.STEP, {"loss": 1.0}, (4, 1.0)),
+            (12.0, 8, Activity.STEP, {"snapshot_step": 7.0}, (7, 0.0)),
+            (14.0, 9, Activity.STEP, {"snapshot_step": 5.0}, (7, 2.0)),  # led before
+            (15.0, 9, Activity.HEALING, {}, None),
+        ):
+            monkeypatch.setattr(clock, "now", partial(float, at))
+            told = Progress(step, 0, phase, tuple(scalars.items()))
+            found = known.with_losses("a", told)
+            if job is None:
+                assert found == told
+                continue
+            assert found.worker_lost == Resumption(step, 0.0)
+            assert found.node_lost == found.job_lost == Resumption(*job)
+        await known.end()
+        for other in ({"replicas": 2}, {"workers_per_replica": 2, "snapshot": str(tmp_path)}):
+            known = MemorySnapshots(resolved(**other), tmp_path, lambda text: None)
+            told = Progress(9, 0, Activity.STEP)
+            assert known.with_losses("a", told) == told
+            await known.end()
+
+    asyncio.run(run())
 
 
 def test_what_the_loss_of_one_of_several_replicas_would_cost_is_known(tmp_path: Path) -> None:
@@ -310,6 +349,22 @@ def test_all_replicas_begin_again_from_what_one_of_them_has(tmp_path: Path) -> N
 
     told: list[str] = []
     asyncio.run(run())
+
+
+def test_a_job_that_ends_before_the_first_look_is_told_why_it_had_none(tmp_path: Path) -> None:
+    async def run() -> None:
+        known = MemorySnapshots(resolved(**ON), tmp_path, told.append)
+        for incarnation in ("a", "b"):
+            known.make("0", incarnation)
+            memory = known.of(incarnation)
+            assert memory is not None
+            memory.board.set(0, Word.FALL, Fall.CALL)
+            known.free(incarnation)
+        await known.end()
+
+    told: list[str] = []
+    asyncio.run(run())
+    assert told == [f"No memory snapshots: {Fall.CALL.words}. A death restarts all workers."]
 
 
 def test_what_is_left_at_a_fall_is_kept_until_all_train_again(tmp_path: Path) -> None:

@@ -8,11 +8,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ftrun.agent import fleet
 from ftrun.agent.child import READY
+from ftrun.agent.fleet import Fleet
 from ftrun.agent.standbys import Standby, Standbys
+from ftrun.core.agent import events as e
 
 
 @pytest.fixture
@@ -48,3 +54,31 @@ def test_one_that_rehearses_gets_no_work(
             for fd in given.fds()[:3]:
                 os.close(fd)
             process.kill()
+
+
+def test_none_is_started_where_it_would_not_fit_into_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Free memory is what the machine and the control group leave beside the scripts."""
+    told, started, ended = list[str](), list[str](), list[e.Event]()
+
+    class Short(Fleet):
+        def __init__(self) -> None:
+            as_any: Any = self
+            as_any._loop = SimpleNamespace(call_soon=lambda call, *args: call(*args))
+            as_any._output = SimpleNamespace(terminal=SimpleNamespace(event_line=told.append))
+            as_any._spawner = SimpleNamespace(start_standby=lambda name, _: started.append(name))
+            as_any._emit, as_any._lacks_room = ended.append, False
+            as_any._settings = as_any._machine = None
+
+    monkeypatch.setattr(fleet, "threads_per_worker", lambda *_: 1)
+    known = Short()
+    for name, free in (("a", fleet.STANDBY_BYTES - 1), ("b", -5), ("c", fleet.STANDBY_BYTES)):
+        monkeypatch.setattr(fleet, "free_bytes", partial(_given, free))
+        known.start_standby(name)
+    assert started == ["c"] and len(told) == 1
+    assert ended == [e.StandbyExited(x, 0, lacks_room=True) for x in "ab"]
+
+
+def _given(free: int, **_: float) -> int:
+    return free

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ftrun.config.forms import (
     standbys_of,
     why_no_memory_snapshots,
     without_effect,
+    would_have_helped,
 )
 from ftrun.core.forms import MEMORY, Form
 from tests.unit.run_settings import resolved
@@ -36,11 +38,26 @@ def test_one_group_of_several_workers_has_them_and_a_standby(script: str) -> Non
     assert standbys_of(resolved(script, workers_per_replica=2, memory_snapshots="off")) == 0
 
 
-def test_parameters_of_one_group_are_not_compared_and_a_line_says_so(script: str) -> None:
-    (line,) = without_effect(resolved(script, workers_per_replica=2, on_corruption="stop"))
-    assert line.startswith("--on-corruption has no effect: one group has no replica")
-    assert without_effect(resolved(script, workers_per_replica=2)) == []
+def test_where_parameters_of_one_group_are_not_compared_a_line_says_so(script: str) -> None:
+    stop = partial(resolved, script, workers_per_replica=2, on_corruption="stop")
+    assert without_effect(stop()) == []
+    (line,) = without_effect(stop(memory_snapshots="off"))
+    assert line.startswith("--on-corruption has no effect: without memory snapshots the workers of")
+    assert without_effect(resolved(script, workers_per_replica=2, memory_snapshots="off")) == []
     assert without_effect(resolved(script, replicas=2, on_corruption="stop")) == []
+    spans = resolved(script, **NODES, nnodes="2", memory_snapshots="auto", on_corruption="stop")
+    (line,) = without_effect(spans)
+    assert line.endswith("workers of one group on several nodes are not compared so far.")
+
+
+def test_after_a_death_under_torchruns_options_a_line_names_them(script: str) -> None:
+    of = partial(resolved, script, nproc_per_node="2")
+    assert "--memory-snapshots auto and --max-restarts 10 may" in would_have_helped(of())
+    assert "--memory-snapshots auto may replace" in would_have_helped(of(max_restarts=1))
+    more: dict[str, Any] = {"memory_snapshots": "auto"}
+    for off in (more, {"memory_snapshots": "off"}, {"nproc_per_node": "1"}, {"inject": "off"}):
+        assert would_have_helped(resolved(script, **{"nproc_per_node": "2", **off})) == ""
+    assert would_have_helped(resolved(script, workers_per_replica=2)) == ""
 
 
 NODES: dict[str, Any] = {"nproc_per_node": "1", "rdzv_endpoint": "h:1"}

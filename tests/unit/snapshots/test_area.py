@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import torch
 
 from ftrun.checkpoint.format import pack
 from ftrun.core.replay.afterwards import Waits
+from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.falls import GROUPS_MAX
 from ftrun.core.replay.mirroring import RankWords
 from ftrun.core.replay.settling import Board as Words
-from ftrun.core.replay.settling import Generation, Logged, missing
+from ftrun.core.replay.settling import Generation, Logged, Mark, missing
 from ftrun.snapshots import area as module
 from ftrun.snapshots.area import NONE, Area, AreaFull
 from ftrun.snapshots.board import Board, Word
@@ -87,7 +89,7 @@ def test_a_death_at_each_word_of_a_copy_leaves_the_generation_before(memory: Gro
             assert area.read(1) is None  # its place is being written
             continue
         break
-    assert last == 5  # each of its other words has been the last
+    assert last == 8  # each of its other words has been the last
     assert first_value(area, 4) == 4.0
 
 
@@ -525,3 +527,36 @@ def test_a_board_takes_the_words_of_a_rank_of_another_node() -> None:
         seen.close()
     finally:
         made.close()
+
+
+def _same(mark: Mark | None) -> Mark | None:
+    return mark
+
+
+def test_a_generation_keeps_its_mark_and_none_is_left_of_another(memory: GroupMemory) -> None:
+    area = memory.area(1)
+    area.lay_out(8192, 8192)
+    leaves = pack({"a": torch.ones(3)}).leaves
+    for number in range(4):
+        mark = Mark(-3, number, 1 << 62) if number < 2 else None
+        area.write(number, b"", leaves, number, {}, {}, mark=partial(_same, mark))
+    found = {x.number: x.mark for x in area.generations()}
+    assert found == {1: Mark(-3, 1, 1 << 62), 2: None, 3: None}
+
+
+def test_workers_that_differ_are_found_until_they_may(memory: GroupMemory) -> None:
+    leaves = pack({"a": torch.ones(3)}).leaves
+    for rank in range(3):
+        memory.area(rank).lay_out(8192, 8192)
+        for step in range(1, 3):
+            digest = step if (rank, step) != (1, 2) else 9
+            mark = partial(_same, Mark(5, digest, 0))
+            memory.area(rank).write(step, b"", leaves, step, {}, {}, mark=mark)
+    assert memory.has_mates()
+    assert memory.unlike() == Unlike(2, 1, (1,), (0, 1, 2))
+    held = memory.hold()
+    assert held is not None and {x.step for x in held} == {1}  # what a disk gets
+    memory.board.let_differ()
+    assert memory.unlike() is None
+    held = memory.hold()
+    assert held is not None and {x.step for x in held} == {2}

@@ -25,7 +25,7 @@ from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, vari
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.holders import attributes_of, is_holder
 from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_value, packed
-from ftrun.inject.zero_edit.values.units import hashed, leaves
+from ftrun.inject.zero_edit.values.units import hashed, is_left_out, leaves
 from ftrun.inject.zero_edit.values.walk import Walk
 
 DEEP = limits.DEEP + limits.DICTS_DEEP
@@ -103,9 +103,12 @@ def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> Non
             _look(found, met, f"{path}{inner}", item, deep - 1)
 
 
-def _state_of(value: Any) -> str | None:
-    """Describes a value without parts that changes and never heals; None: any other value."""
+def _state_of(value: Any) -> Any:
+    """Describes a value without parts that changes and never heals, as a result of autograd; None:
+    any other value."""
     kind = type(value)
+    if is_left_out(value):
+        return {"kind": "result of autograd", "values": [hashed(value, 1, whole=True)]}
     if kind is GeneratorType:
         return f"generator at {value.gi_frame.f_lasti if value.gi_frame is not None else 'its end'}"
     if kind.__module__ == "builtins" and kind.__name__.endswith("_iterator"):

@@ -91,6 +91,11 @@ def _is_result(tensor: torch.Tensor) -> bool:
     return not (tensor.is_leaf or type(tensor.grad_fn).__name__ in _COPIES)
 
 
+def is_left_out(value: Any) -> bool:
+    """Whether a value is a tensor that does not heal, because it is a result of autograd."""
+    return KINDS[type(value)] is Kind.TENSOR and not is_single(value) and _is_result(value)
+
+
 def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor that may heal, including a single number."""
     return KINDS[type(value)] is Kind.TENSOR and (is_single(value) or is_leaf(value))

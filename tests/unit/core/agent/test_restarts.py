@@ -174,6 +174,16 @@ def test_torchrun_counts_restarts_and_judges_nothing_else() -> None:
     assert isinstance(budget.failed(raised()), BudgetSpent)
 
 
+def test_torchruns_restarts_end_where_a_step_repeated_from_memory_raises_again() -> None:
+    budget = RestartBudget(RestartRules(max_restarts=9, as_torchrun=True, repeats=True))
+    for _ in range(4):  # before the first step, or at another one: torchrun tries again
+        assert isinstance(budget.failed(raised()), Restart)
+    for step in (3, 4):
+        budget.progressed(step)
+        assert isinstance(budget.failed(raised()), Restart)
+    assert budget.failed(raised()) == WillNotHelp(4)
+
+
 def test_a_step_in_between_or_another_line_is_no_crash_loop() -> None:
     budget = RestartBudget(RestartRules(max_restarts=99))
     for line in (1, 2, 1, 2):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftrun.core.agent.standby import StandbyPool, StandbyRules
+from ftrun.core.agent.words import no_room_for_standbys
 
 RULES = StandbyRules(wanted=2, deaths_max=3, refill_delay_s=0.5)
 
@@ -63,6 +64,16 @@ def test_one_that_dies_is_replaced_until_too_many_have_in_a_row() -> None:
     assert pool.refill(5.5) == ("standby-5", "standby-6")
 
 
+def test_one_without_room_is_tried_again_later_and_counts_as_no_death() -> None:
+    pool = full()
+    for at in (2.0, 40.0, 80.0, 120.0, 160.0, 200.0):
+        name = pool.idle[-1]
+        assert not pool.died(name, at, lacks_room=True)
+        assert pool.deaths == 0 and pool.refill(at + 29.9) == ()
+        assert len(pool.refill(at + 30.0)) == 1
+        pool.check()
+
+
 def test_more_deaths_than_too_many_are_not_said_again() -> None:
     pool = full(StandbyRules(wanted=2, deaths_max=1))
     assert pool.died("standby-1", 2.0)
@@ -92,3 +103,8 @@ def test_there_are_never_more_than_wanted_and_no_name_twice(events: list[tuple[s
             assert not seen & set(fresh)
             seen |= set(fresh)
         pool.check()
+
+
+def test_what_is_left_of_the_memory_is_said_and_never_negative() -> None:
+    assert "100 MB of memory may still be used" in no_room_for_standbys(100_000_000)
+    assert "0 B of memory may still be used" in no_room_for_standbys(-5)

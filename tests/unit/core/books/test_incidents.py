@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ftrun.core import failure_kinds as kinds
 from ftrun.core import messages as m
+from ftrun.core.activity import Activity
 from ftrun.core.books import incident_state
 from ftrun.core.books import incidents as room
 from ftrun.core.books.incident_record import DOCUMENT_BYTES_MAX, document
@@ -130,6 +131,16 @@ def test_a_loss_without_a_failure_is_no_incident() -> None:
     job = Job()
     job.send("0", m.ReplicaLost("0", "i0", "drained"))
     assert job.documents() == []
+
+
+def test_an_incident_of_a_group_without_a_quorum_has_its_step() -> None:
+    job = Job()
+    for step, phase in ((40, Activity.APART), (0, Activity.STARTING)):
+        row = m.ReplicaProgress("0", "i0", m.Progress(step, 0, phase))
+        job.send("0", m.Heartbeat((row,)))
+    job.loses("0", kinds.SIGNAL)
+    (found,) = job.documents()
+    assert found["step"] == 40
 
 
 def test_evidence_of_a_loss_that_this_lighthouse_does_not_know_is_an_incident() -> None:

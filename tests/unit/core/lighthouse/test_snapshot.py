@@ -161,6 +161,15 @@ def test_what_a_loss_would_cost_is_that_of_the_group_that_would_lose_most() -> N
     assert found is not None and found["worker"]["steps"] == 0 and found["node"]["steps"] == 3
 
 
+def test_a_group_that_trains_without_a_quorum_is_not_starting() -> None:
+    def of(phase: Activity) -> str:
+        lines = "A says lost 0a: killed", "A says started 0b restarts=1"
+        row = m.ReplicaProgress("0", "b", m.Progress(40, 0, phase))
+        return str(heard(*lines, heartbeat=m.Heartbeat((row,)))["replicas"][0]["phase"])
+
+    assert [of(Activity.APART), of(Activity.STARTING)] == ["apart", "starting"]
+
+
 def test_every_replica_says_where_it_is() -> None:
     picture = shown(
         "A says lost 0a: killed",

@@ -521,6 +521,23 @@ def test_a_counter_that_nothing_names_is_not_well(changes: dict[str, Any], words
     assert lines_of(replace(trial(run(first, report(now=now)), before), again=again))[1]
 
 
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_a_result_of_autograd_that_is_another_one_is_named(is_rounded: bool) -> None:
+    """Seen: "ok" of a script whose average of the weights had begun again. It may follow from
+    parameters that are rounded otherwise."""
+    name, path = "mean[0]", "a.py:main mean[0]"
+    ours, theirs = ({"kind": "result of autograd", "values": [x]} for x in "12")
+    first = report(now={path: ours}, counted=[path])
+    other = report(now={path: theirs}, counted=[path])
+    if is_rounded:
+        first["kept"]["parameters"] = {"w": "1 2.0 0.5"}
+        other["kept"]["parameters"] = {"w": "2 2.000001 0.5"}
+    lines, is_well = lines_of(trial(run(first, other), run(first, first, (), ())))
+    assert is_well is is_rounded, lines
+    words = f"{name} (another result of autograd, undisturbed another result of autograd)"
+    assert f"not equal to the undisturbed run: {words}" in lines
+
+
 def test_a_float_may_follow_from_a_running_average() -> None:
     first = report(now=NOW, counted=[*NOW])
     other = report(now={**NOW, "a.py:main best": 0.25}, counted=[*NOW])

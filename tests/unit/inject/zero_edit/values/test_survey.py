@@ -54,6 +54,21 @@ def test_what_has_a_state_and_no_values() -> None:
     assert "before" not in before
 
 
+def test_results_of_autograd_never_heal_and_are_told_by_their_bytes() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    kept, same, copied = [weight * 1.0], weight * 2.0, [weight.clone()]
+    before = survey([sys._getframe()])
+    with torch.no_grad():
+        kept[0].lerp_(torch.zeros(2), 0.5)
+    after = survey([sys._getframe()])
+    changed = {path.partition(" ")[2] for path, x in after.items() if before.get(path) != x}
+    assert "kept[0]" in changed
+    name = next(path for path in after if path.endswith(" same"))
+    assert before[name] == after[name] and after[name]["kind"] == "result of autograd"
+    assert not any("copied" in path for path in after) and copied  # they heal
+    assert same is not None
+
+
 def test_tensors_are_told_by_their_bytes() -> None:
     sums, table = torch.zeros(3), {"a": torch.ones(2)}
     before = survey([sys._getframe()], Walk())

@@ -92,6 +92,7 @@ OTHERWISE: Mapping[str, tuple[str, ...]] = {
     "torch.distributed.tensor._ops._math_ops": ("_NormPartial",),
     "torch.nn.Module": ("_buffers", "_non_persistent_buffers_set"),
     _DDP: (
+        "_comm_hooks",
         "_has_rebuilt_buckets",
         "_module_parameters",
         "_static_graph_delay_allreduce_enqueued",

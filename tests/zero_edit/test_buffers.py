@@ -183,3 +183,62 @@ def test_buffers_that_are_there_after_the_first_pass(
             assert len(healed) == len(deaths), job.output
             assert "not restored" not in job.output and "restarts the job" not in job.output
     assert found[0] == found[1]
+
+
+SECOND = """
+import os, signal, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+rank, steps = dist.get_rank(), 0
+first = DistributedDataParallel(nn.Linear(4, 1))
+second = DistributedDataParallel(nn.utils.spectral_norm(nn.Linear(4, 1)))  # buffers in each pass
+made = DistributedDataParallel(nn.Linear(4, 4))
+judges = torch.optim.AdamW([*first.parameters(), *second.parameters()], lr=0.01)
+maker = torch.optim.AdamW(made.parameters(), lr=0.01)
+
+
+def at(place):
+    if [place, str(steps), str(rank)] == sys.argv[1:] and not os.access("died", os.F_OK):
+        os.close(os.open("died", os.O_CREAT))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+for batch in torch.utils.data.DataLoader(torch.arange(12.0), 1):
+    given = batch.expand(2, 4) + torch.arange(8.0).view(2, 4) * (rank + 1)
+    found = made(given)
+    for optimizer, x in ((judges, found.detach()), (maker, found)):
+        optimizer.zero_grad()
+        loss = first(x).square().mean()
+        at("first")
+        loss = loss + second(x).square().mean()
+        at("second")
+        loss.backward()
+        at("back")
+        optimizer.step()
+        steps += 1
+        at("stepped")
+values = [x for model in (first, second, made) for x in model.state_dict().values()]
+print("END", [float(x.double().sum()) for x in values], flush=True)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_pass_in_the_second_step_of_a_turn_has_the_buffers_of_that_step(tmp_path: Path) -> None:
+    """Seen with HiFi-GAN: a newcomer, which goes through the first step of the turn again and makes
+    no broadcast there, took that one's result in the second step, while its peer waited for it in
+    the broadcast. Or it had that step's, and only the last digits were other."""
+    ends = {}
+    for case in ("none", "first 7 1", "second 7 1", "back 7 0", "stepped 7 1", "first 7 0"):
+        directory = tmp_path / case.replace(" ", "-")
+        directory.mkdir()
+        options = ("--device", "cpu", "--replicas", "2", "--min-replicas", "2")
+        with Job(directory, SECOND, *options, args=tuple(case.split())) as job:
+            assert job.end() == 0, job.output
+            ends[case] = set(re.findall(r"END (.*)", job.output))
+            assert ("joined at" in job.output) == (case != "none"), job.output
+    assert all(len(x) == 1 for x in ends.values()), ends
+    assert set().union(*ends.values()) == ends["none"], ends

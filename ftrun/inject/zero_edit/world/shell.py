@@ -95,7 +95,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         self.latest: PlainCall | None = None  # the last plain call that is through
         self.next = 0
         self.gifts: dict[int, Gift] = {}
-        self.replays: list[tuple[bool, list[bytes] | None]] = []
+        self.replays: list[tuple[int, list[bytes] | None]] = []
         self.devices, self._store = list(devices), store
         self._name = self._description = key
 
@@ -184,7 +184,7 @@ class Shell(Collectives, dist.ProcessGroup):  # type: ignore[misc]  # fewer over
         """Begin a call, and return its Work. It is synchronous if its options have ``asyncOp``
         False."""
         world, is_sync = self.world, not getattr(arguments[-1], "asyncOp", True)
-        if self.replays and not world.is_ours:
+        if self.replays:
             world.pass_over(self)
         if world.on_live is not None and not (world.is_apart or self.replays or world.is_ours):
             on_live, world.on_live = world.on_live, None

@@ -66,6 +66,9 @@ if TYPE_CHECKING:
 RECORDS_MAX = 1024
 SENT_BYTES_MAX = 64 << 10
 """Of one call that a newcomer is given."""
+SCRIPTS, NOW, PAST = range(3)
+"""Whose a result is that a newcomer is given: of a call of the script's; of one that
+DistributedDataParallel makes itself in the step under way; of one in an earlier step."""
 CALLS_MAX = 1024
 """Of a group, whose results are kept because the script has not waited for all before them."""
 _waited = attrgetter("waited")
@@ -596,7 +599,7 @@ class World:
         """A step begins. Under the lock."""
         self.in_set_up, self.open_calls = False, None
         for shell in self.shells.values():
-            self.count += sum(is_ours for is_ours, _ in shell.replays)
+            self.count += sum(bool(whose) for whose, _ in shell.replays)
         self._boundary_count = self.count
         for shell in self.shells.values():
             self._boundary_count -= len(shell.awaiting())
@@ -625,7 +628,10 @@ class World:
             known = dict(self._loaded)
             for number, group, is_ours, result in self.records:
                 texts = None if result is None else texts_of(as_bytes(result), SENT_BYTES_MAX)
-                known[number] = [group, texts, *[True] * is_ours]
+                known[number] = [group, texts, *[NOW] * is_ours]
+            for number, (_, _, *ours) in known.items():
+                if ours and number < self._boundary_count:
+                    known[number] = [*known[number][:2], PAST]
             return [
                 [] if index in left else known[index]
                 for index in range(first, stop)
@@ -644,13 +650,15 @@ class World:
             for key, texts, *ours in filter(None, given):
                 if key in self.shells:
                     bodies = None if texts is None else bodies_of(texts)
-                    self.shells[key].replays.append((bool(ours), bodies))
+                    self.shells[key].replays.append((ours[0] if ours else SCRIPTS, bodies))
 
     def pass_over(self, shell: Shell) -> None:
-        """A call of the script's begins in a step that this rank goes through again, where it makes
-        none of DistributedDataParallel's own: their results are not this call's."""
+        """A call begins of a rank that has gone through steps again, where it made none of
+        DistributedDataParallel's own: their results are not this call's."""
+        if self.is_ours and not self._is_in_step:
+            return
         with self.changed:
-            while shell.replays and shell.replays[0][0]:
+            while shell.replays and shell.replays[0][0] >= (PAST if self.is_ours else NOW):
                 shell.replays.pop(0)
                 self.count += 1
 

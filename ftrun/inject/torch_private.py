@@ -16,7 +16,6 @@ from collections.abc import Mapping
 _C10D = "torch.distributed.distributed_c10d"
 _GROUP = "torch._C._distributed_c10d.ProcessGroup"
 _DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
-_STORAGE = "torch.storage.UntypedStorage"
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "torch": ("_foreach_mul_",),
@@ -57,13 +56,6 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "torch.distributed.utils": ("_sync_module_states", "_verify_param_shape_across_processes"),
     "torch.distributed.rendezvous": ("_rendezvous_handlers",),
     "torch.optim.Optimizer": ("_patch_step_function",),
-    _STORAGE: (
-        "_new_shared_cuda",
-        "_new_shared_fd_cpu",
-        "_release_ipc_counter",
-        "_share_cuda_",
-        "_share_fd_cpu_",
-    ),
     "torch.utils.data._utils.fetch": ("_MapDatasetFetcher",),
 }
 """By owner, the names without which ftrun cannot carry a script."""

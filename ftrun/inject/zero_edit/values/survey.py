@@ -24,7 +24,14 @@ import torch
 from ftrun.inject.zero_edit.frames import Values, is_loop_package, spot_of, variables_of
 from ftrun.inject.zero_edit.values import limits
 from ftrun.inject.zero_edit.values.holders import attributes_of, is_holder
-from ftrun.inject.zero_edit.values.kinds import LEFT_OUT, holds_values, is_own, is_value, packed
+from ftrun.inject.zero_edit.values.kinds import (
+    LEFT_OUT,
+    holds_values,
+    is_own,
+    is_result,
+    is_value,
+    packed,
+)
 from ftrun.inject.zero_edit.values.units import hashed, is_left_out, leaves
 from ftrun.inject.zero_edit.values.walk import Walk
 
@@ -87,6 +94,7 @@ def _units(frames: Sequence[FrameType], like: Walk) -> Values:
 def _look(found: Values, met: set[int], path: str, value: Any, deep: int) -> None:
     if len(found) >= limits.TRACKED:
         return
+    value = value.detach() if is_result(value) else value  # a newcomer is given the number alone
     if is_value(value) and not isinstance(value, tuple):
         found[path] = packed(value)
         return

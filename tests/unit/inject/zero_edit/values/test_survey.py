@@ -54,6 +54,17 @@ def test_what_has_a_state_and_no_values() -> None:
     assert "before" not in before
 
 
+def test_a_loss_is_compared_by_its_number() -> None:
+    """A newcomer is given a tensor without gradients. Seen with stylegan2's r1_loss in a dict."""
+    loss = torch.ones((), requires_grad=True) * 3
+    losses = {"r1": loss}
+    before = survey([sys._getframe()])
+    losses["r1"] = loss.detach().clone()
+    after = survey([sys._getframe()])
+    name = next(path for path in after if path.endswith(" losses[r1]"))
+    assert after[name] == before[name]
+
+
 def test_results_of_autograd_never_heal_and_are_told_by_their_bytes() -> None:
     weight = torch.ones(2, requires_grad=True)
     kept, same, copied = [weight * 1.0], weight * 2.0, [weight.clone()]

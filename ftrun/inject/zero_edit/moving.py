@@ -53,6 +53,7 @@ class Moving:
         self._begun_with: Mapping[str, Values] = {}
         self._ranges: list[tuple[Spot, int, range | None]] = []
         self._places: list[LoaderPlace] = []  # of iterators that are waited for
+        self._at_end: list[LoaderPlace] = []  # the same, if they have no more batches there
         self._seeds: Mapping[str, Seeds] = {}
         self._place, self._held = Place(), list[Suspended]()
         self._own: Mapping[tuple[str, str], Any] = {}
@@ -137,7 +138,8 @@ class Moving:
             taken.lacking += suspended.elsewhere(counters.walk.held(), theirs)
             if first is not None and not is_drawn:  # the script may make them in this step
                 self._places, self._seeds, self._place = without, seeds, place
-                OPEN.is_awaited, without, self._told = bool(without), [], taken
+                self._at_end = [x for x in waiting if x.drawn]
+                OPEN.is_awaited, without, self._told = bool(without or self._at_end), [], taken
         taken.lacking += [_batches_at(x) for x in without]
         if place.commits and not place.has_finished:
             taken.lacking.append(f"what the script counted in the last {place.commits} steps")
@@ -176,16 +178,17 @@ class Moving:
 
     def begins(self, iterator: LoaderIterator) -> None:
         """An iterator is asked for its first batch: it may be one that was waited for."""
-        if not self._places:
+        at_end = [x for x in self._at_end if x.drawn == _length_of(iterator)]
+        if not (self._places or at_end):
             return
         running = {id(frame) for frame in script_frames()}
         is_early = self._told is not None
         if not is_early and not any(id(x.gi_frame) in running for x in self._generators):
             return
         for is_like in (is_of, is_at):
-            alike = [x for x in self._places if is_like(iterator, x)]
+            alike = [x for x in (*self._places, *at_end) if is_like(iterator, x)]
             if len(alike) == 1:
-                self._places.remove(alike[0])
+                (self._at_end if alike[0] in at_end else self._places).remove(alike[0])
                 facts, begun = [iterator.facts()], iterator.begun
                 self._set_generators()
                 iterator.is_training = iterator.is_moved = is_early
@@ -228,6 +231,7 @@ class Moving:
     def _misses(self, taken: Taken) -> None:
         """A newcomer's first pass begins: what it has waited for until then does not come."""
         script, places, self._places, self._told = self._script, self._places, [], None
+        self._at_end = []  # no batch of the step is one of theirs
         OPEN.is_awaited = False
         taken.lacking += map(_batches_at, places)
         if places and script.mates.is_lead:
@@ -276,6 +280,12 @@ class Moving:
 
 def _steps(number: int) -> str:
     return "the step since then" if number == 1 else f"the {number} steps since then"
+
+
+def _length_of(iterator: LoaderIterator) -> int | None:
+    """How many batches an iterator has that was asked for none; None: not known."""
+    iterator.measure()
+    return iterator.length
 
 
 def _batches_at(place: LoaderPlace) -> str:

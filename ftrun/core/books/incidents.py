@@ -223,8 +223,16 @@ class Incidents:
         )
 
     def steps_lost(self) -> int:
-        """The number of steps that incidents have cost, also of incidents that were dropped."""
-        return self._lost_before + sum(incident.steps_lost() for incident in self)
+        """The number of steps that incidents have cost, also of incidents that were dropped.
+
+        Several incidents after which the job went on in one quorum have cost these steps once.
+        """
+        lost: dict[str, int] = {}
+        for incident in self:
+            went_on = incident.response
+            which = str(incident.number) if went_on is None else f"in {went_on.quorum}"
+            lost[which] = max(lost.get(which, 0), incident.steps_lost())
+        return self._lost_before + sum(lost.values())
 
     def documents(self, now: float) -> list[dict[str, object]]:
         """All incidents as plain JSON, with ``ago_s`` in place of a date."""

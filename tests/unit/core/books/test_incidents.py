@@ -191,6 +191,23 @@ def test_a_replacement_that_did_not_help_is_told_in_the_incident_of_the_death() 
         job.send("1", m.ReplicaLost("1", f"x{number}", "died", kind=kinds.SIGNAL))
 
 
+def test_steps_that_two_deaths_have_cost_together_are_lost_once() -> None:
+    """Seen: 10 steps lost, where both replicas had died at step 25, and resumed from step 20."""
+    job = Job()
+    for number, replica in enumerate("01"):
+        job.now = 10.0 * number
+        job.loses(replica, kinds.SIGNAL)
+        job.start(replica, f"next-{replica}", 1)
+    both = [*job.core.books.incidents]
+    assert len(both) == 2
+    for incident in both:
+        incident.step = 25
+        incident.response = incident_state.Response("form", "1.2", ("0", "1"), (), (), 20, 0.1)
+    assert job.core.books.incidents.steps_lost() == 5
+    both[1].response = incident_state.Response("form", "1.3", ("0", "1"), (), (), 22, 0.1)
+    assert job.core.books.incidents.steps_lost() == 5 + 3
+
+
 def test_a_group_that_restarts_after_a_replacement_is_in_the_incident_of_the_death() -> None:
     job = Job()
     job.now = 10.0

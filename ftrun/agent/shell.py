@@ -507,6 +507,7 @@ class Agent:
             incidents=self._supervisor.evidence.last_number,
             rank=self._settings.node_rank,
             placed=self._settings.groups_placed,
+            kept=self._supervisor.slots.kept(),
         )
 
     def link_opened(self) -> None:

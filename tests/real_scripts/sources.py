@@ -89,6 +89,7 @@ def install(rows: Sequence[Row], directory: Path) -> None:
         if packages:
             _pip(directory, [*option, *packages])
     _complete_torchvision(directory)
+    _strip_torchaudio(directory)
     stamp.write_text("\n".join(sorted(known | set(needs))) + "\n")
 
 
@@ -120,6 +121,15 @@ def _complete_torchvision(directory: Path) -> None:
         text = path.read_text()
         if SHIM not in text:
             path.write_text(text + SHIM)
+
+
+def _strip_torchaudio(directory: Path) -> None:
+    """Leave torchaudio its Python alone: its wheel's libraries need CUDA's.
+
+    With them its import fails, and so does that of packages that only look whether it is there.
+    """
+    for library in directory.glob("lib/python*/site-packages/torchaudio/lib/*.so"):
+        library.unlink()
 
 
 def _pip(directory: Path, words: Sequence[str]) -> None:

@@ -417,6 +417,7 @@ class Agent(Actor):
                 self._epoch,
                 AGE_S,
                 incidents=supervisor.evidence.last_number,
+                kept=supervisor.slots.kept(),
             )
         )
         for worker in self.workers.values():

@@ -12,7 +12,7 @@ A line at the margin is an event; the indented lines below it are the instructio
     +0.25                             time passes; the timer fires when it is due
     stopped 9                         the lighthouse is stopped for 9 s, and its timer is late
     drain 0,1                         these replicas are to leave (as one that moves does)
-    A attached [capacity=8 running=0a,1a dead=2a finished=3 job=other]
+    A attached [capacity=8 running=0a,1a dead=2a finished=3 kept=2 job=other]
     A detached | A says goodbye | A says heartbeat [0a@5] | A says started 0a [restarts=1]
     A says mends 0a (a worker of it is being replaced; it has "started" when that is over)
     A says lost 0a: cause | A says killed 0a: cause | A says failed 0a code: words (at its start)
@@ -204,6 +204,7 @@ class Replay:
             finished=tuple(_listed(options.get("finished"))),
             epoch=int(options.get("epoch", 0)),
             age_s=float(options.get("age", 0)),
+            kept=tuple(map(m.KeptSlot, _listed(options.get("kept")))),
         )
 
     def _said(self, agent_id: str, words: list[str], text: str) -> m.FromAgent:

@@ -212,5 +212,5 @@ def test_an_average_that_each_rank_has_begun_with_its_own_weights_stays(tmp_path
     )
     _, output = ends(tmp_path / "deaths", seeded, ("0 saving 0",))
     assert re.search(
-        r"restored from its predecessor: [^;]*Sequential \(script\.py:\d+\)", output
+        r"restored from its predecessor[^;]*Sequential \(script\.py:\d+\)", output
     ), output

@@ -86,6 +86,14 @@ class NodeSlots:
             if slot.alive and not slot.lost
         )
 
+    def kept(self) -> tuple[m.KeptSlot, ...]:
+        """Slots in which a replica runs, or is about to be started."""
+        return tuple(
+            m.KeptSlot(slot.replica_id, slot.restarts, slot.budget.left)
+            for slot in self
+            if slot.phase is not SlotPhase.ENDED and not (slot.forgotten or slot.has_left)
+        )
+
     def finished(self) -> tuple[str, ...]:
         """Slots that have certainly ended well, so that the lighthouse need not judge their end."""
         ended = (slot for slot in self if slot.outcome is Outcome.FINISHED)

@@ -70,7 +70,7 @@ class Assignment:
             is_over = was_to_leave and slot.replica_id not in running
             if is_over and slot.agent_id == agent.agent_id:
                 self.ended(slot.replica_id)  # it ended while its agent was away
-        if hello.running:
+        if hello.running or self._state.slots.of(agent.agent_id):
             self.send_slots(agent)
         else:
             self._state.reassigned.add(agent.agent_id)  # sent when the slots are shared out

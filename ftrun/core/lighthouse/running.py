@@ -62,6 +62,8 @@ class Running:
         state.departed.hello(hello.store, lives)
         self._died(hello.dead)
         back = [r for x in hello.running if (r := self._start(agent, x)) is not None]
+        for kept in hello.kept:
+            self._keep(agent, kept)
         self._assignment.agent_is_known(agent, hello)
         for replica in back:
             state.facts.append(Started(replica.replica_id, replica.incarnation))
@@ -113,6 +115,24 @@ class Running:
             return None
         state.departed.started(agent.store, name, running.incarnation)
         return replica
+
+    def _keep(self, agent: Agent, kept: m.KeptSlot) -> None:
+        """A slot stays with the agent that is about to start it again, unless it is another's.
+
+        It may have been given to another while this agent was away: a member of the last quorum
+        runs there, or may, if the journal is lost. Then only a start decides.
+        """
+        state, name = self._state, kept.replica_id
+        slot = state.slots.get(name)
+        if slot is None or not slot.is_open or slot.agent_id not in ("", agent.agent_id):
+            return
+        members = () if state.quorum is None else state.quorum.members
+        is_elsewhere = any(x.replica_id == name and x.store != agent.store for x in members)
+        is_unknown = state.quorum is None and state.phase is Phase.TAKEOVER
+        if slot.agent_id == "" and not (is_elsewhere or is_unknown):
+            state.slots.give(name, agent.agent_id)
+        if slot.agent_id == agent.agent_id:
+            slot.restarts, slot.restarts_left = kept.restarts, kept.restarts_left
 
     def _take_back(self, agent_id: str, replica_id: str) -> None:
         """Give a slot back to a member of the last quorum, which may hold the job's only state."""

@@ -52,6 +52,18 @@ class RunningReplica(OfIncarnation):
 
 
 @dataclass(frozen=True, slots=True)
+class KeptSlot:
+    """A slot of an agent's, with or without a live replica; the counts are those of its restarts.
+
+    Without one the agent is about to start it again. ``restarts_left``: in its budget.
+    """
+
+    replica_id: str
+    restarts: int = 0
+    restarts_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """An agent's first message on a stream; its workers' Reports follow as WorkerMessages.
 
@@ -61,7 +73,8 @@ class Hello:
     agent started. ``version``: the protocol's; 0: the agent is older than this field.
     ``incidents``: the highest number of an incident that it was sent. ``rank``: the agent's place
     among the job's, if it has one: the first gets the first slots. ``placed``: how many groups have
-    their nodes, if groups are larger than a node; 0: not known.
+    their nodes, if groups are larger than a node; 0: not known. ``kept``: the slots in which it
+    runs or is about to start a replica.
     """
 
     agent_id: str
@@ -78,6 +91,7 @@ class Hello:
     incidents: int = 0
     rank: int | None = field(default=None, repr=False)
     placed: int = field(default=0, repr=False)
+    kept: tuple[KeptSlot, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

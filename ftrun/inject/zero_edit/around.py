@@ -34,10 +34,8 @@ from ftrun.inject.zero_edit.frames import (
 from ftrun.inject.zero_edit.headers import COMPREHENSIONS, Iteration, iterations
 
 _LOOPS = (ast.For, ast.While)
-_SCOPES = (
-    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda,
-    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
-)  # fmt: skip
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +158,17 @@ def _read_first(body: Sequence[ast.stmt], is_set: set[str], *, seldom: bool) -> 
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.Name]:
-    """The variables of a statement in the order of access, without those in inner scopes."""
+    """The variables of a statement in the order of access, without those in inner scopes.
+
+    ``total += x`` reads ``total`` first. What a comprehension is over belongs to the outer scope.
+    """
     if isinstance(node, ast.Name):
         yield node
+    elif isinstance(node, _COMPREHENSIONS):
+        yield from _in_order(node.generators[0].iter)
     elif not isinstance(node, _SCOPES):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            yield ast.copy_location(ast.Name(node.target.id, ast.Load()), node)
         for part in sorted(ast.iter_child_nodes(node), key=_turn_of):
             yield from _in_order(part)
 

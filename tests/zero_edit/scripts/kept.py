@@ -28,8 +28,8 @@ class Meter:
 
 
 def train_epoch(model, loader, optimizer, epoch, meter, losses):
-    running = []
-    seen = 0
+    running, results = [], []
+    seen = total = 0
     for i, (x, y) in enumerate(loader):
         moment.at(f"train {epoch} {i}")
         optimizer.zero_grad()
@@ -39,9 +39,12 @@ def train_epoch(model, loader, optimizer, epoch, meter, losses):
         number = epoch * 100 + i
         losses.append(number)
         running.append(number)
+        total += number + 0 * loss  # with its gradients, as many do
+        results.append(number + 0 * loss)
         logs.add_mean("loss", number)
         meter.add(epoch, number)
         seen += len(x)
+    assert total == sum(results) == sum(running), (total, results, running)
     return sum(running) / len(running), seen
 
 

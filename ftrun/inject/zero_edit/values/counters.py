@@ -285,7 +285,10 @@ class Counters:
         # At once, in the order in which the script has set them: that of a dict's keys is seen.
         words = written(frame, {x: own[x] if x in own else donors[x] for x in (*found, *own)})
         taken.changed += [text for path, text in words.items() if path not in own]
-        taken.of_its_own += [text for path, text in words.items() if path in own]
+        mine = [text for path, text in words.items() if path in own]
+        if mine and sources.left is not None:
+            taken.as_of = sources.left.step
+        taken.of_its_own += mine
         taken.continued += [path for path, by in found.items() if by is Origin.CONTINUED]
         stands_in = (path for path, by in found.items() if by is Origin.STAND_IN)
         unseen = [path for path, by in found.items() if by is Origin.UNSEEN]

@@ -29,6 +29,7 @@ from ftrun.inject.zero_edit.values.kinds import (
     base_of,
     is_container,
     is_plain,
+    is_result,
     is_single,
     packed_values,
 )
@@ -182,8 +183,8 @@ def _frozen(value: Any, depth: int = 0) -> Any:
     kind = type(value)
     if is_plain(value) or KINDS[kind] is Kind.OTHER:
         return value
-    if KINDS[kind] is Kind.TENSOR and is_single(value):
-        return value
+    if KINDS[kind] is Kind.TENSOR and (is_single(value) or is_result(value)):
+        return value.detach()  # the copy needs no gradients, and may not keep their graph
     is_known = kind in _COPIED or KINDS[kind] is Kind.TUPLE
     if depth >= limits.DICTS_DEEP or not is_known or len(value) > limits.ITEMS:
         raise NotPlain

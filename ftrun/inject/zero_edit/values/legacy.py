@@ -49,6 +49,7 @@ class Left:
     noted: frozenset[int] = frozenset()
     early_at: int = 0
     names: dict[str, Values] = field(default_factory=dict)
+    step: int = NEVER
 
     def compared(self) -> dict[str, Values]:
         """What is compared with a peer's: the plain values, and digests of the containers."""
@@ -165,13 +166,14 @@ def _joined(entries: Sequence[dict[str, Any]], until: int, at: int) -> Left:
     noted |= {first["at"]} - {NEVER}
     left = Left(first["life"], known, _ranges(first["ranges"]), frozenset(noted))
     left.names = first["names"]
+    left.step = max((x for of in known.values() for _, x in of.values()), default=NEVER)
     for entry in entries[1:]:
         step = entry["step"]
         if step > until:
             break  # they are in the order of the steps
         if step == until and at in entry.get("after", ()):
             continue
-        left.early_at = entry.get("early", 0)
+        left.early_at, left.step = entry.get("early", 0), step
         for function, values in entry["set"].items():
             of_function = known.setdefault(function, {})
             of_function.update((path, (value, step)) for path, value in values.items())

@@ -129,7 +129,8 @@ class Taken:
 
     ``changed``: to its peers' values. ``of_its_own``: to its predecessor's. ``lacking``: values
     that its peers have and could not give. ``continued``: values of its own to which its donor's
-    growth since is added. ``has_left``: this slot has left values on this node.
+    growth since is added. ``has_left``: this slot has left values on this node. ``as_of``: the step
+    at which its predecessor has noted them last, before it died.
     """
 
     changed: list[str] = field(default_factory=list)
@@ -137,11 +138,13 @@ class Taken:
     lacking: list[str] = field(default_factory=list)
     continued: list[str] = field(default_factory=list)
     has_left: bool = True
+    as_of: int = NEVER
 
     def words(self, *, is_new: bool) -> str:
+        then = f", as of step {self.as_of}" if self.as_of != NEVER else ""
         told = {
             "restored from its peers": self.changed,
-            "restored from its predecessor": self.of_its_own,
+            f"restored from its predecessor{then}": self.of_its_own,
             "plus what its donor has added since": self.continued,
             "not restored": self.lacking,
         }

@@ -204,6 +204,25 @@ def test_what_some_turns_alone_set_is_handed_on_too(tmp_path: Path) -> None:
     assert handed_on(code, 3, seldom=True) == {"total", "mean", "both"}
 
 
+ADDED = """
+for x in loader:
+    loss = f(x)
+    total += loss
+    fresh = 0
+    fresh += loss
+    means = [0.9 * m + p for m, p in zip(means, model)]
+    kept[0] += loss
+"""
+
+
+def test_what_is_added_to_is_read_first(tmp_path: Path) -> None:
+    """``total += loss`` with a loss that has gradients began again at 0 in a replacement."""
+    path = tmp_path / "added.py"
+    path.write_text(ADDED)
+    code = compile(ADDED, str(path), "exec")
+    assert handed_on(code, 4) == {"total", "means"}
+
+
 WITHIN = """
 for x in loader:
     lost = first(x)

@@ -91,6 +91,16 @@ def test_a_long_list_that_is_filled_with_tensors() -> None:
     assert within_limits(note(known, 2, losses=losses)[0]) == ([], [])
 
 
+def test_losses_that_are_kept_with_their_gradients_are_numbers() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    losses = [weight.sum()]
+    known = begun(losses=losses)
+    losses.append((2 * weight).sum())
+    cuts, _ = note(known, 1, losses=losses)
+    assert given(cuts) == {"losses": [torch.tensor(3.0), torch.tensor(6.0)]}
+    assert not any(x.requires_grad for x in given(cuts)["losses"])
+
+
 def test_an_emptied_list_begins_anew() -> None:
     losses = list(range(400))
     known = begun(losses=losses)

@@ -60,7 +60,7 @@ def test_values_as_they_were_at_an_earlier_step(tmp_path: Path) -> None:
     assert compared.pop("log (digest)").startswith("2 ")
     assert compared == {"old": 1, "steps": 5} and left.values[F]["steps"] == (5, 5)
     assert lists_in(left) == {"log": [1, 2]}
-    assert left.ranges == dict(LOOP)
+    assert left.ranges == dict(LOOP) and left.step == 5
 
 
 def test_the_values_with_which_a_file_begins_are_those_of_their_step(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ def test_a_best_score_and_a_history_of_rank_0(tmp_path: Path) -> None:
     outcome = run(Case("kept.py", "", "0@train 2 4"), tmp_path)
     assert outcome.exit_code == 0 and outcome.is_equal, f"{outcome.ends}\n{outcome.output}"
     [own] = re.findall(
-        r"replica 0 joined at .*; restored from its predecessor, as of step \d+: (.*)", outcome.output
+        r"replica 0 joined at .*; restored from its predecessor, as of step \d+: (.*)",
+        outcome.output,
     )
     assert "best inf→4" in own and "log 0 values→2 values" in own
     assert outcome.counters["steps"] == 50 and outcome.counters["losses"] == 10_225

@@ -211,6 +211,6 @@ def test_an_average_that_each_rank_has_begun_with_its_own_weights_stays(tmp_path
         f"torch.manual_seed(rank); net = copy.deepcopy(net)[:1].append(nn.Linear(12, 2))\n{AVERAGE}"
     )
     _, output = ends(tmp_path / "deaths", seeded, ("0 saving 0",))
-    assert re.search(
-        r"restored from its predecessor[^;]*Sequential \(script\.py:\d+\)", output
-    ), output
+    assert re.search(r"restored from its predecessor[^;]*Sequential \(script\.py:\d+\)", output), (
+        output
+    )

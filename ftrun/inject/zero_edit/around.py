@@ -98,8 +98,14 @@ def handed_on(code: CodeType, line: int, *, seldom: bool = False) -> set[str]:
     """The variables that carry a value from one turn to the next, in the loops that contain a line:
     a turn reads the variable before it sets it, as with a batch drawn ahead. ``seldom``: also those
     that some turns do not set, as a loss that is computed in each tenth one."""
-    found = [x[3:] for x in _loops(code) if x[0] <= line <= x[1]]
+    found = [x[3:5] for x in _loops(code) if x[0] <= line <= x[1]]
     return {x for often, all_of in found for x in (all_of if seldom else often)}
+
+
+def developed(code: CodeType, line: int) -> set[str]:
+    """Of the variables handed on, those whose value follows from the one of the turn before, as
+    with ``out, hidden = model(x, hidden)``: no batch."""
+    return {x for one in _loops(code) if one[0] <= line <= one[1] for x in one[5]}
 
 
 @lru_cache(maxsize=256)
@@ -116,16 +122,17 @@ def read_later(code: CodeType, line: int) -> frozenset[str]:
 
 
 @of_code
-def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str], set[str]]]:
-    """The loops in this code: first line, last line, target variables, variables handed on, and
-    those with the ones that are set seldom."""
+def _loops(code: CodeType) -> list[tuple[int, int, set[str], set[str], set[str], set[str]]]:
+    """The loops in this code: first line, last line, target variables, variables handed on, those
+    with the ones that are set seldom, and the developed ones."""
     return [
         (
             loop.first,
             loop.last,
             _names(loop.target) if loop.header else set(),
             _handed_on(loop.node, seldom=False),
-            _handed_on(loop.node, seldom=True),
+            (all_of := _handed_on(loop.node, seldom=True)),
+            all_of & _developed(loop.node),
         )
         for loop in _of_file(code)
         if loop.code == code.co_firstlineno
@@ -138,6 +145,21 @@ def _handed_on(loop: ast.AST, *, seldom: bool) -> set[str]:
     names = [name for part in loop.body for name in _in_order(part)]
     stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
     return _read_first(loop.body, set(), seldom=seldom) & stored
+
+
+def _developed(loop: ast.AST) -> set[str]:
+    """The variables of a loop from which their own next values follow, by its assignments."""
+    follows: dict[str, set[str]] = {}
+    for part in ast.walk(loop):
+        if isinstance(part, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            names = [*_in_order(part)]
+            read = {x.id for x in names if isinstance(x.ctx, ast.Load)}
+            for name in (x.id for x in names if isinstance(x.ctx, ast.Store)):
+                follows.setdefault(name, set()).update(read)
+    for name in follows:  # and what it follows from follows from
+        for one in follows.values():
+            one |= follows[name] if name in one else set()
+    return {name for name, of in follows.items() if name in of}
 
 
 def _read_first(body: Sequence[ast.stmt], is_set: set[str], *, seldom: bool) -> set[str]:

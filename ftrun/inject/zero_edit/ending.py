@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from datetime import timedelta
 from functools import partial
+from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,7 @@ from ftrun.inject.zero_edit.carried import CALLBACKS
 from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.states import BETWEEN
+from ftrun.inject.zero_edit.values.tensors import STEP
 from ftrun.inject.zero_edit.values.units import leaves, mapped, version_of
 from ftrun.training.manager import Manager
 
@@ -176,7 +178,7 @@ class Ending:
         self._given = self._given[0], state
         if state and not (self._carried.has_ended or self._carried.is_put_off):
             is_own = self._script.is_in_place or self._script.counters.has_all
-            self._tensors.left = self._script.own.find()
+            self._tensors.left = self._script.own.find(state.get(STEP, maxsize))
             self._tensors.load(state, is_own=is_own)
 
     def load_later(self) -> None:

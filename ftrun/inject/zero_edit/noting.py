@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from ftrun.inject.zero_edit import suspended
 from ftrun.inject.zero_edit.appended import Sizes
-from ftrun.inject.zero_edit.around import drawn, handed_on, innermost, read_later
+from ftrun.inject.zero_edit.around import developed, drawn, handed_on, innermost, read_later
 from ftrun.inject.zero_edit.counting import RANGES
 from ftrun.inject.zero_edit.frames import (
     NOWHERE,
@@ -305,6 +305,8 @@ class Noting:
             for name in results & known.keys():
                 if is_result(known[name]):
                     to.values[name] = packed(known[name].detach())
+            ways = developed(frame.f_code, frame.f_lineno) & known.keys()
+            self._script.tensors.develop(to, ways - to.values.keys(), known)
         if self._script.memory is None:
             names = [handed_on(x.f_code, x.f_lineno) for x in frames]
             self._script.tensors.hand_on(reached, names, batches=hands_on)

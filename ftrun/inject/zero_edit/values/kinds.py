@@ -281,11 +281,16 @@ def is_single(tensor: Any) -> bool:
     return tensor.device.type == "cpu" and not tensor.is_quantized
 
 
+def is_computed(value: Any) -> bool:
+    """Whether this is a tensor that was computed with gradients."""
+    is_tensor = type(value) is sys.modules["torch"].Tensor
+    return is_tensor and value.requires_grad and not value.is_leaf
+
+
 def is_result(value: Any) -> bool:
     """Whether this is one number that was computed with gradients, as a loss. It is a value where
     a later turn of the loop may read it."""
-    is_tensor = type(value) is sys.modules["torch"].Tensor
-    return is_tensor and value.requires_grad and not value.is_leaf and is_single(value.detach())
+    return is_computed(value) and is_single(value.detach())
 
 
 def is_small(value: Any) -> bool:

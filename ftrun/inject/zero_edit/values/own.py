@@ -31,7 +31,7 @@ from ftrun.checkpoint.format import pack
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.mates import Mates, store_of_all
 from ftrun.inject.zero_edit.values.tensors import Left
-from ftrun.snapshots.area import NONE, Area, AreaFull
+from ftrun.snapshots.area import Area, AreaFull
 from ftrun.snapshots.states import described, restored
 
 if TYPE_CHECKING:
@@ -58,24 +58,26 @@ class Own:
         self._ranks, self._is_off = _alike(script.mates), False
         self._due_at = 0.0
         self._has_begun = self._has_left = False
-        self._found: tuple[str, Left] | None = None
+        self._found: list[tuple[str, Left]] | None = None
         self._said: tuple[int, dict[str, str]] | None = None  # which nobody has answered so far
 
     @cached_property
     def _area(self) -> Area | None:
         return self._open()
 
-    def find(self) -> Left | None:
-        """The predecessor's newest copy of this life of the job; None: there is no copy."""
+    def find(self, until: int) -> Left | None:
+        """The predecessor's newest copy of this life of the job, of ``until`` steps at most; None:
+        there is none. It may have begun a step that its peers have not, and the one before counts.
+        """
         if self._has_begun or self._area is None:
             return None
-        if self._found is None and (number := self._area.newest) != NONE:
-            state = self._area.read(number)
-            assert state is not None, "nobody else writes"
-            head = json.loads(state.head)
-            self._found = head["life"], Left(state.step, **restored(state, head, ()))
-        life, found = self._found or ("", None)
-        return found if life == self._script.carried.life else None
+        if self._found is None:
+            numbers = sorted((x.number for x in self._area.generations()), reverse=True)
+            states = [self._area.read(x) for x in numbers]
+            whole = [(x, json.loads(x.head)) for x in states if x is not None]
+            self._found = [(h["life"], Left(x.step, **restored(x, h, ()))) for x, h in whole]
+        found = (x for life, x in self._found if life == self._script.carried.life)
+        return next((x for x in found if x.step <= until), None)
 
     def forget(self) -> None:
         """This worker has all that its predecessor had: no older copy of it counts."""
@@ -119,8 +121,10 @@ class Own:
     def _copy(self, area: Area, tree: dict[str, Any], step: int) -> bool:
         given = pack(tree)
         head = json.dumps({"life": self._script.carried.life, **described(given)}).encode()
+        # One of the same step makes way for it, so that the one before stays (``find``).
+        numbers = {x.step: x.number for x in sorted(area.generations(), key=lambda x: x.number)}
         try:
-            area.write(area.newest + 1, head, given.leaves, step, {}, {})
+            area.write(numbers.get(step, area.newest + 1), head, given.leaves, step, {}, {})
             self._has_left = True
         except AreaFull:
             nbytes = sum(leaf.spec.nbytes for leaf in given.leaves)

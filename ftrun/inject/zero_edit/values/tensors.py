@@ -41,6 +41,7 @@ from ftrun.inject.zero_edit.values.units import (
     mark_of,
     memory,
     sampled,
+    without_graph,
 )
 from ftrun.inject.zero_edit.values.walk import KEPT, Reached, Walk
 from ftrun.inject.zero_edit.values.writing import FrameVariables, set_to
@@ -64,8 +65,8 @@ CHANGED, APART = "changed", "apart"
 """Of a unit in a state, and of a module: how many steps were committed when it was seen to be
 another one. Of one that is left to a successor: whether another rank has it otherwise; of a state,
 the names of those of which that is so."""
-DOUBTFUL = "doubtful"
-"""In a state, the names of buffers of which that is not known."""
+DOUBTFUL, STEP = "doubtful", "step"
+"""In a state, the names of buffers of which that is not known; how many steps were committed."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -177,6 +178,7 @@ class Tensors:
         self._others: set[Key] = set()
         self._grown: set[Key] = set()  # lists
         self._handed_on: set[Key] = set()
+        self._developed: set[Key] = set()
         self._late: set[Key] = set()  # always other ones, which are kept by ``keeps_all`` alone
         self._places: dict[Hashable, int] = {}  # of draws, each with its bit
         self._has_begun = self.keeps_all = False
@@ -230,6 +232,10 @@ class Tensors:
                 was = self._known[key].identity if key in self._known else identity
                 if type(value) is list and was[0] == identity[0] and len(was) != len(identity):
                     self._grown.add(key)  # a list that the script keeps
+                if key in self._developed:
+                    mark = None if self._has_begun else mark_of(value)
+                    now[key] = _Known(identity, value, mark)
+                    continue
                 now[key] = known = self._met(key, value, last, identity, bit, begins, is_batch)
                 known.seen = bit if last is None else last.seen | bit
                 known.is_of_batch = has_batch and (last is None or last.is_of_batch)
@@ -240,6 +246,24 @@ class Tensors:
         self._known = now
         self._held = [x.value for key, x in now.items() if self.keeps_all or key[0] == KEPT]
 
+    def develop(self, to: Reached, names: Iterable[str], values: Mapping[str, Any]) -> None:
+        """Of a frame the variables whose next value follows from the present one, as a hidden state
+        that each turn of a loop hands on: another tensor each time, and no batch."""
+        for name in names:
+            if (unit := without_graph(values[name])) is not None:
+                to.units[name] = unit
+            if name in to.units and not (
+                torch.is_tensor(to.units[name]) and self._is_value(to, name)
+            ):
+                self._developed.add((to.function, name))
+
+    def _is_value(self, to: Reached, name: str) -> bool:
+        """Let a small tensor be a value."""
+        is_value = is_small(to.units[name])
+        if is_value:
+            to.values[name] = packed(to.units.pop(name))
+        return is_value
+
     def hand_on(
         self, reached: Sequence[Reached], names: Iterable[Set[str]], *, batches: bool
     ) -> None:
@@ -248,13 +272,10 @@ class Tensors:
         be ``batches``, which a rank alone has, and do not heal."""
         for to, of_frame in zip(reached, names, strict=False):
             for name in of_frame & to.units.keys():
-                unit = to.units[name]
-                if not torch.is_tensor(unit):
+                is_other = (to.function, name) not in self._developed
+                if not (is_other and torch.is_tensor(to.units[name])) or self._is_value(to, name):
                     continue
-                if is_small(unit):
-                    to.values[name] = packed(unit)
-                    del to.units[name]
-                elif batches:
+                if batches:
                     if self._has_begun:
                         self._handed_on.add((to.function, name))
                     if not self.keeps_all:
@@ -393,6 +414,7 @@ class Tensors:
             STILL: sorted(beside.keys() - changed.keys()),
             CHANGED: {name: self._changed_at(name, _every(x)) for name, x in changed.items()},
             APART: sorted(self.apart),
+            STEP: self.step(),
             DOUBTFUL: sorted(self._buffers().keys() & changed.keys() - self.shared - self.apart),
         }
 

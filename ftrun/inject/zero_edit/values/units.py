@@ -96,6 +96,18 @@ def is_left_out(value: Any) -> bool:
     return KINDS[type(value)] is Kind.TENSOR and not is_single(value) and _is_result(value)
 
 
+def without_graph(value: Any) -> Any:
+    """A tensor or a collection of tensors that were computed with gradients, without these; None if
+    it is none of them, or is too large."""
+    is_known = type(value) in _LISTS or type(value) in DICTS
+    if not (is_left_out(value) or (is_known and 0 < len(value) <= limits.ITEMS)):
+        return None
+    if is_known and not any(map(is_left_out, leaves(value))):
+        return None
+    found = mapped(value, lambda x: x.detach() if torch.is_tensor(x) else x)
+    return found if is_leaf(found) or (is_known and is_of_tensors(found)) else None
+
+
 def is_tensor(value: Any) -> bool:
     """Whether a value is a tensor that may heal, including a single number."""
     return KINDS[type(value)] is Kind.TENSOR and (is_single(value) or is_leaf(value))

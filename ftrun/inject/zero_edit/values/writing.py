@@ -34,9 +34,9 @@ from ftrun.inject.zero_edit.values.kinds import (
     Kind,
     base_of,
     holds_values,
+    is_computed,
     is_own,
     is_parameter,
-    is_result,
     is_small,
     is_value,
     named,
@@ -263,14 +263,14 @@ def _written(here: FrameVariables, path: str, given: Any) -> str:
         is_fit = base_of(type(value)) and histories.are_alike(value, new)
         is_due = is_fit and not histories.are_equal(value, new)
     else:
-        value = value.detach() if is_result(value) else value
+        value = value.detach() if is_computed(value) else value
         is_due = (is_value(value) or is_small(value)) and not _are_equal(value, given)
     if not is_due:
         return ""
     before = _short(value)
     if is_container:
         histories.put_into(value, new)
-    elif is_result(holder[key]) and (value.shape, value.dtype) == (new.shape, new.dtype):
+    elif is_computed(holder[key]) and (value.shape, value.dtype) == (new.shape, new.dtype):
         holder[key].data.copy_(new)  # a later pass of this turn may need its gradients
     elif not (type(value) is count and _comes_to(value, new)):
         here.put(holder, key, new)

@@ -20,6 +20,7 @@ from ftrun.snapshots.area import NONE, Area
 from ftrun.snapshots.own_memory import OwnMemory, area_here
 
 ROOM = 4 << 20
+LATER = 100
 
 
 @pytest.fixture
@@ -79,24 +80,37 @@ class Rank:
 
 def test_a_successor_finds_the_newest(area: Area) -> None:
     rank = Rank(area)
-    assert rank.own.find() is None
+    assert rank.own.find(LATER) is None
     for value in (1.0, 2.0):
         rank.goes_on(value)
         rank.own.leave(rank.step)
-    assert rank.own.find() is None, "it is its own"
-    found = Rank(area).own.find()
+    assert rank.own.find(LATER) is None, "it is its own"
+    found = Rank(area).own.find(LATER)
     assert found is not None and found.step == 2
     assert found.modules["net 1"]["value"]["weight"].tolist() == [[2.0, 2.0]]
     (unit,) = found.units.values()
     assert unit["value"][0].tolist() == [2.0] * 3 and unit[CHANGED] == 2
 
 
+def test_a_copy_of_a_step_that_its_peers_have_not_begun_does_not_count(area: Area) -> None:
+    """Seen: who died in the next step already left its successor a state one step ahead."""
+    rank = Rank(area)
+    for value in (1.0, 2.0):
+        rank.goes_on(value)
+        for _ in range(3):  # before the batch, at its place, before a file
+            rank.own.leave(rank.step)
+    found = Rank(area).own.find(1)
+    assert found is not None and found.step == 1
+    assert found.modules["net 1"]["value"]["weight"].tolist() == [[1.0, 1.0]]
+    assert Rank(area).own.find(0) is None
+
+
 def test_what_another_life_of_the_job_has_left_does_not_count(area: Area) -> None:
     rank = Rank(area)
     rank.goes_on(1.0)
     rank.own.leave(1)
-    assert Rank(area, life="b").own.find() is None
-    assert Rank(None).own.find() is None
+    assert Rank(area, life="b").own.find(LATER) is None
+    assert Rank(None).own.find(LATER) is None
 
 
 def test_copies_take_a_share_of_the_time(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +147,7 @@ def test_too_much_is_named_once(area: Area, capfd: pytest.CaptureFixture[str]) -
     assert text.count("this worker has 2.1 MB in tensors that its peers lack") == 2
     assert text.count("those outside modules are not") == 1
     assert text.count("those in modules beside the trained ones are not") == 1
-    assert Rank(area).own.find() is None
+    assert Rank(area).own.find(LATER) is None
 
 
 def test_where_data_are_too_much_modules_are_left(area: Area) -> None:
@@ -143,12 +157,12 @@ def test_where_data_are_too_much_modules_are_left(area: Area) -> None:
         rank.goes_on(value)
         draw(rank.tensors, rank.mean)
     rank.own.leave(rank.step)
-    found = Rank(area).own.find()
+    found = Rank(area).own.find(LATER)
     assert found is not None and found.modules and not found.units
 
 
 def healed(newcomer: Rank, tree: dict[str, Any]) -> Tensors:
-    newcomer.tensors.left = newcomer.own.find()
+    newcomer.tensors.left = newcomer.own.find(LATER)
     frame = sys._getframe()
     newcomer.tensors._walk.frames = lambda: [frame]  # type: ignore[method-assign]
     newcomer.tensors.load(tree)
@@ -188,7 +202,7 @@ def test_whose_unit_counts(area: Area, at: int | None, apart: int, own: bool) ->
     rank.goes_on(2.0)
     rank.tensors.apart = frozenset(rank.tensors.digests()) if apart else frozenset()
     rank.own.leave(2)
-    newcomer.tensors.left = newcomer.own.find()
+    newcomer.tensors.left = newcomer.own.find(LATER)
     assert newcomer.tensors.left is not None
     (name,) = newcomer.tensors.left.units
     theirs = {"value": [torch.zeros(3)], "device": "cpu", CHANGED: at}
@@ -206,7 +220,7 @@ def test_buffers_that_nobody_broadcasts(area: Area, is_left: bool, is_own: bool)
     donor.tensors.apart = frozenset(donor.tensors.digests())
     if is_left:
         rank.own.leave(1)
-    newcomer.tensors.left = newcomer.own.find()
+    newcomer.tensors.left = newcomer.own.find(LATER)
     newcomer.tensors.load(donor.tensors.state(), is_own=is_own)
     assert newcomer.buffers["mean"].item() == (3.0 if is_left else 4.0)
     named = ["the buffers of Net (a.py:1) of this rank, which were its own"]
@@ -272,7 +286,7 @@ def test_a_rank_that_does_not_tell_is_not_waited_for(area: Area) -> None:
     rank.goes_on(1.0)
     rank.own.leave(1)
     assert [*store] == ["0@1"]
-    found = Rank(area).own.find()
+    found = Rank(area).own.find(LATER)
     assert found is not None and not found.modules["net 1"][APART]
 
 

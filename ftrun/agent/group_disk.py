@@ -30,7 +30,7 @@ from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Origin
-from ftrun.snapshots.serving import FILL, WRITE
+from ftrun.snapshots.process import FILL, WHOLE
 
 READ_LIMIT_S = 24 * 3600.0
 
@@ -176,7 +176,7 @@ class GroupDisk:
         Raises as ``WriterLink.ask``.
         """
         order = self._order(memory, incarnation)
-        return await self.link.ask(WRITE, order, self.plan.schedule(clock.now()).limit_s)
+        return await self.link.ask(WHOLE, order, self.plan.schedule(clock.now()).limit_s)
 
     async def _read(
         self, memory: GroupMemory, _replica_id: str, _incarnation: str, found: Found

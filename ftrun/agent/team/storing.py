@@ -17,7 +17,7 @@ from ftrun.agent.writer import WriterLink
 from ftrun.base.errors import PeerError, UserError
 from ftrun.config.settings import RunSettings
 from ftrun.core.messages import FillRanks, RanksStored, WriteRanks
-from ftrun.snapshots.serving import FILL, PARTS
+from ftrun.snapshots.process import FILL, PART
 
 MARK = ".node-"
 
@@ -58,7 +58,7 @@ class Storing:
             "draft": order.name,
         }
         try:
-            await self.link.ask(PARTS, fields, order.limit_s)
+            await self.link.ask(PART, fields, order.limit_s)
         except (PeerError, UserError) as error:
             reason = str(error)
         finally:

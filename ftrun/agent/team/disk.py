@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftrun.agent.group_disk import GroupDisk
+from ftrun.agent.group_disk import GroupDisk, order_of
 from ftrun.agent.team.storing import Storing
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError, PeerError
@@ -118,7 +118,8 @@ class SpannedDisk(GroupDisk):
         step = max(step, copying.pinned or step)  # there may have been a wait for another write
         # A node that is late for another draft must not write into this one.
         writer = f"{incarnation[:16]}-{secrets.token_hex(4)}"
-        order = self._order(memory, incarnation) | {"step": step, "writer": writer}
+        order = order_of(self._settings, memory, incarnation, self._notes)
+        order |= {"step": step, "writer": writer}
         try:
             draft = Path((await self.link.ask(DRAFT, order, limit_s))["path"]).name
             parts = self._parts = Parts(draft, step)

@@ -110,7 +110,7 @@ class Links:
 
 def encode(found: Sequence[Contribution]) -> bytes:
     """Encode an answer: a line of JSON about the contributions, then their bodies."""
-    head = [[c.replica_id, c.site, c.what, len(c.body)] for c in found]
+    head = [[c.replica_id, c.site, c.what, c.counts, len(c.body)] for c in found]
     return json.dumps(head).encode() + b"\n" + b"".join(c.body for c in found)
 
 
@@ -123,11 +123,12 @@ def decode(data: bytes) -> list[Contribution]:
     line, _, rest = data.partition(b"\n")
     found, at = [], 0
     try:
-        for replica_id, site, what, size in json.loads(line):
+        for replica_id, site, what, counts, size in json.loads(line):
             is_known = all(isinstance(text, str) for text in (replica_id, site, what))
+            is_known = is_known and type(counts) is bool
             if not (is_known and type(size) is int and 0 <= size <= len(rest) - at):
                 raise ValueError("of the wrong type")
-            found.append(Contribution(replica_id, site, what, rest[at : at + size]))
+            found.append(Contribution(replica_id, site, what, rest[at : at + size], counts))
             at += size
     except (ValueError, TypeError, RecursionError) as error:
         raise ProtocolError(f"a peer sent an exchange that cannot be read: {error}") from error

@@ -714,7 +714,6 @@ OTHER_NAMES_OF_TORCHFT = {
     "ProcessGroupXCCL": "refuses to be made",
     "Quorum": "a record",
     "QuorumMember": "a record",
-    "QuorumResult": "a record",
     "Timestamp": "a record",
 }
 SPECIAL = {"__init__", "__enter__", "__exit__", "__iter__"}

@@ -30,7 +30,7 @@ from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Origin
-from ftrun.snapshots.serving import FILL, WRITE
+from ftrun.snapshots.process import FILL, WHOLE
 
 READ_LIMIT_S = 24 * 3600.0
 
@@ -70,7 +70,7 @@ class GroupDisk:
             UserError: no snapshot can ever be read, or it is of another job.
             Damaged: its format is unknown.
         """
-        find = partial(_newest, self._places(), self._origin())
+        find = partial(_newest, self._places(), _origin(self._settings))
         below: int | None = None
         begins_again, self._has_begun = self._has_begun, True
         async with self._lock:
@@ -175,8 +175,8 @@ class GroupDisk:
 
         Raises as ``WriterLink.ask``.
         """
-        order = self._order(memory, incarnation)
-        return await self.link.ask(WRITE, order, self.plan.schedule(clock.now()).limit_s)
+        order = order_of(self._settings, memory, incarnation, self._notes)
+        return await self.link.ask(WHOLE, order, self.plan.schedule(clock.now()).limit_s)
 
     async def _read(
         self, memory: GroupMemory, _replica_id: str, _incarnation: str, found: Found
@@ -240,31 +240,32 @@ class GroupDisk:
                 f"{amount(answer['nbytes'])} in {answer['duration_s']:.1f} s; no worker waited"
             )
 
-    def _order(self, memory: GroupMemory, incarnation: str) -> dict[str, Any]:
-        s = self._settings
-        return {
-            "directory": str(s.snapshot_path),
-            "keep": s.snapshot_keep,
-            "writer": incarnation[:16],
-            "origin": self._origin(),
-            "workers": s.workers_per_replica,
-            "place": memory.place,
-            "notes": self._notes,
-        }
-
     def _places(self) -> list[str]:
         s = self._settings
         return [str(x) for x in dict.fromkeys((s.snapshot_path, s.resume_path)) if x is not None]
 
-    def _origin(self) -> dict[str, Any]:
-        s = self._settings
-        return {
-            "script": s.script.name,
-            "inject": MEMORY,
-            "workers_per_replica": s.workers_per_replica,
-            "replicas": 1,
-            "job_id": s.job_id,
-        }
+
+def order_of(s: RunSettings, memory: GroupMemory, incarnation: str, notes: str) -> dict[str, Any]:
+    """An order to write the states in a group's memory; ``notes``: as in groups.py."""
+    return {
+        "directory": str(s.snapshot_path),
+        "keep": s.snapshot_keep,
+        "writer": incarnation[:16],
+        "origin": _origin(s),
+        "workers": s.workers_per_replica,
+        "place": memory.place,
+        "notes": notes,
+    }
+
+
+def _origin(s: RunSettings) -> dict[str, Any]:
+    return {
+        "script": s.script.name,
+        "inject": MEMORY,
+        "workers_per_replica": s.workers_per_replica,
+        "replicas": 1,
+        "job_id": s.job_id,
+    }
 
 
 def _newest(

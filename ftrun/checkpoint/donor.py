@@ -17,13 +17,8 @@ from ftrun.checkpoint.header import HEADER_BYTES_MAX
 from ftrun.checkpoint.layout import DIGEST_BYTES
 from ftrun.checkpoint.line import ProvenLink
 from ftrun.core.ids import Tag
-from ftrun.core.worker.comparison import Question
-from ftrun.core.worker.exchange import ExchangeQuestion
 
 DONE_TIMEOUT_S = 1.0
-OPERATION_BYTES_MAX = 16384
-EXCHANGE_BYTES_MAX = 512 << 20
-"""The limit of all contributions to one exchange."""
 
 
 class DonorLink(ProvenLink):
@@ -57,7 +52,7 @@ class DonorLink(ProvenLink):
             DonorRefused: the donor does not offer the tag (yet, or any more), or has another token.
             PeerError: the donor is silent or violates the protocol.
         """
-        return self._body(self._ask("GET", "header"), HEADER_BYTES_MAX, checks="the state header")
+        return self._body(self._ask("GET", "header"), HEADER_BYTES_MAX, "the state header")
 
     def request(self, start: int, stop: int, lacking: Sequence[tuple[int, int]]) -> None:
         """Request the bytes ``[start, stop)``: whole chunks, each followed by its digest.
@@ -68,36 +63,23 @@ class DonorLink(ProvenLink):
         fields = {} if lacks is None else {wire.LACKS_FIELD: lacks}
         self._ask("GET", f"data?offset={start}&length={stop - start}", fields)
 
-    def operation(self, question: Question, deadline: float) -> bytes:
-        """The peer's answer to ``question``, as bytes.
+    def answer(self, path: str, bytes_max: int, deadline: float) -> bytes:
+        """The peer's answer to the question of this path, checked against its digest.
 
         Raises:
             DonorRefused: the peer does not know the answer yet, or has another token.
             PeerError: the peer is silent or violates the protocol.
         """
         self._deadline = deadline
-        path = f"/operations/{question.tag.path()}/{question.repeat}/{question.index}"
-        head = self.ask("GET", f"{path}?cleared={question.cleared:d}")
-        return self._body(head, OPERATION_BYTES_MAX)
+        return self._body(self.ask("GET", path), bytes_max, "an answer")
 
-    def exchange(self, question: ExchangeQuestion, deadline: float) -> bytes:
-        """The peer's answer to ``question``, checked against its digest.
-
-        Raises:
-            DonorRefused: the peer does not know the answer yet, or has another token.
-            PeerError: the peer is silent or violates the protocol.
-        """
-        self._deadline = deadline
-        head = self.ask("GET", question.path())
-        return self._body(head, EXCHANGE_BYTES_MAX, checks="an exchange")
-
-    def _body(self, head: wire.Head, bytes_max: int, *, checks: str = "") -> bytes:
-        """The body of an answer; ``checks``: what it is, if it comes with its digest."""
+    def _body(self, head: wire.Head, bytes_max: int, what: str) -> bytes:
+        """The body of an answer, which comes with its digest."""
         body = bytearray(self.length(head, bytes_max))
         self.read(memoryview(body))
-        if checks and xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
+        if xxhash.xxh3_64_hexdigest(body) != head.fields.get(wire.DIGEST_FIELD):
             self.close()
-            raise ProtocolError(f"{checks} came corrupt from {self.address}")
+            raise ProtocolError(f"{what} came corrupt from {self.address}")
         return bytes(body)
 
     def read_digest(self) -> bytes:

@@ -6,6 +6,7 @@ Not here: whether the sender knows the token (proof.py), the answers (serve.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 from ftrun.base.errors import ProtocolError
@@ -18,6 +19,8 @@ from ftrun.core.worker.exchange import ExchangeQuestion
 
 ROUTES = {"header": "GET", "data": "GET", "done": "POST"}
 RECEIVER_CHARS_MAX = 64
+PeerQuestion: TypeAlias = Question | ExchangeQuestion
+"""A question to a worker about an operation of a step, or an exchange."""
 TAG_PARTS = 3
 
 
@@ -63,7 +66,7 @@ class Request:
             raise Refusal("400 Bad Request", str(why)) from why
 
 
-def parse_request(head: wire.Head) -> Request | Question | ExchangeQuestion:
+def parse_request(head: wire.Head) -> Request | PeerQuestion:
     """The request with this head and no body: it asks for a state, an operation or an exchange.
 
     Raises:

@@ -36,10 +36,8 @@ from ftrun.checkpoint.leaves import Leaf, leaf_of
 from ftrun.checkpoint.line import REFUSAL_BYTES_MAX
 from ftrun.checkpoint.listening import STALL_TIMEOUT_S, ProvenServer, Refusal, send
 from ftrun.checkpoint.offer import Offer
-from ftrun.checkpoint.requests import Request, parse_request
+from ftrun.checkpoint.requests import PeerQuestion, Request, parse_request
 from ftrun.core.ids import StateId, Tag
-from ftrun.core.worker.comparison import Question
-from ftrun.core.worker.exchange import ExchangeQuestion
 
 OFFERS_MAX = 8
 OWN_COPIED_MAX = 1 << 20
@@ -47,16 +45,14 @@ OWN_COPIED_MAX = 1 << 20
 ANSWER_TIMEOUT_S = 1.0
 CANNOT_SERVE = "500 Internal Server Error"
 
-LookUp = Callable[[Question, float], "bytes | None"]
-Exchanged = Callable[[ExchangeQuestion, float], "bytes | None"]
+LookUp = Callable[[PeerQuestion, float], "bytes | None"]
 
 
 class StateServer(ProvenServer):
     """Serves the states that are on offer.
 
     Attributes:
-        look_up: answers questions about operations; may wait for the given number of seconds.
-        exchanged: the same for questions about exchanges.
+        look_up: answers peers' questions; may wait for the given number of seconds.
         has_one_step: receivers of another step than the one on offer are refused at once instead of
             being asked to retry, because a script decides what is on offer.
     """
@@ -67,7 +63,6 @@ class StateServer(ProvenServer):
         self._newest: Tag | None = None
         self._refusal: tuple[Tag, str] | None = None
         self.look_up: LookUp | None = None
-        self.exchanged: Exchanged | None = None
         self.has_one_step = False
         super().__init__(host, token, tls=tls)  # requests may come from here on
 
@@ -176,11 +171,8 @@ class StateServer(ProvenServer):
     def answer(self, pipe: wire.Pipe, head: wire.Head) -> None:
         """See ProvenServer."""
         request = parse_request(head)
-        if isinstance(request, Question):
+        if not isinstance(request, Request):
             self._answer_question(pipe, request)
-            return
-        if isinstance(request, ExchangeQuestion):
-            self._answer_exchange(pipe, request)
             return
         offer = self._find(request)
         try:
@@ -208,25 +200,16 @@ class StateServer(ProvenServer):
 
     # ------------------------------------------------------------ routes
 
-    def _answer_question(self, pipe: wire.Pipe, question: Question) -> None:
+    def _answer_question(self, pipe: wire.Pipe, question: PeerQuestion) -> None:
         answer = self.look_up(question, ANSWER_TIMEOUT_S) if self.look_up is not None else None
         if answer is None:
-            send(pipe, "409 Conflict", b"that operation is not known here yet")
+            send(pipe, "409 Conflict", b"the answer is not known here yet")
         else:
-            send(pipe, "200 OK", answer)
-
-    def _answer_exchange(self, pipe: wire.Pipe, question: ExchangeQuestion) -> None:
-        answer = self.exchanged(question, ANSWER_TIMEOUT_S) if self.exchanged is not None else None
-        if answer is None:
-            send(pipe, "409 Conflict", b"that exchange is not known here yet")
-        else:
-            digest = xxhash.xxh3_64_hexdigest(answer)
-            send(pipe, "200 OK", answer, {wire.DIGEST_FIELD: digest})
+            _send_with_digest(pipe, answer)
 
     def _answer_header(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         _admit(request, offer)
-        digest = xxhash.xxh3_64_hexdigest(offer.header)
-        send(pipe, "200 OK", offer.header, {wire.DIGEST_FIELD: digest})
+        _send_with_digest(pipe, offer.header)
 
     def _answer_data(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         _admit(request, offer)
@@ -248,6 +231,10 @@ class StateServer(ProvenServer):
     def _answer_done(self, pipe: wire.Pipe, request: Request, offer: Offer) -> None:
         offer.finish(request.receiver)
         send(pipe, "200 OK", b"")
+
+
+def _send_with_digest(pipe: wire.Pipe, body: bytes) -> None:
+    send(pipe, "200 OK", body, {wire.DIGEST_FIELD: xxhash.xxh3_64_hexdigest(body)})
 
 
 def _admit(request: Request, offer: Offer) -> None:

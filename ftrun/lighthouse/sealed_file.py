@@ -3,7 +3,8 @@
 A new version is written under another name, fsynced and renamed, so a reader finds the old or the
 new payload, never half of one. A file that is not needed after a crash of the machine is not
 fsynced: it stays whole if its writer is killed, and an fsync takes seconds on a busy disk. Not
-here: its content (journal.py, torchft.py).
+here: its content (journal.py, torchft.py), files of the same form that have versions
+(register/directory.py).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SealedFile:
                 f"The {self._what} {self.path} cannot be read: {error.strerror}. "
                 "The lighthouse was not started. Give another directory, or mend this one."
             ) from error
-        return self._unwrap(data)
+        return unsealed(self._magic, data, self._what)
 
     def write(self, payload: bytes) -> None:
         """Replace the payload. If it ``outlives`` a crash, it is durably on disk when this returns.
@@ -60,7 +61,7 @@ class SealedFile:
         Raises:
             OSError: it could not be written; the old payload stays.
         """
-        data = self._magic + _digest(payload) + payload
+        data = sealed(self._magic, payload)
         write_whole(self.path, data, mode=0o600, is_synced=self._outlives)
 
     def keep_aside(self) -> Path:
@@ -75,15 +76,21 @@ class SealedFile:
                 return number
         return CORRUPT_MAX
 
-    def _unwrap(self, data: bytes) -> bytes:
-        start = len(self._magic) + DIGEST_BYTES
-        if not data.startswith(self._magic):
-            raise ProtocolError(f"it does not begin as a {self._what} does")
-        payload = data[start:]
-        if len(data) < start or data[len(self._magic) : start] != _digest(payload):
-            raise ProtocolError("its checksum is wrong")
-        return payload
+
+def sealed(magic: bytes, payload: bytes) -> bytes:
+    """The content of a file: the magic line, the digest, the payload."""
+    return magic + hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest() + payload
 
 
-def _digest(payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+def unsealed(magic: bytes, data: bytes, what: str) -> bytes:
+    """The payload of a file with this content; ``what``: its name in errors.
+
+    Raises:
+        ProtocolError: it is corrupt.
+    """
+    if not data.startswith(magic):
+        raise ProtocolError(f"it does not begin as a {what} does")
+    payload = data[len(magic) + DIGEST_BYTES :]
+    if data != sealed(magic, payload):
+        raise ProtocolError("its checksum is wrong")
+    return payload

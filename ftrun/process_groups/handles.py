@@ -111,8 +111,8 @@ def split_store_address(text: str) -> tuple[str, int, str]:
     return (*split_address(address), prefix)
 
 
-def store_client(text: str, timeout: timedelta) -> Store:
+def store_client(store_addr: str, timeout: timedelta) -> Store:
     """A client of the TCPStore at ``host:port/prefix``. All its keys get that prefix."""
-    host, port, prefix = split_store_address(text)
+    host, port, prefix = split_store_address(store_addr)
     store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
     return PrefixStore(prefix, store)

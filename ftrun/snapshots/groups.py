@@ -5,19 +5,20 @@ the disk they have the form of all snapshots: torch's DCP, in which values that 
 workers are stored once. Beside the script's own state, each worker's share holds the bytes before
 its state in the area, and its notes of the collectives before the first step.
 
-On one node, one order writes everything (``write``). On several nodes, each node's process writes
-the parts of its own ranks into one draft: ``begin``, ``write_parts`` on each node, ``merge``.
+On one node, one order writes everything. On several nodes, each node's process writes the parts of
+its own ranks into one draft.
 
-Not here: when a snapshot is due (agent/group_disk.py), which node orders what (agent/team/disk.py).
+Not here: the orders (writer.py), when a snapshot is due (agent/group_disk.py), which node orders
+what (agent/team/disk.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Damaged, Share
-from ftrun.snapshots.memory import offsets_of
-from ftrun.snapshots.parts import OUTLINE, State, write_part
+from ftrun.snapshots.memory import SharedMemory, offsets_of
+from ftrun.snapshots.parts import State
 from ftrun.snapshots.reading import tensor_of
-from ftrun.snapshots.writer import Target, Writing
+from ftrun.snapshots.writer import Target
 
 USER_KEY, OWN_KEY, FRONT, NOTES = "user", "own", "front", "notes"
 NEWEST = -1
@@ -48,19 +49,21 @@ class Refused(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Target):
-    """A snapshot to write.
+    """The states of a node's ranks to write.
 
     Attributes:
         place: where the group's memory is.
         notes: a path of the workers' notes, with {} for the rank.
         step: NEWEST: the newest step that all workers have.
-        draft: the draft's name, once there is one.
     """
 
     step: int = NEWEST
     place: str
     notes: str
-    draft: str = ""
+
+    def states(self, memory: SharedMemory | None) -> AbstractContextManager[Sequence[State]]:  # noqa: ARG002
+        """See Target."""
+        return _states(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,54 +75,6 @@ class Filling:
     place: str
     notes: str
     digest: str = ""
-
-
-def write(writing: Writing, order: Order) -> dict[str, Any]:
-    """Write the newest common step of all workers from memory. Returns the answer to the order.
-
-    Raises:
-        OSError, RuntimeError: the disk or torch's writer failed.
-        PeerError: the state cannot be written, in words.
-    """
-    try:
-        with _states(order) as states:
-            order = replace(order, step=states[0].step)
-            draft = writing.begin(order, states[0])
-            for state in states:
-                write_part(draft, state)
-        return merge(writing, order)
-    finally:
-        writing.drop()
-
-
-def begin(writing: Writing, order: Order) -> dict[str, Any]:
-    """On the lead's node: make a draft, and note what the other nodes need not write.
-
-    The draft has a unique name, so a node that is late for another draft cannot write into this
-    one. Raises as ``write``.
-    """
-    own = replace(order, writer=f"{order.writer}-{secrets.token_hex(4)}")
-    with _states(order) as states:
-        return {"draft": writing.begin(own, states[0]).name}
-
-
-def write_parts(order: Order) -> dict[str, Any]:
-    """On each node: write its ranks' parts into the draft. Raises as ``write``."""
-    draft = Path(order.directory) / order.draft
-    if not (draft / OUTLINE).exists():
-        raise PeerError(
-            f"{draft} is not there, which the first node has made. All nodes must share --snapshot"
-        )
-    with _states(order) as states:
-        for state in states:
-            write_part(draft, state)
-    return {}
-
-
-def merge(writing: Writing, order: Order) -> dict[str, Any]:
-    """On the lead's node, when all parts are there: make the draft a snapshot. Raises as
-    ``write``."""
-    return {**writing.merge(order), "step": order.step}
 
 
 @contextlib.contextmanager

@@ -18,6 +18,10 @@ from ftrun.base import clock
 from ftrun.base.errors import PeerError
 from ftrun.snapshots.memory import SharedMemory
 
+DRAFT, PART, MERGE, DROP, WHOLE, AGREE = "draft", "part", "merge", "drop", "whole", "agree"
+"""The orders to write (writer.py)."""
+FILL = "fill"
+"""An agent's order to read (groups.py)."""
 START_TIMEOUT_S = 120.0
 LOOK_S = 0.1
 ANSWER_BYTES_MAX = 1 << 16
@@ -48,7 +52,7 @@ class WriterProcess:
         Raises:
             PeerError: it could not be written, or the process has ended.
         """
-        return self.ask("whole", order, timeout_s)
+        return self.ask(WHOLE, order, timeout_s)
 
     def ask(self, kind: str, order: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         """Send one order of writer.py's table, and wait for the answer.

@@ -16,15 +16,14 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ftrun.snapshots.process import AGREE, DROP, FILL
+
 if TYPE_CHECKING:
     from ftrun.snapshots.writer import Writing
 
 NAME = "snapshots.sock"
 """The socket's name in the agent's directory."""
 TITLE = "ftrun snapshots"
-WRITE, BEGIN, PARTS, MERGE, DROP = "group", "begin", "parts", "merge-parts", "drop"
-FILL = "fill"
-"""The orders of an agent (groups.py). The orders of workers are in writer.py."""
 NICE = 5
 LINE_BYTES_MAX = 256 << 20
 
@@ -94,14 +93,18 @@ def _answer(line: bytes, writing: Writing) -> dict[str, Any]:
 
 
 def _carry_out(kind: str, fields: dict[str, Any], writing: Writing) -> dict[str, Any]:
-    from ftrun.snapshots import groups
+    from ftrun.snapshots import directory, groups, writer
 
     if kind == FILL:
         return groups.fill(groups.Filling(**fields))
-    if kind == PARTS:
-        return groups.write_parts(groups.Order(**fields))
-    work = {WRITE: groups.write, BEGIN: groups.begin, MERGE: groups.merge}.get(kind)
-    return writing.obey(kind, fields) if work is None else work(writing, groups.Order(**fields))
+    if kind == AGREE:
+        directory.agree(Path(fields["path"]), fields["step"])
+        return {}
+    if kind == DROP:
+        writing.drop()
+        return {}
+    of_group = "place" in fields
+    return writing.obey(kind, groups.Order(**fields) if of_group else writer.Order(**fields))
 
 
 def _words(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """The orders of the process that writes snapshots, so that training processes only make a copy.
 
-An order is a line of JSON, and so is its answer. The tensors are in memory that both processes map
-(memory.py). Each worker of the replica that writes orders its own part. The orders come in this
+An order is a line of JSON, and so is its answer. The tensors are in memory that both processes map:
+a worker's own (memory.py), or that of a whole group, which its agents have (groups.py). Each worker
+of the replica that writes, or each node of the group, orders its own part. The orders come in this
 sequence, so that a kill at any moment leaves older snapshots whole and nothing that looks like one:
 
 | order     | to          | what is done                                                           |
@@ -23,8 +24,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +40,22 @@ from ftrun.snapshots import directory
 from ftrun.snapshots.manifest import Origin
 from ftrun.snapshots.memory import SharedMemory
 from ftrun.snapshots.merging import merge
-from ftrun.snapshots.parts import State, write_outline, write_part
+from ftrun.snapshots.parts import OUTLINE, State, write_outline, write_part
+from ftrun.snapshots.process import DRAFT, MERGE, PART, WHOLE
 
-DRAFT, PART, MERGE, DROP, WHOLE, AGREE = "draft", "part", "merge", "drop", "whole", "agree"
 SLACK = 1.1
 """Free space needed, as a multiple of the snapshot's bytes: its index takes a little too."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
-    """Where a snapshot goes.
+class Target(ABC):
+    """A snapshot to write: where it goes, and from whose memory.
 
     Attributes:
         writer: the incarnation of the replica that writes it.
         workers: the number of workers of that replica.
         agreed: see ``Manifest``.
+        draft: the draft directory, or its name; "": this connection's own.
     """
 
     directory: str
@@ -61,17 +65,21 @@ class Target:
     origin: dict[str, Any]
     workers: int = 1
     agreed: int | None = None
+    draft: str = ""
+
+    @abstractmethod
+    def states(self, memory: SharedMemory | None) -> AbstractContextManager[Sequence[State]]:
+        """The states to write, of one step; ``memory``: the connection's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Target):
-    """One snapshot to write.
+    """A worker's own state to write.
 
     Attributes:
         offsets: where the leaves begin in the shared memory of ``nbytes`` bytes.
         rank: of the worker that sends the order.
         chunks: see ``State``; empty: there is no DTensor.
-        draft: the lead's draft directory.
     """
 
     lineage: str
@@ -84,7 +92,13 @@ class Order(Target):
     own_key: str
     rank: int = 0
     chunks: Sequence[Any] = ()
-    draft: str = ""
+
+    @contextlib.contextmanager
+    def states(self, memory: SharedMemory | None) -> Iterator[Sequence[State]]:
+        """See Target."""
+        assert memory is not None, "a worker has some"
+        memory.reserve(self.nbytes)
+        yield [_state(self, memory)]
 
 
 class Writing:
@@ -99,50 +113,40 @@ class Writing:
         self._given_up: list[int] = []  # steps of the drafts of writers that have died
         self._began = 0.0
 
-    def obey(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Carry out any order of the table, given as JSON. Raises as ``carry_out``."""
-        if kind == DROP:
-            self.drop()
-            return {}
-        if kind == AGREE:
-            directory.agree(Path(fields["path"]), fields["step"])
-            return {}
-        return self.carry_out(kind, Order(**fields))
-
     def close(self) -> None:
         """Free the memory when the connection has ended. A draft stays: the next writer reports
         it."""
         if self._memory is not None:
             self._memory.close()
 
-    def carry_out(self, kind: str, order: Order) -> dict[str, Any]:
+    def obey(self, kind: str, order: Target) -> dict[str, Any]:
         """Carry out an order to write. Returns the answer.
 
         Raises:
             OSError, RuntimeError: the disk or torch's writer failed.
             PeerError: the state cannot be written, in words.
         """
-        assert self._memory is not None, "a worker has some"
-        self._memory.reserve(order.nbytes)
-        state = _state(order, self._memory)
-        if kind == PART and order.rank:
-            write_part(Path(order.draft), state)
-            return {}
         try:
-            return self._carry_out(kind, order, state)
+            return self._obey(kind, order)
         except BaseException:
             self.drop()
             raise
 
-    def _carry_out(self, kind: str, order: Order, state: State) -> dict[str, Any]:
-        if kind in (DRAFT, WHOLE):
-            self.begin(order, state)
-        assert self._draft is not None, "a draft first"
-        if kind in (PART, WHOLE):
-            write_part(self._draft, state)
-        if kind in (MERGE, WHOLE):
-            return self.merge(order)
-        return {"path": str(self._draft)}
+    def _obey(self, kind: str, order: Target) -> dict[str, Any]:
+        if kind == MERGE:
+            return self._merge(order)
+        with order.states(self._memory) as states:
+            order = replace(order, step=states[0].step)
+            if kind in (DRAFT, WHOLE):
+                self._begin(order, states[0])
+            if kind in (PART, WHOLE):
+                draft = _draft_of(order) if order.draft else self._draft
+                assert draft is not None, "a draft first"
+                for state in states:
+                    write_part(draft, state)
+        if kind == WHOLE:
+            return self._merge(order)
+        return {} if self._draft is None else {"path": str(self._draft)}
 
     def drop(self) -> None:
         """Remove the draft."""
@@ -150,8 +154,8 @@ class Writing:
             directory.drop_draft(self._draft)
             self._draft = None
 
-    def begin(self, order: Target, state: State) -> Path:
-        """Make a draft. Returns its path. Raises as ``carry_out``."""
+    def _begin(self, order: Target, state: State) -> None:
+        """Make a draft."""
         where = Path(order.directory)
         where.mkdir(parents=True, exist_ok=True)
         _require_room(where, sum(_share_of(spec, order.workers) for spec in state.specs))
@@ -161,11 +165,10 @@ class Writing:
         self._draft = directory.make_draft(where, order.step, order.writer)
         if order.workers > 1:
             write_outline(self._draft, state)
-        return self._draft
 
-    def merge(self, order: Target) -> dict[str, Any]:
-        """Make the draft a snapshot. Returns the answer. Raises as ``carry_out``."""
-        assert self._draft is not None
+    def _merge(self, order: Target) -> dict[str, Any]:
+        """Make the draft a snapshot. Returns the answer."""
+        assert self._draft is not None, "a draft first"
         path, whole = merge(self._draft, order.workers, Origin(**order.origin), order.agreed)
         self._draft = None
         with contextlib.suppress(OSError):  # the snapshot is whole; the next one prunes
@@ -174,19 +177,20 @@ class Writing:
         duration_s = clock.now() - self._began
         return {
             "path": str(path),
+            "step": order.step,
             "nbytes": whole.nbytes,
             "duration_s": duration_s,
             "given_up": self._given_up,
         }
 
 
-def write(order: Order, memory: SharedMemory) -> Path:
-    """Write the snapshot of a replica with one worker, and prune. Returns its path.
-
-    Raises:
-        OSError, RuntimeError, PeerError: as ``Writing.carry_out``.
-    """
-    return Path(Writing(memory).carry_out(WHOLE, order)["path"])
+def _draft_of(order: Target) -> Path:
+    draft = Path(order.directory) / order.draft
+    if not (draft / OUTLINE).exists():
+        raise PeerError(
+            f"{draft} is not there, which the first node has made. All nodes must share --snapshot"
+        )
+    return draft
 
 
 def _state(order: Order, memory: SharedMemory) -> State:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ftrun.base.errors import UserError
+from ftrun.core.torchft_quorum.results import QuorumResult
 from ftrun.torchft.coordination import (
     LighthouseClient,
     LighthouseServer,
@@ -15,7 +16,6 @@ from ftrun.torchft.coordination import (
     ManagerServer,
     Quorum,
     QuorumMember,
-    QuorumResult,
     Timestamp,
 )
 

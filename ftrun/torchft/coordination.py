@@ -13,7 +13,7 @@ import math
 import socket
 import weakref
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from ftrun.base import clock
@@ -31,6 +31,7 @@ from ftrun.compat.torchft_wire.records import ROOM_ID, record_of
 from ftrun.core.torchft_quorum.group import ReplicaGroup
 from ftrun.core.torchft_quorum.machine import TorchftRooms
 from ftrun.core.torchft_quorum.records import QuorumSettings
+from ftrun.core.torchft_quorum.results import QuorumResult
 
 __all__ = [
     "LighthouseClient",
@@ -361,43 +362,6 @@ class Quorum:
     quorum_id: int
     participants: list[QuorumMember]
     created: Timestamp
-
-
-@dataclass
-class QuorumResult:
-    """A quorum as one rank sees it: the answer of a manager.
-
-    Args:
-        quorum_id (int): the quorum's id.
-        replica_rank (int): the rank of this replica.
-        replica_world_size (int): the number of replicas.
-        recover_src_manager_address (str): the manager to heal from; empty: none.
-        recover_src_replica_rank (int): the rank of that replica, or None.
-        recover_dst_replica_ranks (list[int]): the ranks of the replicas that heal from this one.
-        store_address (str): the store in which the ranks meet.
-        max_step (int): the highest step.
-        max_replica_rank (int): the rank among the replicas that have that step, or None.
-        max_world_size (int): how many have it.
-        heal (bool): whether this replica must heal.
-        commit_failures (int): the highest count that any member reports.
-        replica_ids (list[str]): the members' names.
-        reconfigure_handles (list[str]): each member's handle for this rank.
-    """
-
-    quorum_id: int = 0
-    replica_rank: int = 0
-    replica_world_size: int = 1
-    recover_src_manager_address: str = ""
-    recover_src_replica_rank: int | None = None
-    recover_dst_replica_ranks: list[int] = field(default_factory=list)
-    store_address: str = ""
-    max_step: int = 0
-    max_replica_rank: int | None = None
-    max_world_size: int = 1
-    heal: bool = False
-    commit_failures: int = 0
-    replica_ids: list[str] = field(default_factory=list)
-    reconfigure_handles: list[str] = field(default_factory=list)
 
 
 async def _start_lighthouse(

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError, Work
 
 from ftrun.base.errors import UserError
 from ftrun.process_groups import base
 from ftrun.process_groups.built import BuiltGroup
 from ftrun.process_groups.gloo import ProcessGroupGloo
-from ftrun.process_groups.handles import ReconfigureOptions, meet, split_store_address
+from ftrun.process_groups.handles import ReconfigureOptions, meet
+from ftrun.process_groups.handles import store_client as create_store_client
 from ftrun.process_groups.nccl import ProcessGroupNCCL
 from ftrun.process_groups.reconfigurable import ReconfigurableGroup as ProcessGroup
 from ftrun.process_groups.wrappers import (
@@ -73,15 +73,6 @@ DEFAULT_TIMEOUT = timedelta(seconds=60)
 
 _ErrorSwallowingWork = SwallowingWork
 _rendezvous = meet
-
-
-def create_store_client(store_addr: str, timeout: timedelta) -> Store:
-    """A client of the TCPStore at ``host:port/prefix``. All its keys get that prefix."""
-    host, port, prefix = split_store_address(store_addr)
-    store = TCPStore(
-        host_name=host, port=port, is_master=False, wait_for_workers=False, timeout=timeout
-    )
-    return PrefixStore(prefix, store)
 
 
 def reconfigure_with_store(

@@ -14,21 +14,20 @@ import queue
 import threading
 from collections.abc import Callable
 
-from ftrun.base import clock
 from ftrun.base.errors import PeerError, ProtocolError
-from ftrun.checkpoint.donor import DonorLink
 from ftrun.checkpoint.line import DonorRefused
-from ftrun.checkpoint.proof import heal_key
-from ftrun.core.quorum import Endpoint, Member
+from ftrun.core.quorum import Member
 from ftrun.core.worker.comparison import Entry, Question, Shape
 from ftrun.core.worker.events import Event, OperationAnswered
 from ftrun.training.context import WorkerContext
+from ftrun.training.questions import Links
 
 log = logging.getLogger(__name__)
 
 ASKERS_MAX = 8
 RETRY_S = 0.05
 ANSWER_TIMEOUT_S = 60.0
+OPERATION_BYTES_MAX = 16384
 SIZES_MAX = 256
 _Order = tuple[Question, Member]
 
@@ -81,7 +80,6 @@ class Comparing:
         takes: Callable[[Entry], bool],
     ) -> None:
         self._context = context
-        self._key = heal_key(context.token)
         self._feed = feed
         self._is_current, self._takes = is_current, takes
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
@@ -110,7 +108,7 @@ class Comparing:
                 self._orders.put(None)
 
     def _run(self) -> None:
-        links: dict[str, DonorLink] = {}
+        links = Links(self._context)
         while (order := self._orders.get()) is not None:
             question, member = order
             if self._closed.is_set() or not self._is_current(question):
@@ -120,20 +118,16 @@ class Comparing:
                 self._feed(OperationAnswered(question, member.replica_id, entry))
             else:
                 self._orders.put(order)
-        for link in links.values():
-            link.close()
+        links.close()
 
-    def _ask_once(
-        self, question: Question, member: Member, links: dict[str, DonorLink]
-    ) -> Entry | None:
+    def _ask_once(self, question: Question, member: Member, links: Links) -> Entry | None:
         endpoint = member.endpoints[self._context.group_rank]
-        link, is_new = links.get(endpoint.heal), False
-        if link is None:
-            _forget_others(links, question)
-            link, is_new = self._link(endpoint, question), True
-            links[endpoint.heal] = link
+        is_new = not links.has(endpoint)
+        if is_new and len(links) > len(question.members):
+            links.close()  # some belong to former members
+        where = endpoint, question.path(), OPERATION_BYTES_MAX, ANSWER_TIMEOUT_S
         try:
-            entry = decode(link.operation(question, clock.now() + ANSWER_TIMEOUT_S))
+            entry = links.answer(*where, decode)
             if self._takes(entry):
                 return entry
             self._closed.wait(RETRY_S)
@@ -143,23 +137,6 @@ class Comparing:
                 self._closed.wait(RETRY_S)
         except (PeerError, OSError) as error:
             log.debug("replica %s sends no operation: %s", member.replica_id, error)
-            link.close()
-            if is_new:  # otherwise the peer closed it while it was idle
+            if is_new:  # otherwise the peer closed the connection while it was idle
                 self._closed.wait(RETRY_S)
-            else:
-                del links[endpoint.heal]
         return None
-
-    def _link(self, endpoint: Endpoint, question: Question) -> DonorLink:
-        shown = endpoint.heal_certificate if self._context.heal_tls else None
-        receiver = self._context.key.incarnation
-        return DonorLink(endpoint.heal, question.tag, self._key, receiver, 0.0, shown)
-
-
-def _forget_others(links: dict[str, DonorLink], question: Question) -> None:
-    """Close all connections if there are more than members: some belong to former members."""
-    if len(links) <= len(question.members):
-        return
-    for link in links.values():
-        link.close()
-    links.clear()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftrun.base import clock
 from ftrun.base.errors import Bug, FtrunError, PeerError, UserError, assert_never
+from ftrun.checkpoint.requests import PeerQuestion
 from ftrun.core import messages as m
 from ftrun.core.ids import Tag
 from ftrun.core.messages import LeaveReason
@@ -366,15 +367,12 @@ class Engine:
         """Whether an answer to ``question`` would still be useful. From any thread."""
         return self.fatal is None and self.machine.counts(question.tag.attempt)
 
-    def look_up(self, question: Question, timeout_s: float) -> bytes | None:
+    def look_up(self, question: PeerQuestion, timeout_s: float) -> bytes | None:
         """This worker's answer to a peer's question; None: not known yet. From any thread."""
+        if isinstance(question, ExchangeQuestion):
+            return None if self.exchanges is None else self.exchanges.answer(question, timeout_s)
         entry = self.await_answer(lambda: self.machine.look_up(question), timeout_s)
         return None if entry is None else encode(entry)
-
-    def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """The value that this worker keeps for an exchange; None: not known yet. From any
-        thread."""
-        return None if self.exchanges is None else self.exchanges.answer(question, timeout_s)
 
     def await_answer(self, find: Callable[[], T | None], timeout_s: float) -> T | None:
         """Wait until ``find``, called under the lock, has an answer; None at the deadline."""

@@ -53,17 +53,6 @@ STAGE_ANSWER_S, STAGE_TIMEOUT_S = 0.2, 2.0
 the sender must check its quorum in between."""
 
 
-COUNTS, COUNTS_NOT = b"\x01", b"\x00"
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The value of one replica. ``counts``: it contributes to the step, so sums include it."""
-
-    counts: bool
-    body: bytes
-
-
 class Exchanges:
     """The exchanges of one worker. For the main thread, except ``answer``.
 
@@ -89,7 +78,7 @@ class Exchanges:
 
     def exchange(
         self, site: str, what: str, body: bytes, timeout_s: float, *, counts: bool
-    ) -> list[Given] | None:
+    ) -> tuple[ex.Contribution, ...] | None:
         """Send ``body``, and receive the values of all members of the quorum at the same place.
 
         Args:
@@ -97,7 +86,7 @@ class Exchanges:
             what: the operation with its dtype and shape.
             body: less than 16 MiB.
             timeout_s: deadline for all answers.
-            counts: see ``Given``.
+            counts: see ``Contribution``.
 
         Returns:
             The members' values, in the order of the slots; None: the last step was not committed
@@ -115,13 +104,12 @@ class Exchanges:
         if self._names.is_void(machine.state.step, in_step=machine.in_step):
             _warn_alone(f"{what} of {site}")
             return None
-        body = (COUNTS if counts else COUNTS_NOT) + body
         if len(body) > ex.BODY_BYTES_MAX:
             raise UserError(
                 f"{site}: {what} has {len(body)} bytes, and an exchange between replicas takes "
                 f"{ex.BODY_BYTES_MAX} at most"
             )
-        own = ex.Contribution(self._context.replica_id, site, what, body)
+        own = ex.Contribution(self._context.replica_id, site, what, body, counts)
         with self._engine.changed:
             is_full = self._kept.is_full
         if is_full:
@@ -143,7 +131,7 @@ class Exchanges:
             )
         if judgement.unlike:
             log.warning("a replica is out of step: %s", judgement.unlike)
-        return [Given(one.body[:1] == COUNTS, one.body[1:]) for one in judgement.alike]
+        return judgement.alike
 
     @property
     def is_in_set_up(self) -> bool:

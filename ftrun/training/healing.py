@@ -31,13 +31,12 @@ from ftrun.checkpoint.destination import Arrivals, Overwrite
 from ftrun.checkpoint.format import leaves_of, validate
 from ftrun.checkpoint.heal import FetchedState, NoneServes, fetch
 from ftrun.checkpoint.leaves import Leaf, local_of
+from ftrun.checkpoint.requests import PeerQuestion
 from ftrun.checkpoint.serve import StateServer
 from ftrun.core.ids import Tag
 from ftrun.core.messages import HealProgress
 from ftrun.core.quorum import Endpoint, Quorum
-from ftrun.core.worker.comparison import Question
 from ftrun.core.worker.events import Event, HealFailed, LoadState, OfferState, StateLoaded
-from ftrun.core.worker.exchange import ExchangeQuestion
 from ftrun.core.worker.machine import StepMachine
 from ftrun.training.context import WorkerContext
 from ftrun.training.passes import Passes
@@ -75,11 +74,8 @@ class Worker(Protocol):
     def may_overwrite(self, tag: Tag) -> bool:
         """Whether the script's own memory may be overwritten now."""
 
-    def look_up(self, question: Question, timeout_s: float) -> bytes | None:
-        """The answer to a peer's question about an operation; None: not known yet."""
-
-    def answer_exchange(self, question: ExchangeQuestion, timeout_s: float) -> bytes | None:
-        """The answer to a peer's question about an exchange; None: not known yet."""
+    def look_up(self, question: PeerQuestion, timeout_s: float) -> bytes | None:
+        """The answer to a peer's question; None: not known yet."""
 
 
 class Healing:
@@ -142,7 +138,7 @@ class Healing:
     def connect(self, worker: Worker) -> None:
         """Connect with the engine. Called once, before any other thread uses this object."""
         self._worker = worker
-        self._server.look_up, self._server.exchanged = worker.look_up, worker.answer_exchange
+        self._server.look_up = worker.look_up
 
     def register(
         self, key: str, load: LoadFn, state: StateFn, on_training_thread: bool = False

@@ -27,7 +27,6 @@ from ftrun.process_groups.reconfigurable import ReconfigurableGroup
 from ftrun.training import exchanged_tensors
 
 if TYPE_CHECKING:
-    from ftrun.training.exchanges import Given
     from ftrun.training.manager import Manager
 
 log = logging.getLogger(__name__)
@@ -189,9 +188,7 @@ class ManagedProcessGroup(ReconfigurableGroup):
         if tensor.nbytes >= BODY_BYTES_MAX:
             self._too_large(what, tensor.nbytes)
             return None
-        given: list[Given] | None = self._session.exchange(
-            SITE, what, exchanged_tensors.to_bytes(tensor)
-        )
+        given = self._session.exchange(SITE, what, exchanged_tensors.to_bytes(tensor))
         if given is None:
             return None
         return [(one.counts, exchanged_tensors.from_bytes(one.body, tensor)) for one in given]

@@ -25,13 +25,14 @@ from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import SHARED_LINEAGE, StateId, fresh_lineage, later_lineage
 from ftrun.core.messages import LeaveReason, Mark
 from ftrun.core.worker import events as e
+from ftrun.core.worker.exchange import Contribution
 from ftrun.core.worker.machine import StepMachine
 from ftrun.process_groups.base import ProcessGroup
 from ftrun.training import compiling, seats
 from ftrun.training.context import stop_requested
 from ftrun.training.engine import Engine
 from ftrun.training.event_loggers import EventLoggers
-from ftrun.training.exchanges import Exchanges, Given
+from ftrun.training.exchanges import Exchanges
 from ftrun.training.groups import Beside, Following
 from ftrun.training.healing import Healing
 from ftrun.training.joining import Joining
@@ -413,7 +414,7 @@ class Session:
 
     # ------------------------------------------------------------ outside a step
 
-    def exchange(self, site: str, what: str, body: bytes) -> list[Given] | None:
+    def exchange(self, site: str, what: str, body: bytes) -> tuple[Contribution, ...] | None:
         """Send ``body`` to all members of the quorum, and receive theirs, in slot order.
 
         Returns:

@@ -70,12 +70,12 @@ def files(place: Path) -> list[bytes]:
 
 def sealed_file(rng: Random) -> bytes:
     """A file with a right digest, whose content may be anything."""
-    from ftrun.lighthouse.sealed_file import _digest
+    from ftrun.lighthouse.sealed_file import sealed
     from tests.fuzz.mutations import mutate_json
 
     document = RoomsRecord({"x": RoomRecord(5, ("a",)), "y": RoomRecord(7, ())}, 3).document()
     payload = json.dumps(mutate_json(rng, document)).encode("utf-8", "replace")
-    return MAGIC + _digest(payload) + payload
+    return sealed(MAGIC, payload)
 
 
 def read_file(place: Path, data: bytes) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftrun.agent.group_disk import GroupDisk
+from ftrun.agent.group_disk import GroupDisk, order_of
 from ftrun.agent.team.storing import Storing
 from ftrun.base import clock
 from ftrun.base.errors import FtrunError, PeerError
@@ -27,7 +28,7 @@ from ftrun.snapshots import manifest
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found
 from ftrun.snapshots.group_memory import GroupMemory
-from ftrun.snapshots.serving import BEGIN, DROP, MERGE
+from ftrun.snapshots.process import DRAFT, DROP, MERGE
 
 LOOK_S = 0.02
 DROP_LIMIT_S = 60.0
@@ -115,9 +116,12 @@ class SpannedDisk(GroupDisk):
         copying, limit_s = self._copying(), self.plan.schedule(clock.now()).limit_s
         copying.is_taken = True
         step = max(step, copying.pinned or step)  # there may have been a wait for another write
-        order = self._order(memory, incarnation) | {"step": step}
+        # A node that is late for another draft must not write into this one.
+        writer = f"{incarnation[:16]}-{secrets.token_hex(4)}"
+        order = order_of(self._settings, memory, incarnation, self._notes)
+        order |= {"step": step, "writer": writer}
         try:
-            draft = str((await self.link.ask(BEGIN, order, limit_s))["draft"])
+            draft = Path((await self.link.ask(DRAFT, order, limit_s))["path"]).name
             parts = self._parts = Parts(draft, step)
             write = WriteRanks(incarnation, step, draft, limit_s)
             for node in parts.ask(list(self._hands.ranks_of_nodes())):

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftrun.agent.fleet import Fleet
-from ftrun.agent.group_disk import READ_LIMIT_S
+from ftrun.agent.group_disk import READ_LIMIT_S, order_of
 from ftrun.agent.writer import WriterLink
 from ftrun.base.errors import PeerError, UserError
 from ftrun.config.settings import RunSettings
 from ftrun.core.messages import FillRanks, RanksStored, WriteRanks
-from ftrun.snapshots.serving import FILL, PARTS
+from ftrun.snapshots.process import FILL, PART
 
 MARK = ".node-"
 
@@ -40,25 +40,16 @@ class Storing:
 
     async def write(self, order: WriteRanks) -> None:
         """Write the states of a step, and hold them meanwhile."""
-        s, reason = self._settings, ""
+        reason = ""
         memory = self._fleet.memory.last_of(order.incarnation)
         held = None if memory is None else memory.hold(order.step)
         if memory is None or held is None:
             self._tell(RanksStored(order.name, f"step {order.step} is not in its memory any more"))
             return
-        fields = {
-            "directory": str(s.snapshot_path),
-            "keep": s.snapshot_keep,
-            "writer": order.incarnation[:16],
-            "step": order.step,
-            "origin": {},
-            "workers": s.workers_per_replica,
-            "place": memory.place,
-            "notes": self._notes,
-            "draft": order.name,
-        }
+        fields = order_of(self._settings, memory, order.incarnation, self._notes)
+        fields |= {"step": order.step, "draft": order.name}
         try:
-            await self.link.ask(PARTS, fields, order.limit_s)
+            await self.link.ask(PART, fields, order.limit_s)
         except (PeerError, UserError) as error:
             reason = str(error)
         finally:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from ftrun.base.errors import ProtocolError
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
 from ftrun.core.torchft_quorum.records import DEFAULT_ROOM, QuorumMember, TorchftQuorum
-from ftrun.core.torchft_quorum.results import RankQuorum
+from ftrun.core.torchft_quorum.results import QuorumResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -75,7 +75,7 @@ def quorum_message(quorum: TorchftQuorum, created: datetime) -> wire.Quorum:
     return message
 
 
-def result_message(result: RankQuorum) -> wire.ManagerQuorumResponse:
+def result_message(result: QuorumResult) -> wire.ManagerQuorumResponse:
     return wire.ManagerQuorumResponse(**_fields_of(result))
 
 
@@ -98,7 +98,7 @@ def record_of(
     return kind(**found)
 
 
-def _fields_of(record: QuorumMember | RankQuorum) -> dict[str, Any]:
+def _fields_of(record: QuorumMember | QuorumResult) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__match_args__}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
 from ftrun.core.torchft_quorum.records import QuorumMember, TorchftQuorum
-from ftrun.core.torchft_quorum.results import RankQuorum, rank_quorum
+from ftrun.core.torchft_quorum.results import QuorumResult, rank_quorum
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class QuorumAnswer:
     """The answer to a rank's call."""
 
     call: int
-    result: RankQuorum
+    result: QuorumResult
 
 
 @dataclass(frozen=True, slots=True)

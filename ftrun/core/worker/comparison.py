@@ -95,6 +95,11 @@ class Question:
     members: tuple[Member, ...]
     cleared: bool
 
+    def path(self) -> str:
+        """The address of the answer on a peer's state server."""
+        step = f"{self.tag.path()}/{self.repeat}/{self.index}"
+        return f"/operations/{step}?cleared={self.cleared:d}"
+
 
 class Comparison:
     """One step's operations, as they are compared in one quorum.

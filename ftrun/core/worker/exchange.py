@@ -187,12 +187,17 @@ Awaits = Callable[[str, Attempt], bool]
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """The value of one worker. ``what``: the operation with its dtype and shape, for comparison."""
+    """The value of one worker.
+
+    ``what``: the operation with its dtype and shape, for comparison. ``counts``: the worker
+    contributes to the step, so sums include its value.
+    """
 
     replica_id: str
     site: str
     what: str
     body: bytes
+    counts: bool = True
 
 
 class Kept:

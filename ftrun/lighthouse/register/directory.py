@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import secrets
@@ -32,10 +31,10 @@ from ftrun.base.errors import ProtocolError
 from ftrun.base.files import sync
 from ftrun.core.register.events import Accepted, Answered, Refused, Value
 from ftrun.lighthouse.register.store import StoreError, decode_head, encode_head
+from ftrun.lighthouse.sealed_file import sealed, unsealed
 from ftrun.protocol.limits import MESSAGE_BYTES_MAX
 
 MAGIC = b"ftrun register 1\n"
-DIGEST_BYTES = 16
 VERSION = "v."
 DRAFT = "draft."
 CORRUPT = "corrupt."
@@ -156,7 +155,8 @@ class DirectoryStore:
             FileNotFoundError: it is gone.
         """
         with open(self._path(version), "rb") as file:
-            head, _, journal = _payload(file.read(MESSAGE_BYTES_MAX + 4096)).partition(b"\n")
+            data = file.read(MESSAGE_BYTES_MAX + 4096)
+        head, _, journal = unsealed(MAGIC, data, "register").partition(b"\n")
         value, more = decode_head(head)
         at = more.get("journal_at")
         if not isinstance(at, int) or not 0 <= at <= version:
@@ -189,22 +189,9 @@ def _number(name: str, prefix: str) -> int:
 def _write(path: Path, payload: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file:
-        file.write(MAGIC + _digest(payload) + payload)
+        file.write(sealed(MAGIC, payload))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _payload(data: bytes) -> bytes:
-    start = len(MAGIC) + DIGEST_BYTES
-    if not data.startswith(MAGIC):
-        raise ProtocolError("it does not begin as a register does")
-    if len(data) < start or data[len(MAGIC) : start] != _digest(data[start:]):
-        raise ProtocolError("its checksum is wrong")
-    return data[start:]
-
-
-def _digest(payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
 
 
 async def _in_thread(call: Callable[[], T]) -> T:

@@ -18,7 +18,8 @@ from ftrun.snapshots.area import NONE
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import Manifest, Origin
-from ftrun.snapshots.serving import FILL, NAME, WRITE
+from ftrun.snapshots.process import FILL, WHOLE
+from ftrun.snapshots.serving import NAME
 from tests.unit.run_settings import resolved
 
 DEADLINE_S = 60.0
@@ -112,7 +113,7 @@ def test_a_slow_disk_skips_and_is_told_when_it_begins_and_ends(tmp_path: Path) -
 
     disk = play(tmp_path, work, written(5))
     assert disk.whole == [5, 9]
-    assert [kind for kind, _ in disk.orders] == [WRITE, WRITE]
+    assert [kind for kind, _ in disk.orders] == [WHOLE, WHOLE]
     assert disk.orders[0][1]["writer"] == "incarnation"
     assert disk.told[0].startswith("snapshots are skipped from step 9 on, because the one before")
     assert disk.told[1].startswith("the snapshot of step 3 is incomplete, because the job")

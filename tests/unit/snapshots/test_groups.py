@@ -22,6 +22,7 @@ from ftrun.snapshots.board import Word
 from ftrun.snapshots.directory import Found, look, snapshots
 from ftrun.snapshots.group_memory import GroupMemory
 from ftrun.snapshots.manifest import StoredFile
+from ftrun.snapshots.process import DRAFT, MERGE, PART, WHOLE
 from ftrun.snapshots.starting import prepare
 from ftrun.snapshots.writer import Writing
 from tests.unit.run_settings import resolved
@@ -80,7 +81,7 @@ def test_another_group_goes_on_from_it(tmp_path: Path, memory: GroupMemory) -> N
     take(memory, 30)
     take(memory, 31, 1, ranks=1)  # the other is a step behind
     (tmp_path / "notes-1").write_bytes(b"a seed")
-    answer = groups.write(Writing(None), order(memory, where))
+    answer = Writing(None).obey(WHOLE, order(memory, where))
     assert answer["step"] == 30 and answer["path"] == str(where / "step-000000000030")
     other = GroupMemory.make(WORKERS, ROOM)
     found = groups.fill(filling(other, where / "step-000000000030"))
@@ -99,7 +100,7 @@ def test_another_group_goes_on_from_it(tmp_path: Path, memory: GroupMemory) -> N
 @pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, that this process reads alone
 def test_torch_reads_the_shards_as_one_tensor(tmp_path: Path, memory: GroupMemory) -> None:
     take(memory, 3)
-    groups.write(Writing(None), order(memory, tmp_path / "s"))
+    Writing(None).obey(WHOLE, order(memory, tmp_path / "s"))
     read = {"script": {"shard": torch.zeros(4, 3), "whole": torch.zeros(5)}}
     dcp.load(read, checkpoint_id=tmp_path / "s/step-000000000003", no_dist=True)
     assert read["script"]["shard"][:, 0].tolist() == [30.0, 30.0, 31.0, 31.0]
@@ -108,7 +109,7 @@ def test_torch_reads_the_shards_as_one_tensor(tmp_path: Path, memory: GroupMemor
 
 def test_what_is_alike_is_written_once(tmp_path: Path, memory: GroupMemory) -> None:
     take(memory, 3)
-    groups.write(Writing(None), order(memory, tmp_path / "s"))
+    Writing(None).obey(WHOLE, order(memory, tmp_path / "s"))
     found = look(tmp_path / "s").newest
     assert found is not None
     lead, mate = found.manifest.share(0).leaves, found.manifest.share(1).leaves
@@ -119,7 +120,7 @@ def test_a_damaged_one_is_passed_over_and_told(tmp_path: Path, memory: GroupMemo
     where = tmp_path / "s"
     for step in (3, 4):
         take(memory, step, step)
-        groups.write(Writing(None), order(memory, where))
+        Writing(None).obey(WHOLE, order(memory, where))
     file = where / "step-000000000004/__1_0.distcp"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -137,7 +138,7 @@ def test_each_file_is_read_once(
     tmp_path: Path, memory: GroupMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(memory, 3)
-    path = Path(groups.write(Writing(None), order(memory, tmp_path / "s"))["path"])
+    path = Path(Writing(None).obey(WHOLE, order(memory, tmp_path / "s"))["path"])
     opened: list[str] = []
 
     def noted(name: Path, *args: Any, **more: Any) -> Any:
@@ -170,12 +171,12 @@ def test_nodes_write_their_parts_of_one_and_read_them(tmp_path: Path, memory: Gr
     one = replace(order(nodes[0], where), step=30)
     writing = Writing(None)
     with pytest.raises(PeerError, match="All nodes must share --snapshot"):
-        groups.write_parts(replace(one, draft="draft"))
-    draft = groups.begin(writing, one)["draft"]
+        Writing(None).obey(PART, replace(one, draft="draft"))
+    draft = Path(writing.obey(DRAFT, one)["path"]).name
     for node in nodes:
-        groups.write_parts(replace(one, place=node.place, draft=draft))
-    answer = groups.merge(writing, one)
-    alone = groups.write(Writing(None), order(memory, tmp_path / "alone"))
+        Writing(None).obey(PART, replace(one, place=node.place, draft=draft))
+    answer = writing.obey(MERGE, one)
+    alone = Writing(None).obey(WHOLE, order(memory, tmp_path / "alone"))
     whole, expected = (look(Path(x["path"]).parent).newest for x in (answer, alone))
     assert whole is not None and expected is not None
     theirs, own = (x.manifest.files.items() - index(x) for x in (whole, expected))
@@ -197,12 +198,12 @@ def test_a_part_that_is_missing_leaves_no_snapshot(tmp_path: Path) -> None:
     where, nodes = tmp_path / "s", halves()
     take(nodes[0], 30)
     one, writing = replace(order(nodes[0], where), step=30), Writing(None)
-    draft = groups.begin(writing, one)["draft"]
-    groups.write_parts(replace(one, draft=draft))
+    draft = Path(writing.obey(DRAFT, one)["path"]).name
+    Writing(None).obey(PART, replace(one, draft=draft))
     with pytest.raises(PeerError, match="the workers have no whole snapshot of step 30 in memory"):
-        groups.write_parts(replace(one, place=nodes[1].place, draft=draft))
+        Writing(None).obey(PART, replace(one, place=nodes[1].place, draft=draft))
     with pytest.raises(OSError, match="part-1"):
-        groups.merge(writing, one)
+        writing.obey(MERGE, one)
     writing.drop()
     assert list(where.iterdir()) == []
     for node in nodes:
@@ -212,14 +213,14 @@ def test_a_part_that_is_missing_leaves_no_snapshot(tmp_path: Path) -> None:
 def test_none_is_taken_of_what_may_be_incomplete(tmp_path: Path, memory: GroupMemory) -> None:
     where = tmp_path / "s"
     with pytest.raises(PeerError, match="no whole snapshot of one step in memory"):
-        groups.write(Writing(None), order(memory, where))
+        Writing(None).obey(WHOLE, order(memory, where))
     take(memory, 3)
     memory.board.set(1, Word.FALL, Fall.SCRIPT)
     with pytest.raises(PeerError, match="what is in memory may be incomplete: ftrun cannot follow"):
-        groups.write(Writing(None), order(memory, where))
+        Writing(None).obey(WHOLE, order(memory, where))
     assert list(where.iterdir()) == []
     memory.board.set(1, Word.FALL, Fall.LOG_FULL)
-    assert groups.write(Writing(None), order(memory, where))["step"] == 3
+    assert Writing(None).obey(WHOLE, order(memory, where))["step"] == 3
 
 
 def test_a_full_disk_is_told_and_leaves_no_draft(
@@ -229,7 +230,7 @@ def test_a_full_disk_is_told_and_leaves_no_draft(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda where: usage._replace(free=100))
     with pytest.raises(PeerError, match="100 B are free"):
-        groups.write(Writing(None), order(memory, tmp_path / "s"))
+        Writing(None).obey(WHOLE, order(memory, tmp_path / "s"))
     assert snapshots(tmp_path / "s") == [] and memory.hold() is not None
 
 
@@ -239,7 +240,7 @@ def test_a_run_of_another_form_is_refused_before_it_starts(
     where, script = tmp_path / "s", tmp_path / "t.py"
     script.touch()
     take(memory, 3)
-    groups.write(Writing(None), order(memory, where))
+    Writing(None).obey(WHOLE, order(memory, where))
     one = resolved(str(script), snapshot=where, workers_per_replica=WORKERS)
     name = one.script.name
     found = look(where).newest

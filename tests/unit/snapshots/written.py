@@ -9,7 +9,8 @@ from typing import Any
 from ftrun.checkpoint.format import pack
 from ftrun.snapshots.directory import Found, look
 from ftrun.snapshots.memory import SharedMemory, offsets_of
-from ftrun.snapshots.writer import Order, write
+from ftrun.snapshots.process import WHOLE
+from ftrun.snapshots.writer import Order, Writing
 
 ORIGIN: dict[str, Any] = {
     "script": "train",
@@ -53,7 +54,8 @@ def write_tree(where: Path, tree: dict[str, Any], **changes: Any) -> Path:
     """Write one snapshot; its path."""
     memory = SharedMemory()
     try:
-        return write(order_of(where, tree, memory, **changes), memory)
+        order = order_of(where, tree, memory, **changes)
+        return Path(Writing(memory).obey(WHOLE, order)["path"])
     finally:
         memory.close()
 

@@ -14,13 +14,13 @@ import grpc
 import pytest
 
 from ftrun.compat.torchft_wire import torchft_pb2 as wire
+from ftrun.core.torchft_quorum.results import QuorumResult
 from ftrun.torchft import coordination
 from ftrun.torchft.coordination import (
     LighthouseClient,
     LighthouseServer,
     ManagerClient,
     ManagerServer,
-    QuorumResult,
 )
 
 SOON = timedelta(seconds=60)

@@ -700,7 +700,6 @@ OTHER_NAMES_OF_TORCHFT = {
     "allocate_reduce_scatter_output": "makes a tensor",
     "allreduce_quantized": "waits for its group, which has its own timeout",
     "context_timeout": "a deadline for a block of the script's",
-    "create_store_client": "connects to a server",
     "get_padded_sizes": "counts",
     "get_stream_context": "a fact",
     "record_event": "of a stream",
@@ -715,7 +714,6 @@ OTHER_NAMES_OF_TORCHFT = {
     "ProcessGroupXCCL": "refuses to be made",
     "Quorum": "a record",
     "QuorumMember": "a record",
-    "QuorumResult": "a record",
     "Timestamp": "a record",
 }
 SPECIAL = {"__init__", "__enter__", "__exit__", "__iter__"}

@@ -32,18 +32,18 @@ def test_one_that_is_behind_heals_from_one_that_is_not() -> None:
     assert (found.replica_rank, found.replica_world_size, found.max_step) == (1, 3, 5)
     assert (found.max_replica_rank, found.max_world_size) == (None, 2)
     assert found.commit_failures == 2 and found.quorum_id == 9
-    assert found.reconfigure_handles == ("h0.0", "h1.0", "h2.0")
+    assert found.reconfigure_handles == ["h0.0", "h1.0", "h2.0"]
     donor = rank_quorum(quorum(5, 3, 5), "r0", 0, init_sync=True)
-    assert donor is not None and donor.recover_dst_replica_ranks == (1,) and not donor.heal
+    assert donor is not None and donor.recover_dst_replica_ranks == [1] and not donor.heal
     # Another rank takes another donor and another store.
     other = rank_quorum(quorum(5, 3, 5), "r1", 1, init_sync=True)
     assert other is not None and other.recover_src_replica_rank == 2
-    assert other.store_address == "store2" and other.reconfigure_handles == ("", "", "")
+    assert other.store_address == "store2" and other.reconfigure_handles == ["", "", ""]
 
 
 def test_at_the_first_step_all_take_the_primarys_state_if_the_script_wants_it() -> None:
     found = rank_quorum(quorum(0, 0, 0), "r0", 0, init_sync=True)
-    assert found is not None and found.recover_dst_replica_ranks == (1, 2)
+    assert found is not None and found.recover_dst_replica_ranks == [1, 2]
     found = rank_quorum(quorum(0, 0, 0), "r2", 0, init_sync=False)
     assert found is not None and not found.heal
     assert rank_quorum(quorum(0), "stranger", 0, init_sync=True) is None

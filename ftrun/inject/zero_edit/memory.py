@@ -62,7 +62,7 @@ class Memory(Generations):
     """
 
     predecessor: Predecessor
-    snapshots = resuming = joining = None
+    snapshots = resuming = None
     ends_early = awaits_newcomers = False
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
@@ -131,13 +131,11 @@ class Memory(Generations):
     def wants_mark(self) -> bool:
         return False
 
-    def keep_state(self) -> None:
-        """Of the end of a loop: no peer asks for it."""
+    def heal_with_place(self) -> None:
+        """No peer asks for its state."""
 
     def members(self) -> list[str]:
         return []
-
-    heal_with_place = keep_state
 
     def heal_unlike(self, _: str) -> None:
         """Each has its own."""

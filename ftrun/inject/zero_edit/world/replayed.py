@@ -623,10 +623,6 @@ class ReplayedWorld(World):
 
     # ------------------------------------------------------------ the end
 
-    def retire(self, built: BuiltGroup | None) -> None:
-        if built is not None:
-            self._old.append(built)
-
     def ends(self) -> None:
         """The script is over: stay until that of each worker is."""
         self.board.set(self.rank, Word.OVER, 1)

@@ -101,13 +101,10 @@ class Attached:
         if self._inject != MEMORY and group_memory.VARIABLE in os.environ:
             from ftrun.inject.zero_edit import in_place
 
-            kind = in_place.InPlace
-            if self._here.device == "cuda":
-                from ftrun.inject.zero_edit.in_place_on_device import DeviceInPlace as kind
             if self._inject in CARRYING:
-                keeper = in_place.keeper_of(self._here, kind)
+                keeper = in_place.keeper_of(self._here)
             else:
-                in_place.install(self._here, kind)
+                in_place.install(self._here)
         if self._inject not in (WATCHED, MEMORY, *CARRYING):
             return
         from ftrun.inject import zero_edit

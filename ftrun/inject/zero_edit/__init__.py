@@ -12,7 +12,6 @@ ftrun itself. Begin with ``states.py``.
 | in_place.py | the workers of a replica of several, which do so too |
 | generations.py, predecessor.py | what both of these keep, and when; beside the state |
 | at_fall.py, inherited.py | what a worker leaves if all begin again, and how that is claimed |
-| in_place_on_device.py | the same of a script that trains on GPUs |
 | world/ | ``torch.distributed``: the script's process groups, which follow the quorums |
 | mates.py | the workers of one replica, where these are several |
 | wrapping.py | DistributedDataParallel |

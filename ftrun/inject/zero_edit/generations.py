@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
 from ftrun.snapshots.area import NONE, AreaFull, State
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
+from ftrun.training.context import WorkerContext
 
 if TYPE_CHECKING:
     from ftrun.inject.zero_edit.predecessor import Predecessor
@@ -32,7 +34,11 @@ if TYPE_CHECKING:
 class Generations:
     """Those of one worker.
 
+    Args:
+        memory: of its group.
+
     Attributes:
+        here: this worker, as its group sees it; ``world``: the process groups in that.
         number: of the newest one, or of that with which this replacement begins.
         began_at: when the step under way began; ``took_s``: what the newest one has taken of the
             processor.
@@ -44,8 +50,13 @@ class Generations:
 
     predecessor: Predecessor | None = None
 
-    def __init__(self, world: ReplayedWorld, memory: GroupMemory) -> None:
-        self.world, self.board, self.area = world, memory.board, world.area
+    def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
+        kind: type[ReplayedWorld] = ReplayedWorld
+        if here.device == "cuda":
+            from ftrun.inject.zero_edit.world.on_device import DeviceWorld as kind
+        self.here = as_replicas(here)
+        self.world = world = kind(self.here, here.group_rank, memory)
+        self.board, self.area = memory.board, world.area
         self.number = self.area.newest
         self.began_at, self.took_s = clock.now(), 0.0
         self._pace, self._worked_s = Pace(), time.process_time()
@@ -142,3 +153,16 @@ class Generations:
         if self.world.fell is None:
             self.world.falls(Fall.NO_MEMORY, why)
             self.area.drop()
+
+
+def as_replicas(here: WorkerContext) -> WorkerContext:
+    """A worker as its group sees it: a replica of one worker among the others."""
+    return replace(
+        here,
+        key=replace(here.key, replica_id=str(here.group_rank), group_rank=0),
+        replicas=here.workers_per_replica,
+        min_replicas=1,
+        workers_per_replica=1,
+        snapshot_dir="",
+        resume_dir="",
+    )

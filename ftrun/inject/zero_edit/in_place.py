@@ -48,7 +48,7 @@ from ftrun.inject.zero_edit.frames import call_site
 from ftrun.inject.zero_edit.generations import Generations
 from ftrun.inject.zero_edit.inherited import Inherited
 from ftrun.inject.zero_edit.mates import Mates
-from ftrun.inject.zero_edit.one_group import _Opening, as_replicas
+from ftrun.inject.zero_edit.one_group import _Opening
 from ftrun.inject.zero_edit.patches import Patches
 from ftrun.inject.zero_edit.randomness import States
 from ftrun.inject.zero_edit.results import Results
@@ -57,8 +57,7 @@ from ftrun.inject.zero_edit.world import succeeding
 from ftrun.inject.zero_edit.world.calls import Call, State
 from ftrun.inject.zero_edit.world.objects import Objects
 from ftrun.inject.zero_edit.world.opening import devices_of
-from ftrun.inject.zero_edit.world.replayed import ReplayedWorld, stay
-from ftrun.inject.zero_edit.world.replayed_call import Line, ReplayedCall
+from ftrun.inject.zero_edit.world.replayed import stay
 from ftrun.inject.zero_edit.world.shell import Shell
 from ftrun.protocol import codec
 from ftrun.snapshots.area import NONE, Entry
@@ -77,17 +76,17 @@ if TYPE_CHECKING:
     from ftrun.training.resuming import Resuming
 
 
-def install(here: WorkerContext, kind: type[InPlace]) -> None:
+def install(here: WorkerContext) -> None:
     """Keep a worker whose script makes a Manager; call it before the script has any name of
     torch's."""
-    keeper = keeper_of(here, kind)
+    keeper = keeper_of(here)
     if keeper is not None:
         patches = Patches()
         keeper.opening.install(patches)
         Objects().install(patches)
 
 
-def keeper_of(here: WorkerContext, kind: type[InPlace]) -> InPlace | None:
+def keeper_of(here: WorkerContext) -> InPlace | None:
     """What keeps this worker; None: its agent has set no memory aside."""
     try:
         own, *others = os.environ[VARIABLE].split()
@@ -95,51 +94,30 @@ def keeper_of(here: WorkerContext, kind: type[InPlace]) -> InPlace | None:
     except (KeyError, OSError, ValueError):
         return None
     left = others.pop() if others and LEFT in others[-1] else ""
-    keeper = context.Process.keeper = kind(here, memory, others, left)
+    keeper = context.Process.keeper = InPlace(here, memory, others, left)
     return keeper
-
-
-class _World(ReplayedWorld):
-    """``is_loading``: a state is, in which nothing may be called."""
-
-    least = 1  # for the votes of a replica of one worker
-    is_loading = False
-
-    def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
-        # Its predecessor would have waited in this call, before it did what is left.
-        if call.at == self.done and call.is_sync and self.has_left():
-            self.differs(call)
-        super()._keep(line, call, is_live=is_live)
-
-    def _answer(self, shell: Shell, call: Any) -> None:
-        if self.is_loading:
-            self.falls(Fall.MANAGER, "the script makes a collective where it loads its state")
-            stay()
-        super()._answer(shell, call)
 
 
 class InPlace(Generations):
     """Keeps one worker. See training/keeper.py for what is called when.
 
+    Args:
+        others: the places of the other replicas' memory.
+        left: see Inherited.
+
     Attributes:
-        world: the groups within its replica.
         backend: of the groups within its replica.
     """
 
-    world: _World
-    world_kind: type[_World] = _World
-    results_kind: type[Results] = Results
-    backend = "gloo"
-
     def __init__(
-        self, here: WorkerContext, memory: GroupMemory, others: Sequence[str], left: str = ""
+        self, here: WorkerContext, memory: GroupMemory, others: Sequence[str], left: str
     ) -> None:
-        """``others``: the places of the other replicas' memory. ``left``: see Inherited."""
-        seen = as_replicas(here)
-        world = self.world_kind(seen, here.group_rank, memory)
-        super().__init__(world, memory)
+        super().__init__(here, memory)
+        world = self.world
+        world.least = 1  # for the votes of a replica of one worker
         world.has_left = lambda: self.is_repeating and self._has_left
-        self._results = self.results_kind(
+        self.backend = "cpu:gloo,cuda:nccl" if here.device == "cuda" else "gloo"
+        self._results = Results(
             memory.results(here.group_rank),
             here.group_rank,
             others,
@@ -147,7 +125,7 @@ class InPlace(Generations):
             self._fills_up,
         )
         self._groups, self._inherits = here.replicas, left
-        rooms: Any = SimpleNamespace(here=seen, mates=Mates(seen), world=world)
+        rooms: Any = SimpleNamespace(here=self.here, mates=Mates(self.here), world=world)
         path = Path(here.socket_path).parent / f"group-{here.replica_id}.{here.group_rank}"
         self.opening = _Opening(rooms, partial(world.falls, Fall.SCRIPT), path)
         self.is_repeating = world.is_newcomer
@@ -351,6 +329,9 @@ class InPlace(Generations):
     def logs(self, call: Call, *, is_half: bool = False) -> None:
         """A call has its result, which nobody has seen yet; ``is_half``: its second phase follows.
         Under the world's lock."""
+        if call.future is not None and any(x.is_cuda for x in call.outputs):
+            self.cannot(call)  # torch completes the future before the tensors are ready
+            return
         if call.shell.calls.get(call.number) is not call or (call.is_logged and not call.is_two):
             return  # nobody meets anybody in it, or it is there
         tag = call.tag if isinstance(call.tag, Attempt) else NO_ATTEMPT

@@ -13,7 +13,6 @@ Not here: when a step is marked (loop.py), the comparison (core/lighthouse/diver
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import xxhash
 from torch.optim import Optimizer
 
 from ftrun.base.chaos_trap import corruption_trap
@@ -154,12 +154,20 @@ def text_of(settings: Settings) -> str:
 
 
 def digest_of(tensors: Iterable[torch.Tensor]) -> str:
-    """A digest of the bits of dense tensors, in one pass; of a sharded one, this worker's part."""
-    sums: dict[torch.device, list[torch.Tensor]] = {}
+    """A digest of the bits of dense tensors, in one pass; of a sharded one, this worker's part.
+
+    On a CPU of the bytes, without Python's lock: 30 times as fast as sums of integers, which a GPU
+    makes instead.
+    """
+    found, sums = xxhash.xxh3_64(), dict[torch.device, list[torch.Tensor]]()
     for tensor in tensors:
-        sums.setdefault(tensor.device, []).append(_sum(local_of(tensor.detach())))
-    numbers = [torch.stack(found).tolist() for found in sums.values()]
-    return hashlib.blake2b(repr(numbers).encode(), digest_size=8).hexdigest()
+        part = local_of(tensor.detach())
+        if part.device.type != "cpu":
+            sums.setdefault(part.device, []).append(_sum(part))
+        elif part.numel():
+            found.update(part.reshape(-1).view(torch.uint8).numpy())
+    found.update(repr([torch.stack(x).tolist() for x in sums.values()]).encode())
+    return found.hexdigest()
 
 
 def _sum(values: torch.Tensor) -> torch.Tensor:

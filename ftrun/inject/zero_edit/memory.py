@@ -29,7 +29,6 @@ from ftrun.inject.zero_edit.generations import Generations
 from ftrun.inject.zero_edit.place import Place
 from ftrun.inject.zero_edit.values.journal import packed
 from ftrun.inject.zero_edit.values.units import part, versions_of
-from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 from ftrun.inject.zero_edit.world.replayed_call import mark_of_pass
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
@@ -52,11 +51,10 @@ class Memory(Generations):
     """Stands in for the Manager and its session.
 
     Args:
-        here: this worker, as a replica of one worker.
         memory: of its group.
 
     Attributes:
-        world: the script's groups; ``script``: the rooms, once they are there.
+        script: the rooms, once they are there; their groups are those of ``world``.
         layouts: gives the buckets of this process now; None: they are about to change, so that
             nobody could begin here. ``their_layouts``: those of the generation that it begins with.
         step: that is under way, or the next one.
@@ -64,15 +62,12 @@ class Memory(Generations):
     """
 
     predecessor: Predecessor
-    snapshots = resuming = joining = None
+    snapshots = resuming = None
     ends_early = awaits_newcomers = False
 
     def __init__(self, here: WorkerContext, memory: GroupMemory) -> None:
         self.session = self.exchanges = self.healing = self.progress = self
-        kind: type[ReplayedWorld] = ReplayedWorld
-        if here.device == "cuda":
-            from ftrun.inject.zero_edit.world.on_device import DeviceWorld as kind
-        super().__init__(kind(here, int(here.replica_id), memory), memory)
+        super().__init__(here, memory)
         self.layouts: Callable[[], Layouts | None] = list
         self.their_layouts: Layouts = self.head.get("layouts", [])
         self.script: Any = None
@@ -136,13 +131,11 @@ class Memory(Generations):
     def wants_mark(self) -> bool:
         return False
 
-    def keep_state(self) -> None:
-        """Of the end of a loop: no peer asks for it."""
+    def heal_with_place(self) -> None:
+        """No peer asks for its state."""
 
     def members(self) -> list[str]:
         return []
-
-    heal_with_place = keep_state
 
     def heal_unlike(self, _: str) -> None:
         """Each has its own."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -72,10 +71,9 @@ def install(here: WorkerContext) -> Loop | None:
 
 
 def _install(here: WorkerContext, group: group_memory.GroupMemory, patches: Patches) -> Loop:
-    seen = as_replicas(here)
     has_its_rank()
-    memory = Memory(seen, group)
-    loop = _Loop(seen, memory)
+    memory = Memory(here, group)
+    loop = _Loop(memory)
     memory.script = script = loop.script
     assert script.predecessor is not None, "of what memory keeps"
     memory.predecessor = script.predecessor
@@ -98,19 +96,6 @@ def _install(here: WorkerContext, group: group_memory.GroupMemory, patches: Patc
     _install_rooms(loop, _Opening(script, leave, path), patches)
     context.before_claim(leave)
     return loop
-
-
-def as_replicas(here: WorkerContext) -> WorkerContext:
-    """A worker as its group sees it: a replica of one worker among the others."""
-    return replace(
-        here,
-        key=replace(here.key, replica_id=str(here.group_rank), group_rank=0),
-        replicas=here.workers_per_replica,
-        min_replicas=1,
-        workers_per_replica=1,
-        snapshot_dir="",
-        resume_dir="",
-    )
 
 
 def trained_by_hand(models: Models, world: ReplayedWorld) -> Callable[..., None]:
@@ -141,10 +126,10 @@ def _watch(patches: Patches, world: ReplayedWorld, name: str, reason: Fall, modu
 class _Loop(Loop):
     """A loop that never fails the script."""
 
-    def __init__(self, here: WorkerContext, memory: Memory) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self._has_passed = False  # forward, since the last step
-        super().__init__(here, memory)
+        super().__init__(memory.here, memory)
 
     def _guarded(self, call: Callable[..., Any], otherwise: Any, *args: Any) -> Any:
         world = self.memory.world

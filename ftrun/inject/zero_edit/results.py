@@ -1,7 +1,8 @@
 """The log of a worker's results across replicas: gradient reductions, and the script's calls.
 
-A result is written to the agent's memory before the script can see it. The logs begin at the same
-steps as those of the calls within the replica. Each log also has the quorums in which its
+A result is written to the agent's memory before the script can see it. On a GPU a reduction ends on
+the host (process_groups/nccl.py), and the result of a call is copied from there. The logs begin at
+the same steps as those of the calls within the replica. Each log also has the quorums in which its
 reductions were made, because another quorum of the same members may have other contributors, and a
 restarted lighthouse begins its numbers again.
 
@@ -128,7 +129,8 @@ class Results:
         if self._is_full or not self._is_needed():
             return False
         try:
-            self._area.log(self._area.newest_log, name, call, kind, tensors, mark)
+            on_host = [x.cpu() for x in tensors]
+            self._area.log(self._area.newest_log, name, call, kind, on_host, mark)
         except AreaFull:
             self._is_full = True
             self._fills_up()

@@ -30,7 +30,7 @@ from ftrun.inject.zero_edit.peers import Peers
 from ftrun.inject.zero_edit.place import Place, summary
 from ftrun.inject.zero_edit.predecessor import Predecessor
 from ftrun.inject.zero_edit.randomness import Randomness
-from ftrun.inject.zero_edit.refusals import ours, refuse, refuse_away
+from ftrun.inject.zero_edit.refusals import ours, refuse_away
 from ftrun.inject.zero_edit.repeated import Repeated
 from ftrun.inject.zero_edit.rewriting import Rewriting
 from ftrun.inject.zero_edit.sparing import SHARE, Sparing
@@ -94,7 +94,7 @@ class Script:
         self.peers, self.charge = Peers(self), Charge(self)
         self.frameworks = Frameworks()
         if memory is None:
-            self.world = World(here, self.mates.rank, self._gives_up, refuse)
+            self.world = World(here, self.mates.rank, lambda why: self.at_fall.gives_up(why))
         else:
             self.world = memory.world
         kept = memory or keeper
@@ -103,12 +103,13 @@ class Script:
         self.world.leaves, self.world.asks = self.at_fall.is_on, refuse_away
         self.quorums = Quorums(self.world, here)
         self.counters = Counters(self)
+        self.models = models = Models(self)
         self.tensors = Tensors(
-            lambda: self.models.wrapped,
-            lambda: self.models.beside(),
+            lambda: models.wrapped,
+            models.beside,
             self.counters.walk,
-            lambda: self.models.bare(),
-            lambda: self.models.buffers_apart(),
+            models.bare,
+            models.buffers_apart,
         )
         self.tensors.keeps_all = self.counters.walk.reaches_all = kept is not None
         self.tensors.gives_all = keeper is None
@@ -120,7 +121,6 @@ class Script:
         self.randomness = Randomness(self)
         self.noting = Noting(self)
         self.world.is_of_model = self.tensors.are_trained
-        self.models = Models(self)
         self.stepping = Stepping(self)
         self.counters.walk.optimizers = self.stepping.optimizers.all
         self.tensors.stepping = self.stepping.optimizers.that_heal
@@ -305,9 +305,6 @@ class Script:
         """Note the script at the next step, if it has drawn for that."""
         if self.noting.has_drawn_next:
             self.come_to(self.noting.training())
-
-    def _gives_up(self, reason: str) -> None:
-        self.at_fall.gives_up(reason)
 
     def joins_at(self) -> str:
         """The stack at which the peers draw, if they train and this replica has not joined."""

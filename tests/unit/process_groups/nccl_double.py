@@ -261,7 +261,7 @@ def install_for_scripts(put: Put = setattr, *, has_host: bool = False) -> None:
     Call it before the script makes its world. ftrun's code for a GPU runs unchanged.
     ``has_host``: each group has Gloo too, for the script's integer tensors.
     """
-    from ftrun.inject.zero_edit import in_place_on_device, one_group
+    from ftrun.inject.zero_edit import one_group
     from ftrun.inject.zero_edit.world import on_device
     from ftrun.process_groups import settled
     from ftrun.snapshots import memory, pinned
@@ -278,8 +278,7 @@ def install_for_scripts(put: Put = setattr, *, has_host: bool = False) -> None:
 
     keeper: Any = context.Process.keeper
     if keeper is not None:
-        keeper.__class__ = kind = in_place_on_device.DeviceInPlace
-        keeper._results.__class__, keeper.world.__class__ = kind.results_kind, kind.world_kind
+        keeper.backend, keeper.world.__class__ = "cpu:gloo,cuda:nccl", on_device.DeviceWorld
         keeper.world.begins_on_device()
     install(put)
     put(one_group._Opening, "_open", opens)

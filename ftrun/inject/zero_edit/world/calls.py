@@ -348,7 +348,19 @@ class Call:
             self._listen()
 
     def _is_through(self) -> None:
-        """Keep what others may need, and no more than that."""
+        self._keep_result()
+        shell, world = self.shell, self.shell.world
+        if not self.kind.is_unsettled:
+            self.native = None
+        if self.site:
+            world.note(shell, self)
+        if self.future is not None:
+            world.ready.append(self)
+        if world.waiting:
+            world.changed.notify_all()
+
+    def _keep_result(self) -> None:
+        """It is through: keep what others may need, and no more than that."""
         shell, kind = self.shell, self.kind
         world = shell.world
         if world.keeper is not None:
@@ -363,20 +375,12 @@ class Call:
             if self.record is not None:
                 self.record[-1] = self.result
         self.kept = None
-        if not kind.is_unsettled:
-            self.native = None
-        if self.site:
-            world.note(shell, self)
         if self.clears and kind.is_fence:
             # All have come to it, and have waited for what was before it, as this rank has.
             calls, own = shell.calls, self.number
             for number in [*calls] if len(calls) > 1 else ():
                 if number < own:
                     del calls[number]
-        if self.future is not None:
-            world.ready.append(self)
-        if world.waiting:
-            world.changed.notify_all()
 
     def _listen(self) -> None:
         native = self.native

@@ -115,7 +115,7 @@ class DeviceWorld(ReplayedWorld):
         store: str,
         prefix: str,
         timeout_s: float,
-        abort: AbortSignal | None,
+        abort: AbortSignal,
     ) -> BuiltGroup | None:
         has_device, has_host = backends_of(shell.label)
         if not has_device or len(here) < 2:
@@ -124,7 +124,7 @@ class DeviceWorld(ReplayedWorld):
         if has_host:
             host = super().build_one(*given, f"{prefix}/host", timeout_s, abort)
         own = AbortSignal()
-        unsubscribe = abort.subscribe(own.trigger) if abort is not None else (lambda: None)
+        unsubscribe = abort.subscribe(own.trigger)
         place = here.index(shell.own), len(here), self._here.host, timeout_s
         try:
             with _cuda.device(self._device):

@@ -99,10 +99,11 @@ class ReplayedWorld(World):
             None: there are no such calls.
         given_mark: of what models were given since the last call; 0: of nothing. It goes into the
             mark of the next one, so that a repeated step that gets another batch is found.
+        is_loading: a state is loaded, in which nothing may be called.
         least: the calls of a group of fewer workers are not followed.
     """
 
-    call, least = ReplayedCall, 2
+    call, least, is_loading = ReplayedCall, 2, False
 
     def __init__(self, here: WorkerContext, rank: int, memory: GroupMemory) -> None:
         super().__init__(here, rank, lambda reason: self.falls(Fall.SCRIPT, reason))
@@ -238,6 +239,9 @@ class ReplayedWorld(World):
             call.state, call.waited = State.THROUGH, True
             return
         if self.is_walking or self.is_passing or self.is_following:
+            if self.is_loading:
+                self.falls(Fall.MANAGER, "the script makes a collective where it loads its state")
+                stay()
             self._answer(shell, call)
             return
         if self.in_set_up and not self.is_ours:
@@ -340,6 +344,9 @@ class ReplayedWorld(World):
 
     def _keep(self, line: Line, call: ReplayedCall, *, is_live: bool) -> None:
         """Keep what a call gives; and issue it, if it ``is_live``."""
+        # Its predecessor would have waited in this call, before it did what is left.
+        if call.at == self.done and call.is_sync and self.has_left():
+            self.differs(call)
         if is_live and self.is_newcomer and call.at < self.done:
             self._see_that_it_is_the_same(line, call)
         call.is_bare = self._is_full

@@ -125,17 +125,9 @@ class ReplayedCall(Call):
         """Copy the outputs before the call overwrites them, because they may also be inputs."""
         self.kept = list(map(self.shell.world.buffers.copy, self.outputs))
 
-    def _is_through(self) -> None:
-        self.state, world = State.THROUGH, self.shell.world
-        world.is_through(self)
-        if not self.kind.is_unsettled:
-            self.native = None
-        if self.site:
-            world.note(self.shell, self)
-        if self.future is not None:
-            world.ready.append(self)
-        if world.waiting:
-            world.changed.notify_all()
+    def _keep_result(self) -> None:
+        self.state = State.THROUGH
+        self.shell.world.is_through(self)
 
     def _fails(self, error: Exception) -> None:
         self.failed_at = clock.now()

@@ -34,6 +34,7 @@ from ftrun.base.errors import PeerError, UserError
 from ftrun.core.ids import NO_ATTEMPT, Attempt
 from ftrun.inject.zero_edit import told
 from ftrun.inject.zero_edit.frames import call_site, near_site
+from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.world.calls import (
     KEPT_BYTES_MAX,
     Buffers,
@@ -85,7 +86,6 @@ class World:
         here: this worker.
         rank: of it in the script's world.
         gives_up: a call cannot be followed while a rank is away, for a reason; it raises.
-        refuses: a call cannot be followed at all; None: as ``gives_up``.
 
     Attributes:
         is_open: the script has made its world.
@@ -122,13 +122,7 @@ class World:
 
     call = Call
 
-    def __init__(
-        self,
-        here: WorkerContext,
-        rank: int,
-        gives_up: Callable[[str], None],
-        refuses: Callable[[str], None] | None = None,
-    ) -> None:
+    def __init__(self, here: WorkerContext, rank: int, gives_up: Callable[[str], None]) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting = 0
@@ -155,7 +149,7 @@ class World:
         self.waits_for: Callable[[Call], AbstractContextManager[None]] = lambda call: nullcontext()
         self._here, self._size = here, here.replicas * here.workers_per_replica
         self.needs_replicas = here.min_replicas == here.replicas > 1
-        self.gives_up, self._refuses = gives_up, refuses or gives_up
+        self.gives_up = gives_up
         self._old: list[BuiltGroup] = []
         self.destroyed_at: dict[str, tuple[Attempt, int]] = {}  # how far each group had come
         self.why_again, self.needs_all, self.leaves = "", False, False
@@ -254,7 +248,7 @@ class World:
         self.count += 1
 
     def _refuse_in_step(self, call: Call) -> None:
-        self._refuses(
+        refuse(
             f"{call_site()}: {call.kind.name.strip('_')} in a step of {self.optimizer}: its ranks "
             "may share out the work and the state of a step, so that a part of it is lost with "
             "each one"
@@ -562,12 +556,12 @@ class World:
         store: str,
         prefix: str,
         timeout_s: float,
-        abort: AbortSignal | None,
+        abort: AbortSignal,
     ) -> BuiltGroup | None:
         if len(here) < 2:
             return None
         own = AbortSignal()
-        unsubscribe = abort.subscribe(own.trigger) if abort is not None else (lambda: None)
+        unsubscribe = abort.subscribe(own.trigger)
         try:
             return ProcessGroupGloo(timeout=shell.timeout).build(
                 store, prefix, here.index(shell.own), len(here), self._here.host, timeout_s, own

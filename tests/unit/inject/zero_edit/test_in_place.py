@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ftrun.inject.zero_edit.in_place import InPlace, _World
+from ftrun.inject.zero_edit.in_place import InPlace
+from ftrun.inject.zero_edit.world.replayed import ReplayedWorld
 
 
 def test_a_step_whose_quorum_is_interrupted_at_once_has_no_generation() -> None:
@@ -23,7 +24,7 @@ def test_a_step_whose_quorum_is_interrupted_at_once_has_no_generation() -> None:
 
 def kept(at: int, *, is_sync: bool, has_left: bool = True) -> list[str]:
     """What becomes of a call of a replacement, whose predecessor had logged five."""
-    world: Any = _World.__new__(_World)
+    world: Any = ReplayedWorld.__new__(ReplayedWorld)
     found: list[str] = []
     world.done, world.has_left, world.is_newcomer = 5, lambda: has_left, True
     world.differs = lambda call: found.append("another one")

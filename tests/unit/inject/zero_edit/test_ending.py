@@ -62,7 +62,7 @@ def made() -> tuple[Ending, Part]:
 def ending_of(part: Part, tensors: Any, step: int = 1) -> Ending:
     session = SimpleNamespace(keep_state=lambda: None, catch_up=lambda joins: part.catches_up())
     script: Any = SimpleNamespace(
-        own=SimpleNamespace(find=lambda: None),
+        own=SimpleNamespace(find=lambda until: None),
         counters=SimpleNamespace(take_within=lambda: None, has_all=False),
         is_in_place=False,
         carried=part,

@@ -1173,16 +1173,18 @@ class RankFacts(_message.Message):
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ...) -> None: ...
 
 class RankKept(_message.Message):
-    __slots__ = ("group_rank", "steps", "is_copy", "fall")
+    __slots__ = ("group_rank", "steps", "is_copy", "fall", "marks")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     IS_COPY_FIELD_NUMBER: _ClassVar[int]
     FALL_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     steps: _containers.RepeatedScalarFieldContainer[int]
     is_copy: bool
     fall: int
-    def __init__(self, group_rank: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., is_copy: bool = ..., fall: _Optional[int] = ...) -> None: ...
+    marks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_rank: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., is_copy: bool = ..., fall: _Optional[int] = ..., marks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RanksKept(_message.Message):
     __slots__ = ("incarnation", "ranks", "address", "certificate", "topology", "copied", "reason")

@@ -95,12 +95,14 @@ class RankFacts:
 class RankKept:
     """What a node's memory has of one rank. ``steps``: those at whose begin it has the whole state.
 
-    ``is_copy``: another node runs the rank. ``fall``: why it cannot be followed
+    ``marks``: the three numbers of each of these states' marks (core/replay/settling.py); 0: it has
+    none. ``is_copy``: another node runs the rank. ``fall``: why it cannot be followed
     (core/replay/falls.py).
     """
 
     group_rank: int
     steps: tuple[int, ...]
+    marks: tuple[int, ...] = ()
     is_copy: bool = False
     fall: int = 0
 

@@ -202,7 +202,7 @@ class Replacing(Part):
             self._fail(slot, next(iter(slot.replaced.values())).end)
             self._group_ended(slot)
             return
-        slot.rewound_to = event.boundary
+        slot.rewound_to, slot.corrupted = event.boundary, None
         place = slot.replica_id, slot.incarnation
         self._out.add(e.RewindMemory(*place, decree.number, event.boundary))
         for rank in sorted(slot.lives):
@@ -430,7 +430,7 @@ class Replacing(Part):
             slot.awaited = replace(slot.awaited, steps=event.steps)
         slot.ends = Ends()
         slot.mended, slot.replaced = slot.replaced, {}
-        slot.fall, slot.verdict, slot.rewound_to, slot.corrupted = "", None, None, None
+        slot.fall, slot.verdict, slot.rewound_to = "", None, None
         is_watched = slot.mending is not None and slot.mending.is_watched
         slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
         slot.slow_at = None

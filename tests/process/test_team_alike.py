@@ -4,6 +4,7 @@ stands by, are agents of this host, as in test_team.py."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -44,11 +45,10 @@ class Half(Node):
 def test_all_resume_and_the_node_is_set_aside_if_another_stands_by(tmp_path: Path) -> None:
     undisturbed = quiet(tmp_path / "quiet")
     port, base = free_port(), tmp_path / "odd"
-    with (
-        Half(base, 0, port) as lead,
-        Half(base, 1, port) as hand,
-        Half(base, 2, port) as spare,
-    ):
+    with contextlib.ExitStack() as nodes:
+        lead, hand = (nodes.enter_context(Half(base, number, port)) for number in range(2))
+        hand.expect("This node is number 1 of 2")
+        spare = nodes.enter_context(Half(base, 2, port))
         lead.expect("stands by")
         lead.expect("Memory snapshots are kept on each node")
         flip(hand, 3)

@@ -116,8 +116,6 @@ class SpannedMemory(MemorySnapshots):
         if memory is not None and not memory.board.may_differ:
             had = replace(had, marks={x: y for one in report.ranks for x, y in _marks(one)})
         self._copying.has(node_id, had, clock.now())
-        if (found := self._copying.unlike()) is not None:
-            self._loop.call_soon(self.on_unlike, report.incarnation, found)
         pinned, known = self._copying.pinned, self.elsewhere.get(report.incarnation)
         if pinned is not None and (known is None or known.step != pinned):
             self.elsewhere[report.incarnation] = Stored(pinned, clock.now())
@@ -210,6 +208,8 @@ class SpannedMemory(MemorySnapshots):
         if now >= self._reported_at + REPORT_EVERY_S:
             self._reported_at = now
             self.keeping.report(incarnation)
+            if (found := self._copying.unlike()) is not None:
+                self.on_unlike(incarnation, found)
         if due == self._due:
             return
         self._due = due

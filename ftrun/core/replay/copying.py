@@ -93,6 +93,7 @@ class Copying:
     _had: dict[str, Had] = field(default_factory=dict)
     _waits: set[str] = field(default_factory=set)
     _begins_at: float = 0.0
+    _last: dict[int, tuple[Generation, ...]] = field(default_factory=dict)
 
     def gone(self, node: str) -> None:
         """A node is lost, with all that it had."""
@@ -162,15 +163,22 @@ class Copying:
         return replace(self, _had=others).step_for(ranks) is not None
 
     def unlike(self) -> Unlike | None:
-        """The workers of the group that should hold the same parameters and do not."""
+        """The workers of the group that should hold the same parameters and do not.
+
+        The newest states of the last comparison count too, though they may be gone from memory.
+        """
         if not self.places or not self.places.keys() <= self._had.keys():
             return None
         ranks = {
-            rank: [Generation(0, x, mark=had.marks.get((rank, x))) for x in had.own[rank]]
+            rank: {x: Generation(0, x, mark=had.marks.get((rank, x))) for x in had.own[rank]}
             for had in self._had.values()
             for rank in had.own
         }
-        return unlike([ranks[rank] for rank in sorted(ranks)])
+        found = unlike([[*ranks[x].values(), *self._last.get(x, ())] for x in sorted(ranks)])
+        steps = set.intersection(*map(set, ranks.values()))
+        if found is None and steps:
+            self._last = {rank: (known[max(steps)],) for rank, known in ranks.items()}
+        return found
 
     def _newest(self, known: Sequence[set[int]]) -> int | None:
         steps = set.intersection(*known)
@@ -187,6 +195,7 @@ class Copying:
             By rank, the node that has its state, where the rank's own node does not have it.
         """
         self._over(now)
+        self._last.clear()
         lacks = (
             x for node, own in self.places.items() for x in own if step not in self._own(node, x)
         )

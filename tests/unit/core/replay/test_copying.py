@@ -98,6 +98,21 @@ def test_workers_are_compared_over_all_nodes() -> None:
     assert one.unlike() == Unlike(4, 2, (3,), (0, 1, 2, 3))
 
 
+def test_a_step_at_which_all_were_equal_is_known_when_its_states_are_gone() -> None:
+    one = Copying("lead", PLACES)
+
+    def know(step: int, odd: int = 1) -> Unlike | None:
+        for node, ranks in PLACES.items():
+            marks = {(rank, step): Mark(7, odd if rank == 3 else 1, 1) for rank in ranks}
+            one.has(node, Had(dict.fromkeys(ranks, (step,)), marks=marks), 0.0)
+        return one.unlike()
+
+    assert know(2) is know(4) is None
+    assert know(6, 5) == know(6, 5) == Unlike(6, 4, (3,), (0, 1, 2, 3))
+    one.restore(6, 0.0)
+    assert know(6, 5) == Unlike(6, -1, (3,), (0, 1, 2, 3))
+
+
 def test_a_step_at_which_they_differ_is_no_place_to_resume_from_and_is_not_pinned() -> None:
     one = Copying("lead", PLACES)
     for node, ranks in PLACES.items():

@@ -1187,7 +1187,7 @@ class RankKept(_message.Message):
     def __init__(self, group_rank: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., is_copy: bool = ..., fall: _Optional[int] = ..., marks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RanksKept(_message.Message):
-    __slots__ = ("incarnation", "ranks", "address", "certificate", "topology", "copied", "reason")
+    __slots__ = ("incarnation", "ranks", "address", "certificate", "topology", "copied", "reason", "number")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1195,6 +1195,7 @@ class RanksKept(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     COPIED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     ranks: _containers.RepeatedCompositeFieldContainer[RankKept]
     address: str
@@ -1202,7 +1203,8 @@ class RanksKept(_message.Message):
     topology: str
     copied: int
     reason: str
-    def __init__(self, incarnation: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankKept, _Mapping]]] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., topology: _Optional[str] = ..., copied: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    number: int
+    def __init__(self, incarnation: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankKept, _Mapping]]] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., topology: _Optional[str] = ..., copied: _Optional[int] = ..., reason: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class RankSource(_message.Message):
     __slots__ = ("group_rank", "node", "address", "certificate")

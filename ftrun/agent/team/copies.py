@@ -112,6 +112,7 @@ class SpannedMemory(MemorySnapshots):
         copies = {x.group_rank: x.steps for x in report.ranks if x.is_copy}
         sound = all(not x.fall or x.fall in SOUND for x in report.ranks)
         had = Had(own, copies, report.topology, sound, report.copied, bool(report.reason))
+        had = replace(had, number=report.number)
         memory = self.of(report.incarnation)
         if memory is not None and not memory.board.may_differ:
             had = replace(had, marks={x: y for one in report.ranks for x, y in _marks(one)})
@@ -175,7 +176,7 @@ class SpannedMemory(MemorySnapshots):
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """See MemorySnapshots. All nodes carry it out."""
-        restored = self._copying.restore(boundary, clock.now())
+        restored = self._copying.restore(boundary, clock.now(), number)
         sources = {rank: self._source(rank, node) for rank, node in restored.items()}
         nodes = sorted({self._hands.name_of(node) for node in restored.values()})
         if nodes:

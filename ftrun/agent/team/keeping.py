@@ -106,7 +106,7 @@ class Keeping:
         others = [RankKept(rank, *_known(x), True) for rank, (x, _) in self._copies.items()]
         at = self._server.address, self._server.certificate, self._settings.topology
         ranks = (*own, *others)
-        self._tell(RanksKept(incarnation, ranks, *at, copied, reason))
+        self._tell(RanksKept(incarnation, ranks, *at, copied, reason, board.look().number))
 
     # ------------------------------------------------------------ copies of another node's states
 

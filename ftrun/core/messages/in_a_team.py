@@ -113,6 +113,7 @@ class RanksKept:
 
     ``address``, ``certificate``: of the server from which other nodes may read it. ``copied``: the
     ``KeepRanks`` of this step is carried out. ``reason``: why the newest one could not be.
+    ``number``: the decree in force there.
     """
 
     incarnation: str
@@ -122,6 +123,7 @@ class RanksKept:
     topology: str
     copied: int | None = None
     reason: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class Had:
     ``own``: by rank of this node. ``copies``: by rank of other nodes. ``label``: nodes with one
     label are lost together. ``is_sound``: the ranks can resume from its states. ``copied``: the
     step whose round this node has carried out. ``has_failed``: it could not carry out a round.
-    ``marks``: by rank and step, those of the states that have one.
+    ``marks``: by rank and step, those of the states that have one. ``number``: the decree in force
+    there.
     """
 
     own: Mapping[int, Collection[int]]
@@ -59,6 +60,7 @@ class Had:
     copied: int | None = None
     has_failed: bool = False
     marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
+    number: int = 0
 
 
 def keepers(labels: Sequence[str], lead: int) -> dict[int, int]:
@@ -93,6 +95,7 @@ class Copying:
     _had: dict[str, Had] = field(default_factory=dict)
     _waits: set[str] = field(default_factory=set)
     _begins_at: float = 0.0
+    _number: int = 0
     _last: dict[int, tuple[Generation, ...]] = field(default_factory=dict)
 
     def gone(self, node: str) -> None:
@@ -167,17 +170,21 @@ class Copying:
 
         The newest states of the last comparison count too, though they may be gone from memory.
         """
-        if not self.places or not self.places.keys() <= self._had.keys():
-            return None
+        known = {one for one, had in self._had.items() if had.number >= self._number}
+        if not self.places or not self.places.keys() <= known:
+            return None  # some have not reported since all resumed
         ranks = {
-            rank: {x: Generation(0, x, mark=had.marks.get((rank, x))) for x in had.own[rank]}
-            for had in self._had.values()
-            for rank in had.own
+            rank: {x: Generation(0, x, mark=marks.get((rank, x))) for x in self._own(node, rank)}
+            for node, own in self.places.items()
+            for marks in (self._had[node].marks,)
+            for rank in own
         }
+        if not all(ranks.values()):
+            return None
         found = unlike([[*ranks[x].values(), *self._last.get(x, ())] for x in sorted(ranks)])
         steps = set.intersection(*map(set, ranks.values()))
         if found is None and steps:
-            self._last = {rank: (known[max(steps)],) for rank, known in ranks.items()}
+            self._last = {rank: (own[max(steps)],) for rank, own in ranks.items()}
         return found
 
     def _newest(self, known: Sequence[set[int]]) -> int | None:
@@ -188,14 +195,14 @@ class Copying:
         marks = (had.marks.items() for had in self._had.values())
         return are_alike(mark for known in marks for (_, of), mark in known if of == step)
 
-    def restore(self, step: int, now: float) -> dict[int, str]:
-        """All resume from this step, and no node of the group is missing.
+    def restore(self, step: int, now: float, number: int = 0) -> dict[int, str]:
+        """All resume from this step by decree ``number``, and no node of the group is missing.
 
         Returns:
             By rank, the node that has its state, where the rank's own node does not have it.
         """
         self._over(now)
-        self._last.clear()
+        self._last, self._number = {}, number
         lacks = (
             x for node, own in self.places.items() for x in own if step not in self._own(node, x)
         )

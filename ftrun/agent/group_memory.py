@@ -475,7 +475,7 @@ class MemorySnapshots:
                     f"most {amount(memory.worker_bytes)}). A lost worker {costs}.{untried}",
                 )
             on_corruption = self._settings.sources.get("on_corruption", DEFAULT)
-            if not (on_corruption.startswith(DEFAULT) or memory.spans or memory.has_mates()):
+            if not (on_corruption.startswith(DEFAULT) or memory.has_mates()):
                 text = f"{on_corruption} has no effect: no two workers hold the same parameters."
                 self._tell_once("mates", text)
             # There is a gap also while a replacement catches up, although no result was too large.

@@ -295,6 +295,8 @@ class Agent:
                 self._fleet.memory.rewind(incarnation, number, boundary)
             case e.LetDiffer(_, incarnation):
                 self._fleet.memory.let_differ(incarnation)
+            case e.SetNodesAside(ranks):
+                self.spanning.lead.set_aside(ranks)
             case e.LookAtMemory():
                 self._loop.call_soon(self._show_memory)
             case e.ShareMemory(replica_id, step):

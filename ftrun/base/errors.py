@@ -61,7 +61,7 @@ EXIT_REASONS: dict[int, ExitReason] = {
         "no_quorum", "nodes for --min-replicas did not come within --join-timeout"
     ),
     ExitCode.PREEMPTED: ExitReason("preempted", "SIGTERM or SIGHUP: this node has left in order"),
-    ExitCode.REFUSED: ExitReason("refused", "the lighthouse refuses this agent"),
+    ExitCode.REFUSED: ExitReason("refused", "the lighthouse or the first node refuses this agent"),
     ExitCode.DEGRADED: ExitReason(
         "degraded",
         "finished without a replica that was given up or left early (no --min-replicas allows it)",

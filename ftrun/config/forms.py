@@ -122,8 +122,6 @@ def without_effect(settings: RunSettings) -> list[str]:
     why = why_no_memory_snapshots(settings)
     if why:
         why = f"without memory snapshots the workers of one group are not compared ({why})"
-    elif settings.rendezvous is not None and settings.rendezvous.most > 1:
-        why = "workers of one group on several nodes are not compared so far"
     return [f"{source} has no effect: {why}."] if why else []
 
 

@@ -1185,19 +1185,21 @@ class RankFacts(_message.Message):
     def __init__(self, workers: _Optional[_Iterable[_Union[WorkerFacts, _Mapping]]] = ...) -> None: ...
 
 class RankKept(_message.Message):
-    __slots__ = ("group_rank", "steps", "is_copy", "fall")
+    __slots__ = ("group_rank", "steps", "is_copy", "fall", "marks")
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     IS_COPY_FIELD_NUMBER: _ClassVar[int]
     FALL_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     group_rank: int
     steps: _containers.RepeatedScalarFieldContainer[int]
     is_copy: bool
     fall: int
-    def __init__(self, group_rank: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., is_copy: bool = ..., fall: _Optional[int] = ...) -> None: ...
+    marks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, group_rank: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., is_copy: bool = ..., fall: _Optional[int] = ..., marks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RanksKept(_message.Message):
-    __slots__ = ("incarnation", "ranks", "address", "certificate", "topology", "copied", "reason")
+    __slots__ = ("incarnation", "ranks", "address", "certificate", "topology", "copied", "reason", "number")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -1205,6 +1207,7 @@ class RanksKept(_message.Message):
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     COPIED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     ranks: _containers.RepeatedCompositeFieldContainer[RankKept]
     address: str
@@ -1212,7 +1215,8 @@ class RanksKept(_message.Message):
     topology: str
     copied: int
     reason: str
-    def __init__(self, incarnation: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankKept, _Mapping]]] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., topology: _Optional[str] = ..., copied: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    number: int
+    def __init__(self, incarnation: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[RankKept, _Mapping]]] = ..., address: _Optional[str] = ..., certificate: _Optional[str] = ..., topology: _Optional[str] = ..., copied: _Optional[int] = ..., reason: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class RankSource(_message.Message):
     __slots__ = ("group_rank", "node", "address", "certificate")

@@ -142,12 +142,14 @@ class Held:
     Attributes:
         data: calls, head and state, as they lie in the slot. Do not use it, or a view of it, after
             ``release``.
+        mark: see ``Generation``.
     """
 
     def __init__(self, area: Area, slot: int, fd: int) -> None:
         self._fd = fd
         words = area.words_of(slot)
         self.number, self._head, state, self.step = words
+        self.mark = area.mark_of(slot)
         self._state_at = _state_at(self._head)
         self.data = area.memory.buffer(area.slot_at(slot), self._state_at + state)
 
@@ -307,7 +309,9 @@ class Area:
         self._let_go(slot)
         return bool(self._header[words + _NUMBER] == number)
 
-    def receive(self, copy: Copy, fill: Callable[[memoryview], None]) -> None:
+    def receive(
+        self, copy: Copy, fill: Callable[[memoryview], None], mark: Mark | None = None
+    ) -> None:
         """Store a generation of another area. ``fill`` copies the bytes of its ``Held.data``.
 
         No process of the rank may run. The area may be new.
@@ -327,7 +331,7 @@ class Area:
             state = copy.nbytes - _state_at(copy.head_bytes)
             self._header[words + _HEAD], self._header[words + _STATE] = copy.head_bytes, state
             self._header[words + _STEP] = copy.step
-            self._mark(words, None)
+            self._mark(words, mark)
             self._header[words + _NUMBER] = copy.number
         self._let_go(slot)
         if not is_whole:
@@ -422,13 +426,14 @@ class Area:
                 words[_STEP],
                 self._counts(slot),
                 self._counts(slot, 2),
-                self._mark_of(slot),
+                self.mark_of(slot),
             )
             for slot, words in known
             if words[_NUMBER] != NONE
         ]
 
-    def _mark_of(self, slot: int) -> Mark | None:
+    def mark_of(self, slot: int) -> Mark | None:
+        """The mark of the generation in a slot."""
         words = _SLOT_AT + 8 * slot
         mates, *digests = self._header[words + _MATES : words + _SETTINGS + 1]
         return Mark(mates, *digests) if mates else None

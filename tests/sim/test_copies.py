@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.copying import Copying, Had
 from tests.sim.replay.nodes import Node, Order, World
 from tests.sim.violation import Violation
@@ -41,8 +42,8 @@ class CountsTheLost(Copying):
 class ForgetsThePin(Copying):
     """When all go on from a step."""
 
-    def restore(self, step: int, now: float) -> dict[int, str]:
-        sources = super().restore(step, now)
+    def restore(self, step: int, now: float, number: int = 0) -> dict[int, str]:
+        sources = super().restore(step, now, number)
         self.pinned = None
         return sources
 
@@ -59,6 +60,48 @@ class NeverAgain(Copying):
 
     def _over(self, now: float) -> None:
         self._begins_at = now
+
+
+class PinsAndResumesUnlike(Copying):
+    """Whether workers differ or not."""
+
+    def _are_alike(self, step: int) -> bool:
+        return True
+
+
+class ComparesEarly(Copying):
+    """The nodes that have reported so far."""
+
+    def unlike(self) -> Unlike | None:
+        places = self.places
+        self.places = {x: y for x, y in places.items() if x in self._had}
+        found = super().unlike()
+        self.places = places
+        return found
+
+
+class MostAreOdd(Copying):
+    """Those are named that most are like."""
+
+    def unlike(self) -> Unlike | None:
+        found = super().unlike()
+        if found is None:
+            return None
+        return replace(found, odd=tuple(x for x in found.mates if x not in found.odd))
+
+
+class ComparesOldReports(Copying):
+    """Of states that have been dropped since."""
+
+    def restore(self, step: int, now: float, number: int = 0) -> dict[int, str]:
+        return super().restore(step, now)
+
+
+class CanAlwaysLose(Copying):
+    """Any node is set aside, whatever the others have."""
+
+    def can_lose(self, node: str, ranks: Collection[int]) -> bool:
+        return True
 
 
 class GivesUpThePin(Node):
@@ -80,6 +123,8 @@ MUTANTS: dict[str, tuple[type[Copying], type[Node]]] = {
         kind.__name__: (kind, Node)
         for kind in (
             PinsEarly, PinsWhatFailed, CountsTheLost, ForgetsThePin, OwnStatesOnly, NeverAgain,
+            PinsAndResumesUnlike, ComparesEarly, MostAreOdd, ComparesOldReports,
+            CanAlwaysLose,
         )
     },
     **{kind.__name__: (Copying, kind) for kind in (GivesUpThePin, KeepsLaterCopies)},
@@ -92,6 +137,7 @@ def test_a_group_goes_on_from_one_state_that_is_not_older_than_what_is_pinned() 
         world.run()
     assert sum(world.pins for world in worlds) > SCHEDULES
     assert sum(world.from_copies for world in worlds) > SCHEDULES / 3
+    assert sum(world.odd for world in worlds) > sum(world.aside for world in worlds) > 5
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -203,6 +203,8 @@ class Replay:
                 return f"rewind {self._of(instruction)} to {boundary}, decree {number}"
             case e.LetDiffer():
                 return f"let differ {self._of(instruction)}"
+            case e.SetNodesAside(ranks):
+                return f"set the nodes of {','.join(map(str, ranks))} aside"
             case e.ShareMemory(replica_id, step):
                 return f"share step {step} of replica {replica_id}"
             case e.LookAtBoard():

@@ -8,7 +8,7 @@ sends the hands their orders. Not here: when a round is due, and at which step a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ftrun.core.replay.copying import Copying, Had
 from ftrun.core.replay.falls import Fall
 from ftrun.core.replay.mending import SOUND
 from ftrun.core.replay.pacing import newest
-from ftrun.core.replay.settling import Generation
+from ftrun.core.replay.settling import Generation, Mark
 from ftrun.snapshots.area import NONE
 from ftrun.snapshots.board import Word
 
@@ -112,6 +112,10 @@ class SpannedMemory(MemorySnapshots):
         copies = {x.group_rank: x.steps for x in report.ranks if x.is_copy}
         sound = all(not x.fall or x.fall in SOUND for x in report.ranks)
         had = Had(own, copies, report.topology, sound, report.copied, bool(report.reason))
+        had = replace(had, number=report.number)
+        memory = self.of(report.incarnation)
+        if memory is not None and not memory.board.may_differ:
+            had = replace(had, marks={x: y for one in report.ranks for x, y in _marks(one)})
         self._copying.has(node_id, had, clock.now())
         pinned, known = self._copying.pinned, self.elsewhere.get(report.incarnation)
         if pinned is not None and (known is None or known.step != pinned):
@@ -125,6 +129,10 @@ class SpannedMemory(MemorySnapshots):
         for other in self._hands.ranks_of_nodes() if found is not None else ():
             if found is not None and other not in (node_id, self._hands.own_id):
                 self._hands.order_at(other, found)
+
+    def can_lose(self, node_id: str) -> bool:
+        """Whether all can resume without what this node has."""
+        return self._copying.can_lose(node_id, range(self._settings.workers_per_replica))
 
     def gone(self, node_id: str) -> None:
         """A node is lost, and its states too."""
@@ -168,7 +176,7 @@ class SpannedMemory(MemorySnapshots):
 
     def rewind(self, incarnation: str, number: int, boundary: int) -> None:
         """See MemorySnapshots. All nodes carry it out."""
-        restored = self._copying.restore(boundary, clock.now())
+        restored = self._copying.restore(boundary, clock.now(), number)
         sources = {rank: self._source(rank, node) for rank, node in restored.items()}
         nodes = sorted({self._hands.name_of(node) for node in restored.values()})
         if nodes:
@@ -201,6 +209,8 @@ class SpannedMemory(MemorySnapshots):
         if now >= self._reported_at + REPORT_EVERY_S:
             self._reported_at = now
             self.keeping.report(incarnation)
+            if (found := self._copying.unlike()) is not None:
+                self.on_unlike(incarnation, found)
         if due == self._due:
             return
         self._due = due
@@ -240,3 +250,10 @@ class SpannedMemory(MemorySnapshots):
             task = self._loop.create_task(self.keeping.keep(order))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+
+def _marks(kept: m.RankKept) -> Iterator[tuple[tuple[int, int], Mark]]:
+    """By rank and step, the marks of states that have one."""
+    for step, numbers in zip(kept.steps, zip(*[iter(kept.marks)] * 3, strict=True), strict=False):
+        if numbers[0]:
+            yield (kept.group_rank, step), Mark(*numbers)

@@ -17,7 +17,9 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, astuple
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from ftrun.agent.fleet import Fleet
@@ -29,6 +31,7 @@ from ftrun.checkpoint.listening import STALL_TIMEOUT_S, ProvenServer, Refusal
 from ftrun.checkpoint.proof import heal_key
 from ftrun.config.settings import RunSettings
 from ftrun.core.messages import KeepRanks, RankKept, RanksKept, RankSource
+from ftrun.core.replay.settling import Mark
 from ftrun.snapshots.area import Area, Copy, Held
 from ftrun.snapshots.board import Word
 from ftrun.snapshots.group_memory import GroupMemory
@@ -97,13 +100,13 @@ class Keeping:
             return
         board = memory.board
         own = [
-            RankKept(rank, _steps(memory.area(rank)), fall=board.read(rank, Word.FALL))
+            RankKept(rank, *_known(memory.area(rank)), fall=board.read(rank, Word.FALL))
             for rank in memory.here
         ]
-        others = [RankKept(rank, _steps(area), True) for rank, (area, _) in self._copies.items()]
+        others = [RankKept(rank, *_known(x), True) for rank, (x, _) in self._copies.items()]
         at = self._server.address, self._server.certificate, self._settings.topology
         ranks = (*own, *others)
-        self._tell(RanksKept(incarnation, ranks, *at, copied, reason))
+        self._tell(RanksKept(incarnation, ranks, *at, copied, reason, board.look().number))
 
     # ------------------------------------------------------------ copies of another node's states
 
@@ -213,12 +216,13 @@ class Keeping:
         try:
             head = link.ask("GET", f"/generations/{incarnation}/{source.group_rank}/{step}")
             known = json.loads(head.fields.get(FIELD, "{}"))
-            size = int(known.pop("notes"))
+            size, mark = int(known.pop("notes")), known.pop("mark", None)
             if size > NOTES_BYTES_MAX:
                 raise PeerError(f"{source.node} sends {size} bytes of notes")
             notes = bytearray(size)
             _read(link, memoryview(notes))
-            area.receive(Copy(**known), lambda view: _read(link, view))
+            fill = partial(_read, link)
+            area.receive(Copy(**known), fill, Mark(**mark) if mark else None)
             return bytes(notes)
         except (KeyError, TypeError, ValueError) as error:
             raise PeerError(f"{source.node} sends no state that can be read") from error
@@ -283,7 +287,8 @@ class _Server(ProvenServer):
             raise Refusal("410 Gone", "that state is not here any more")
         held, notes = found
         try:
-            known = json.dumps(asdict(held.copy()) | {"notes": len(notes)})
+            mark = asdict(held.mark) if held.mark else None
+            known = json.dumps(asdict(held.copy()) | {"notes": len(notes), "mark": mark})
             fields: dict[str, str | int] = {
                 FIELD: known,
                 "content-length": len(notes) + len(held.data),
@@ -304,6 +309,13 @@ def _read(link: ProvenLink, into: memoryview) -> None:
 
 def _steps(area: Area) -> tuple[int, ...]:
     return tuple(sorted({known.step for known in area.generations()}))
+
+
+def _known(area: Area) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The fields of a ``RankKept``."""
+    marks = {x.step: x.mark for x in area.generations()}
+    numbers = (astuple(x) if (x := marks[step]) else (0, 0, 0) for step in sorted(marks))
+    return tuple(sorted(marks)), tuple(chain.from_iterable(numbers))
 
 
 def _release(held: Iterable[Held]) -> None:

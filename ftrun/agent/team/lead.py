@@ -200,6 +200,14 @@ class Lead(Host):
         """The node's name, for people."""
         return next((node.words() for node in self._team if node.node_id == node_id), node_id)
 
+    def set_aside(self, ranks: Sequence[int]) -> None:
+        """The nodes of these ranks have altered their parameters. None of their processes runs."""
+        for node_id, own in self.ranks_of_nodes().items():
+            odd = tuple(rank for rank in ranks if rank in own)
+            if odd and self._agent is not None:
+                is_copied = self._agent.spanning.can_lose(node_id)
+                self._handle(team.NodeAltered(node_id, odd, is_copied))
+
     def order_at(self, node_id: str, message: m.ToHand) -> None:
         """Send to one hand."""
         self._send(node_id, message)

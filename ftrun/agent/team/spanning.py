@@ -57,6 +57,10 @@ class SpanningFleet(Fleet):
         elif self._copies is not None and isinstance(report, m.GroupWords):
             self._copies.say(node_id, report)
 
+    def can_lose(self, node_id: str) -> bool:
+        """Whether all can resume from memory without what this node has."""
+        return self._copies is not None and self._copies.can_lose(node_id)
+
     def node_gone(self, node_id: str) -> None:
         """Another node is lost."""
         if self._copies is not None:

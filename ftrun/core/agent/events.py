@@ -364,6 +364,14 @@ class ShareMemory:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class SetNodesAside:
+    """Nodes that stand by take the places of those that have altered these ranks' parameters."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtBoard(OfIncarnation):
     """Answer with ``BoardSeen``."""
 
@@ -513,6 +521,7 @@ Instruction: TypeAlias = (
     | HoldGroup
     | RewindMemory
     | LetDiffer
+    | SetNodesAside
     | ShareMemory
     | DropMemory
     | LookAtBoard

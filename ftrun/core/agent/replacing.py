@@ -175,6 +175,8 @@ class Replacing(Part):
             slot.alive = slot.ending | {rank}  # without those that were to be started again
             return False
         if not slot.ending:
+            if slot.corrupted is not None and slot.odd and self._settings.spans:
+                self._out.add(e.SetNodesAside(slot.odd))
             self._out.add(e.LookAtBoard(slot.replica_id, slot.incarnation))
         return True
 
@@ -200,7 +202,7 @@ class Replacing(Part):
             self._fail(slot, next(iter(slot.replaced.values())).end)
             self._group_ended(slot)
             return
-        slot.rewound_to = event.boundary
+        slot.rewound_to, slot.corrupted = event.boundary, None
         place = slot.replica_id, slot.incarnation
         self._out.add(e.RewindMemory(*place, decree.number, event.boundary))
         for rank in sorted(slot.lives):
@@ -210,8 +212,9 @@ class Replacing(Part):
     def unlike(self, incarnation: str, found: Unlike) -> None:
         """Workers do not hold the same parameters any more: react as --on-corruption says.
 
-        To heal or stop, one of them is killed. Then all resume from the last step at which they
-        were equal, or the job ends.
+        To heal or stop, one of them is killed. Then the job ends, or all resume from the last step
+        at which they were equal: what the odd one has computed since is in the others' averages. If
+        the workers are on several nodes, other ones take the places of the odd ones' nodes.
         """
         slot = self._slots.of_incarnation(incarnation)
         if slot is None or slot.phase is not SlotPhase.RUNNING or self._ending.has_begun:
@@ -220,7 +223,8 @@ class Replacing(Part):
             return
         action = self._settings.on_corruption
         cause = words.corrupted(found)
-        if found.agreed == NEVER or (action == HEAL and found.agreed <= slot.agreed):
+        is_again = found.agreed <= slot.agreed and found.odd == slot.odd
+        if found.agreed == NEVER or (action == HEAL and is_again):
             action, cause = REPORT, words.differ_by_script(found)
         elif action == REPORT:
             cause = f"{cause}. Training continues, and they are not compared any more"
@@ -230,7 +234,7 @@ class Replacing(Part):
             self._out.add(e.ShowNotice("diverged", (slot.replica_id,), f"{who} {cause}."))
             self._out.add(e.LetDiffer(slot.replica_id, incarnation))
             return
-        slot.corrupted, slot.agreed = (rank, cause), found.agreed
+        slot.corrupted, slot.agreed, slot.odd = (rank, cause), found.agreed, found.odd
         self._out.add(e.SignalWorker(WorkerKey(slot.replica_id, incarnation, rank), SIGKILL))
 
     def was_late(self, incarnation: str, reason: str) -> bool:
@@ -426,7 +430,7 @@ class Replacing(Part):
             slot.awaited = replace(slot.awaited, steps=event.steps)
         slot.ends = Ends()
         slot.mended, slot.replaced = slot.replaced, {}
-        slot.fall, slot.verdict, slot.rewound_to, slot.corrupted = "", None, None, None
+        slot.fall, slot.verdict, slot.rewound_to = "", None, None
         is_watched = slot.mending is not None and slot.mending.is_watched
         slot.look_at = self._out.now + AFTER_LOOK_S if is_watched else None
         slot.slow_at = None

@@ -178,8 +178,8 @@ class SlotState(Slot):
     budget. ``ending``: the ranks whose processes are not gone yet, after which all resume from
     memory; ``rewound_to``: the step at which they have resumed. ``waits_from``: the step at which
     they can resume, once a node has replaced a lost one. ``corrupted``: a worker that is killed
-    because its parameters are not its mates' any more, and the cause; ``agreed``: the step from
-    which all have resumed because of one.
+    because its parameters are not its mates' any more, and the cause; ``agreed``, ``odd``: the step
+    from which all have resumed because of that, and whose parameters differed.
 
     Start. ``goes_after``: the incarnations here that train and have no quorum yet. The next start
     waits until ``goes_at``, or until they have a quorum.
@@ -224,6 +224,7 @@ class SlotState(Slot):
     waits_from: int | None = None
     corrupted: tuple[int, str] | None = None
     agreed: int = -1
+    odd: tuple[int, ...] = ()
     goes_after: set[str] = field(default_factory=set)
     goes_at: float = 0.0
     restart_in_s: float | None = None

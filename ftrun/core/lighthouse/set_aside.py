@@ -5,7 +5,8 @@ most. The node is set aside after ``FAILURES_MAX`` of them, or at once when its 
 fails or a replica's parameters were corrupted on it (divergence.py). It then gets no more slots,
 and each of its slots whose replica is dead goes to another node. That node must have room, and must
 have had no failure: an error of the script would only move on. If there is no such node, nothing
-changes: the agent keeps restarting, and the lighthouse reports it.
+changes: the agent keeps restarting, and the lighthouse reports it. Of the only node it reports
+corruption alone.
 
 A node that was set aside comes back as a new agent, or when a slot is free and no other node is
 left. Not here: restarts on the same node (core/agent/restarts.py), slots of agents that leave
@@ -121,7 +122,9 @@ class SetAside:
         return True
 
     def _note_no_room(self, agent: Agent, why: str) -> None:
-        if agent.is_unplaced or agent.is_aside or len(self._agents) == 1:
+        is_alone = len(self._agents) == 1
+        is_told = why == _UNWELL[kinds.CORRUPTION] and self._state.spec.replicas > 1
+        if agent.is_unplaced or agent.is_aside or (is_alone and not is_told):
             return
         agent.is_unplaced = True
         text = (

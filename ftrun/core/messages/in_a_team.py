@@ -95,12 +95,14 @@ class RankFacts:
 class RankKept:
     """What a node's memory has of one rank. ``steps``: those at whose begin it has the whole state.
 
-    ``is_copy``: another node runs the rank. ``fall``: why it cannot be followed
+    ``marks``: the three numbers of each of these states' marks (core/replay/settling.py); 0: it has
+    none. ``is_copy``: another node runs the rank. ``fall``: why it cannot be followed
     (core/replay/falls.py).
     """
 
     group_rank: int
     steps: tuple[int, ...]
+    marks: tuple[int, ...] = ()
     is_copy: bool = False
     fall: int = 0
 
@@ -111,6 +113,7 @@ class RanksKept:
 
     ``address``, ``certificate``: of the server from which other nodes may read it. ``copied``: the
     ``KeepRanks`` of this step is carried out. ``reason``: why the newest one could not be.
+    ``number``: the decree in force there.
     """
 
     incarnation: str
@@ -120,6 +123,7 @@ class RanksKept:
     topology: str
     copied: int | None = None
     reason: str = ""
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Theory of operation. Some workers of a group hold the same parameters: all worke
 DistributedDataParallel, or those at the same place of a mesh whose first dimension replicates
 (HSDP). They are *mates*. Each writes a mark with each generation: a digest of these parameters, and
 one of the optimizers' settings. All take generations of the same steps, so the marks of one step
-can be compared. They are compared on the node where they are.
+can be compared.
 
 If the parameters of mates were equal after some step and differ at a later one, while their
 settings do not, the script did not cause it: memory or a device has altered bits. Until that is
@@ -15,11 +15,15 @@ taken it.
 | they differ, and                        | heal (the default)             | stop     | report   |
 |-----------------------------------------|--------------------------------|----------|----------|
 | were equal at a step before             | all resume from that step      | job ends | one line |
-| ... and differ after that step again    | a line                         | job ends | a line   |
+| ... and the same ones differ again      | a line                         | job ends | a line   |
 | were not (at the script's begin at most)| a line                         | a line   | a line   |
 
 After a line they are not compared any more. With three mates or more the odd one is named, if most
-are alike. A resume makes all right whoever was altered, so two are enough for that.
+are alike. A resume makes all right whoever was altered, so two are enough for that. If other ones
+are odd after it, memory was altered again.
+
+Over several nodes the marks are compared by the lead (copying.py). There no mate waits for that,
+but a step at which they differ is not pinned, so all can resume from the pinned step at least.
 
 Not here: what is digested (inject/zero_edit/alike.py), the consequences (core/agent/replacing.py).
 """

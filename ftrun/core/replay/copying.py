@@ -19,6 +19,9 @@ lead's own ranks are not copied, because a group does not outlive its lead. The 
 the one that is written to a disk. Once a step is chosen for that, no round begins until each node
 holds it for the disk too (``is_taken``).
 
+A step at which workers that should hold the same parameters do not (alike.py) is not pinned, and
+none resumes from it.
+
 When all resume from a step, each node also keeps the states of that step until the next round,
 because a new node has no other. All nodes drop later states: their steps will be repeated, perhaps
 with another result.
@@ -29,7 +32,10 @@ Not here: when workers copy their states (pacing.py), how the copies travel (age
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from ftrun.core.replay.alike import Unlike, unlike
+from ftrun.core.replay.settling import Generation, Mark, are_alike
 
 EVERY_S = 5.0
 AGAIN_S = 0.5
@@ -43,6 +49,8 @@ class Had:
     ``own``: by rank of this node. ``copies``: by rank of other nodes. ``label``: nodes with one
     label are lost together. ``is_sound``: the ranks can resume from its states. ``copied``: the
     step whose round this node has carried out. ``has_failed``: it could not carry out a round.
+    ``marks``: by rank and step, those of the states that have one. ``number``: the decree in force
+    there.
     """
 
     own: Mapping[int, Collection[int]]
@@ -51,6 +59,8 @@ class Had:
     is_sound: bool = True
     copied: int | None = None
     has_failed: bool = False
+    marks: Mapping[tuple[int, int], Mark] = field(default_factory=dict)
+    number: int = 0
 
 
 def keepers(labels: Sequence[str], lead: int) -> dict[int, int]:
@@ -85,6 +95,8 @@ class Copying:
     _had: dict[str, Had] = field(default_factory=dict)
     _waits: set[str] = field(default_factory=set)
     _begins_at: float = 0.0
+    _number: int = 0
+    _last: dict[int, tuple[Generation, ...]] = field(default_factory=dict)
 
     def gone(self, node: str) -> None:
         """A node is lost, with all that it had."""
@@ -98,7 +110,7 @@ class Copying:
         elif had.copied is not None and had.copied == self.step:
             self._waits.discard(node)
             if not self._waits:
-                self.pinned = self.step
+                self.pinned = self.step if self._are_alike(had.copied) else self.pinned
                 self._over(now)
 
     def begin(self, announced: int, now: float) -> bool:
@@ -137,7 +149,7 @@ class Copying:
         No process of the group runs.
         """
         known = [set(self._own(node, x)) for node, own in self.places.items() for x in own]
-        return max(set.intersection(*known), default=None) if known else None
+        return self._newest(known) if known else None
 
     def step_for(self, ranks: Collection[int]) -> int | None:
         """The newest step of which each rank's state is on some node.
@@ -146,15 +158,51 @@ class Copying:
         """
         if not self.is_sound:
             return None
-        return max(set.intersection(*map(self._somewhere, ranks)), default=None)
+        return self._newest([*map(self._somewhere, ranks)])
 
-    def restore(self, step: int, now: float) -> dict[int, str]:
-        """All resume from this step, and no node of the group is missing.
+    def can_lose(self, node: str, ranks: Collection[int]) -> bool:
+        """Whether there is such a step without what is on this node."""
+        others = {one: had for one, had in self._had.items() if one != node}
+        return replace(self, _had=others).step_for(ranks) is not None
+
+    def unlike(self) -> Unlike | None:
+        """The workers of the group that should hold the same parameters and do not.
+
+        The newest states of the last comparison count too, though they may be gone from memory.
+        """
+        known = {one for one, had in self._had.items() if had.number >= self._number}
+        if not self.places or not self.places.keys() <= known:
+            return None  # some have not reported since all resumed
+        ranks = {
+            rank: {x: Generation(0, x, mark=marks.get((rank, x))) for x in self._own(node, rank)}
+            for node, own in self.places.items()
+            for marks in (self._had[node].marks,)
+            for rank in own
+        }
+        if not all(ranks.values()):
+            return None
+        found = unlike([[*ranks[x].values(), *self._last.get(x, ())] for x in sorted(ranks)])
+        steps = set.intersection(*map(set, ranks.values()))
+        if found is None and steps:
+            self._last = {rank: (own[max(steps)],) for rank, own in ranks.items()}
+        return found
+
+    def _newest(self, known: Sequence[set[int]]) -> int | None:
+        steps = set.intersection(*known)
+        return max((step for step in steps if self._are_alike(step)), default=None)
+
+    def _are_alike(self, step: int) -> bool:
+        marks = (had.marks.items() for had in self._had.values())
+        return are_alike(mark for known in marks for (_, of), mark in known if of == step)
+
+    def restore(self, step: int, now: float, number: int = 0) -> dict[int, str]:
+        """All resume from this step by decree ``number``, and no node of the group is missing.
 
         Returns:
             By rank, the node that has its state, where the rank's own node does not have it.
         """
         self._over(now)
+        self._last, self._number = {}, number
         lacks = (
             x for node, own in self.places.items() for x in own if step not in self._own(node, x)
         )

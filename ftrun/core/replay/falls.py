@@ -80,7 +80,7 @@ _WORDS = {
         "the script makes a call that cannot be repeated (send, recv, or with sparse tensors)"
     ),
     Fall.DIES_AGAIN: "its replacements died before they had caught up",
-    Fall.CORRUPTED: "its snapshot in memory may be corrupted too",
+    Fall.CORRUPTED: "its gradients since then are in the others' averages",
     Fall.SAME_STEP: "its replacement has died in the same step",
     Fall.LATE: "the others have waited for its replacement for too long",
     Fall.STAYS: "another worker has not left its broken process group for too long",

@@ -9,6 +9,8 @@ complete; then it is *formed*, and its workers may run.
 |                | ``least``: last call                         | it stands by                  |
 | a node is lost | its place is free                            | open, unless one stands by    |
 | it comes again | it is lost, and comes                        | the same                      |
+| it has altered |                                              | it is lost and refused, if    |
+| parameters     |                                              | one stands by; else it stays  |
 | last call over | formed, without free places                  |                               |
 | time is up     | fewer than ``least``: given up               |                               |
 
@@ -30,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ftrun.base.words import ranges
 from ftrun.core.messages import HandHello
 from ftrun.core.teams import nodes
 from ftrun.core.version import unlike_version
@@ -98,6 +101,8 @@ class Gathering:
             case nodes.NodesHeard(heard):
                 self._heard = heard
                 self._lose_unheard()
+            case nodes.NodeAltered():
+                self._altered(event)
             case nodes.HostsSilent(hosts):
                 self._silent = {x: self._silent.get(x, now + SILENT_S) for x in hosts}
             case _:
@@ -244,6 +249,29 @@ class Gathering:
             self._is_formed = False
             self._gives_up_at = self._now + self._rules.join_timeout_s
             self._reminds_at = self._now + REMIND_FIRST_S
+
+    def _altered(self, event: nodes.NodeAltered) -> None:
+        """Set a node aside, or say why not."""
+        node, ranks = (
+            next((x for x in self.members if x.node_id == event.node_id), None),
+            event.ranks,
+        )
+        if node is None:
+            return
+        whose = f"worker{'s' * (len(ranks) > 1)} {ranges([*map(str, ranks)])}"
+        why, but = f"it has altered the parameters of {whose}", ""
+        if node is self._lead:
+            but = "the first node is not replaced"
+        elif not self._spares:
+            but = "no node stands by"
+        elif not event.is_copied:
+            but = "no other node has its workers' states so far"
+        if but:
+            text = f"Node {node.words()} would be set aside, because {why}, but {but}."
+            self._out.append(nodes.Show(text))
+        else:
+            self._out.append(nodes.RefuseNode(node.node_id, f"{node.words()}: {why}"))
+            self._gone(node.node_id, f"{why}, so it is set aside")
 
     # ------------------------------------------------------------ the team
 

@@ -107,11 +107,23 @@ class HostsSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAltered:
+    """The node, or a device of it, has altered the parameters of these ranks.
+
+    ``is_copied``: all can resume without what is in its memory.
+    """
+
+    node_id: str
+    ranks: tuple[int, ...]
+    is_copied: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """``next_deadline`` has passed."""
 
 
-Event: TypeAlias = NodeCame | NodeGone | NodesHeard | HostsSilent | TimerFired
+Event: TypeAlias = NodeCame | NodeGone | NodesHeard | HostsSilent | NodeAltered | TimerFired
 
 # ---------------------------------------------------------------- instructions
 

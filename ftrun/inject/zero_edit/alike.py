@@ -48,8 +48,7 @@ class Alike:
 
         Call this in the script's thread, with all of its optimizers.
         """
-        is_off = self._memory.spans or self._memory.board.may_differ
-        if self._is_apart or is_off or not optimizers:
+        if self._is_apart or self._memory.board.may_differ or not optimizers:
             return lambda: None
         if any(getattr(x, "_comm_hooks", ()) for x in self.wrapped):
             return lambda: None
@@ -92,6 +91,6 @@ def replicas_of(parameter: Any) -> tuple[int, ...]:
 
 
 def _number(text: str) -> int:
-    """A digest that fits a word, and is not 0."""
+    """A digest that fits a word and a message, and is not 0."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True) or 1
+    return int.from_bytes(digest, "little") >> 1 or 1

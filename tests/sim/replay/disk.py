@@ -195,12 +195,12 @@ class DiskWorld(World):
                 if made in self.nodes[name].own.get(rank, {}):
                     self.history[made] = self.nodes[name].own[rank][made]
 
-    def _loss(self) -> None:
-        if self.draws.random() < 0.8:
+    def _loss(self, name: str = "") -> None:
+        if not name and self.draws.random() < 0.8:
             return
         before = set(self.nodes)
         self.is_calm = False
-        super()._loss()
+        super()._loss(name)
         for node in before - set(self.nodes):
             if self.parts is not None:
                 self.parts.gone(node)

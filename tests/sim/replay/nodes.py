@@ -2,7 +2,8 @@
 
 A state is a number that is unique to its step and the group's life, and equal on all ranks: a
 script need not compute the same step twice. So the oracle is simple: all ranks resume from one
-state, and it is not older than the pinned one, unless another node was lost since.
+state, and it is not older than the pinned one, unless another node was lost since. Memory alters
+parameters: then the states of a rank differ until all resume.
 
 A planted bug is a subclass of ``Copying`` or of ``Node``.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ftrun.core.replay.copying import Copying, Had
+from ftrun.core.replay.settling import Mark
 from tests.sim.violation import Violation
 
 EVENTS = 400
@@ -35,7 +37,8 @@ class Order:
 @dataclass
 class Node:
     """One node. ``own``, ``copies``: by rank and step, the state; ``pins``: the steps that it
-    keeps."""
+    keeps. ``odd``: the ranks whose parameters it has altered, with states below 0. ``is_marked``:
+    the ranks hold the same."""
 
     name: str
     label: str
@@ -43,6 +46,8 @@ class Node:
     own: dict[int, dict[int, int]] = field(default_factory=dict)
     copies: dict[int, dict[int, int]] = field(default_factory=dict)
     pins: set[int] = field(default_factory=set)
+    odd: set[int] = field(default_factory=set)
+    is_marked: bool = True
     number: int = 0
     orders: deque[Order] = field(default_factory=deque)
     reports: deque[Had] = field(default_factory=deque)
@@ -56,7 +61,7 @@ class Node:
             self.pins |= {order.step for order in self.orders if order.step == step}
         for rank in self.ranks:
             known = self.own.setdefault(rank, {})
-            known[step] = state
+            known[step] = -10 * state - rank if rank in self.odd else state
             newest = sorted(known)[-KEPT:]
             self.own[rank] = {x: y for x, y in known.items() if x in newest or x in self.pins}
 
@@ -65,6 +70,9 @@ class Node:
         own = {rank: tuple(steps) for rank, steps in self.own.items()}
         copies = {rank: tuple(steps) for rank, steps in self.copies.items()}
         had = Had(own, copies, self.label, True, copied, has_failed)
+        states = [(x, y) for known in (self.own, self.copies) for x, y in known.items()]
+        marks = {(x, step): Mark(1, state, 1) for x, y in states for step, state in y.items()}
+        had = replace(had, marks=marks if self.is_marked else {}, number=self.number)
         self.reports.append(had)
 
     def keep(self, order: Order, nodes: dict[str, Node]) -> None:
@@ -119,9 +127,11 @@ class World:
     ) -> None:
         self.draws = random.Random(seed)
         self.kind = node
+        self.has_mates = seed % 4 == 3
         self.labels = self.draws.choice([("",), ("a", "b"), ("a", "b", "c")])
         self.nodes: dict[str, Node] = {}
         self.count = self.states = self.restored = self.from_copies = self.pins = 0
+        self.odd = self.aside = 0
         self.now, self.step, self.number, self.life = 0.0, 0, 0, 0
         self.pinned: int | None = None  # by a round, with no node lost since
         first = 0
@@ -137,7 +147,7 @@ class World:
     def _add(self, ranks: tuple[int, ...], at: int | None = None) -> None:
         name = f"n{self.count}"
         self.count += 1
-        made = self.kind(name, self.draws.choice(self.labels), ranks)
+        made = self.kind(name, self.draws.choice(self.labels), ranks, is_marked=self.has_mates)
         items = list(self.nodes.items())
         items.insert(len(items) if at is None else at, (name, made))
         self.nodes = dict(items)
@@ -149,6 +159,8 @@ class World:
         """Run the schedule, then let it come to rest: the newest step is then pinned."""
         for _ in range(EVENTS):
             self._one()
+        if self.has_mates:
+            self._go_on()
         since = self.step
         for _ in range(20):
             self._drain()
@@ -169,6 +181,8 @@ class World:
             (lambda: self._time(self.draws.choice([0.1, 1.0, 6.0])), 20),
             (self._go_on, 5), (self._loss, 4),
         ]  # fmt: skip
+        if self.has_mates:
+            kinds += [(self._alter, 3), (self._compare, 20)]
         work, weights = zip(*kinds, strict=True)
         self.draws.choices(work, weights)[0]()
 
@@ -220,10 +234,44 @@ class World:
             if any(node.orders for node in self.nodes.values()):
                 self._take()
 
-    def _loss(self) -> None:
+    def _alter(self) -> None:
+        node = self.draws.choice(list(self.nodes.values()))
+        node.odd.add(self.draws.choice(node.ranks))
+
+    def _compare(self) -> None:
+        """If workers are found to differ, all resume; if they can, without the odd ones' nodes."""
+        if self.draws.random() < 0.5:
+            self._report_all()
+        if (found := self.copying.unlike()) is None:
+            return
+        self.odd += 1
+        altered = set().union(*(node.odd for node in self.nodes.values()))
+        is_whole = found.mates == tuple(self.ranks)
+        if not altered or not altered.issuperset(found.odd) or not is_whole:
+            raise Violation("copies", f"{found}, and {altered} are altered")
+        if self.copying.step is None and self.pinned is not None and found.agreed < self.pinned:
+            raise Violation("copies", f"{found}, and all were equal at step {self.pinned}")
+        self._report_all()
+        theirs = [name for name, node in self.nodes.items() if node.odd & {*found.odd}]
+        aside = [name for name in theirs if name != LEAD]
+        if aside and self.copying.can_lose(aside[0], self.ranks):
+            self._loss(aside[0])
+            self.aside += 1
+            if not self.step:
+                raise Violation("copies", f"{aside[0]} is set aside, and all begin anew")
+        else:
+            self._go_on()
+
+    def _report_all(self) -> None:
+        for name, node in self.nodes.items():
+            node.report()
+            while node.reports:
+                self.copying.has(name, node.reports.popleft(), self.now)
+
+    def _loss(self, name: str = "") -> None:
         """Lose a node with its states; another takes its place."""
         others = [name for name in self.nodes if name != LEAD]
-        name = self.draws.choice(others)
+        name = name or self.draws.choice(others)
         at, ranks = list(self.nodes).index(name), self.nodes[name].ranks
         del self.nodes[name], self.made[name]
         self.copying.gone(name)
@@ -251,10 +299,11 @@ class World:
             return
         if self.pinned is not None and step < self.pinned:
             raise Violation("copies", f"all go on from {step}, and {self.pinned} was pinned")
-        sources = self.copying.restore(step, self.now)
+        sources = self.copying.restore(step, self.now, self.number)
         for node in self.nodes.values():
             theirs = {rank: sources[rank] for rank in node.ranks if rank in sources}
             node.rewind(Order(step, self.number, None, theirs), self.nodes)
+            node.odd.clear()
         found = {node.own.get(r, {}).get(step) for node in self.nodes.values() for r in node.ranks}
         if len(found) != 1 or None in found:
             raise Violation("copies", f"step {step} is {found}")
@@ -265,7 +314,10 @@ class World:
     def _begin_anew(self) -> None:
         """All is lost: new memory, and a new life of the group."""
         kept = [(node.name, node.label, node.ranks) for node in self.nodes.values()]
-        self.nodes = {name: self.kind(name, label, ranks) for name, label, ranks in kept}
+        self.nodes = {
+            name: self.kind(name, label, ranks, is_marked=self.has_mates)
+            for name, label, ranks in kept
+        }
         self.copying = type(self.copying)(LEAD)
         self.copying.places = self._places()
         self.number, self.pinned = 0, None

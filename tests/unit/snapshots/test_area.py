@@ -454,10 +454,12 @@ def test_what_is_received_is_what_was_held(memory: GroupMemory) -> None:
     with pytest.raises(module.Torn, match="generation 4 is not what was sent"):
         other.receive(copy, lambda data: None)
     assert other.newest == NONE
-    other.receive(copy, lambda data: data.__setitem__(slice(None), held.data))
-    assert first_value(other, 4) == 4.0 and [(x.number, x.step) for x in other.generations()] == [
-        (4, 40)
-    ]
+    mark = Mark(7, 8, 9)
+    other.receive(copy, lambda data: data.__setitem__(slice(None), held.data), mark)
+    (known,) = other.generations()
+    assert first_value(other, 4) == 4.0 and (known.number, known.step) == (4, 40)
+    again = other.hold()
+    assert held.mark is None and again is not None and known.mark == again.mark == mark
     with pytest.raises(AreaFull, match="no room for a generation of"):
         other.receive(replace(copy, nbytes=ROOM), lambda data: None)
 

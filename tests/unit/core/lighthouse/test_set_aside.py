@@ -25,15 +25,15 @@ CAUSE = m.FailedWorker(0, 7, -11, kinds.SIGNAL, "died: SIGSEGV", 0.0)
 
 
 class Job:
-    """Two replicas on two nodes, each with ``capacity``."""
+    """Two replicas on two nodes, each with ``capacity``, or on one."""
 
-    def __init__(self, capacity: int = 2) -> None:
+    def __init__(self, capacity: int = 2, nodes: str = "ab") -> None:
         self.core = Lighthouse(LighthouseSettings(), JournalState(), 0.0)
         self.now = 0.0
         self.lives = 0
         self.sent: list[Any] = []
-        self.spec = m.JobSpec("job", 2, 1, 1, 10.0, 5.0, 20.0, nodes=2)
-        for agent_id in ("a", "b"):
+        self.spec = m.JobSpec("job", 2, 1, 1, 10.0, 5.0, 20.0, nodes=len(nodes))
+        for agent_id in nodes:
             hello = m.Hello(agent_id, self.spec, capacity, f"host-{agent_id}", f"{agent_id}:1")
             self.feed(AgentAttached(agent_id, hello))
         self.now = 0.5
@@ -91,6 +91,20 @@ def test_a_node_that_has_corrupted_a_replica_is_set_aside_at_once() -> None:
     assert job.owner("0") == "b"
     (text,) = set(job.notices("aside"))
     assert text.endswith("host-a is set aside, because it has altered a replica's parameters.")
+
+
+def test_the_only_node_is_named_for_corruption_alone() -> None:
+    job = Job(nodes="a")
+    for _ in range(FAILURES_MAX):
+        job.fails("a", "0")
+    assert job.notices("aside") == []
+    cause = f"{kinds.CORRUPTED} since a step after 100 and up to 200"
+    job.fails("a", "0", m.FailedWorker(0, 7, -9, kinds.CORRUPTION, cause, 0.0), step=200)
+    (text,) = set(job.notices("aside"))
+    assert text.startswith(
+        "Host-a would be set aside, because it has altered a replica's parameters, but no other "
+        "node has room"
+    )
 
 
 def test_a_node_that_was_set_aside_takes_slots_again_when_no_other_is_left() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ftrun.core.replay.alike import Unlike
 from ftrun.core.replay.copying import EVERY_S, Copying, Had, keepers
+from ftrun.core.replay.settling import Mark
 
 PLACES = {"lead": (0,), "a": (1, 2), "b": (3,)}
 
@@ -75,3 +79,56 @@ def test_what_all_nodes_hold_stays_until_each_holds_it_for_the_disk() -> None:
     assert one.begin(6, 0.0)
     one.gone("a")
     assert one.at_own_nodes() is None
+
+
+def marked(node: str, marks: dict[tuple[int, int], int], **more: Any) -> Had:
+    """The states of steps 2, 4 and 6 of a node, whose ranks hold the same as all others."""
+    own = dict.fromkeys(PLACES[node], (2, 4, 6))
+    return Had(own, marks={x: Mark(7, y, 1) for x, y in marks.items()}, **more)
+
+
+def test_workers_are_compared_over_all_nodes() -> None:
+    one = Copying("lead")
+    one.has("lead", marked("lead", {(0, 2): 1, (0, 4): 1}), 0.0)
+    assert one.unlike() is None, "no team"
+    one.places = PLACES
+    one.has("a", marked("a", {(1, 2): 1, (1, 4): 1, (2, 2): 1, (2, 4): 1}), 0.0)
+    assert one.unlike() is None, "one has not reported"
+    one.has("b", marked("b", {(3, 2): 1, (3, 4): 5}), 0.0)
+    assert one.unlike() == Unlike(4, 2, (3,), (0, 1, 2, 3))
+
+
+def test_a_step_at_which_all_were_equal_is_known_when_its_states_are_gone() -> None:
+    one = Copying("lead", PLACES)
+
+    def know(step: int, odd: int = 1) -> Unlike | None:
+        for node, ranks in PLACES.items():
+            marks = {(rank, step): Mark(7, odd if rank == 3 else 1, 1) for rank in ranks}
+            one.has(node, Had(dict.fromkeys(ranks, (step,)), marks=marks), 0.0)
+        return one.unlike()
+
+    assert know(2) is know(4) is None
+    assert know(6, 5) == know(6, 5) == Unlike(6, 4, (3,), (0, 1, 2, 3))
+    one.restore(6, 0.0)
+    assert know(6, 5) == Unlike(6, -1, (3,), (0, 1, 2, 3))
+
+
+def test_a_step_at_which_they_differ_is_no_place_to_resume_from_and_is_not_pinned() -> None:
+    one = Copying("lead", PLACES)
+    for node, ranks in PLACES.items():
+        one.has(node, marked(node, {(x, y): 1 for x in ranks for y in (2, 4, 6)}), 0.0)
+    assert one.begin(6, 0.0)
+    for node in PLACES:
+        odd = {(3, 6): 5} if node == "b" else {(x, 6): 1 for x in PLACES[node]}
+        one.has(node, marked(node, odd, copied=6), 1.0)
+    assert (one.step, one.pinned) == (None, None)
+    assert one.step_for(range(4)) == one.at_own_nodes() == 4
+
+
+def test_a_node_whose_states_are_elsewhere_can_be_lost() -> None:
+    one = copying()
+    assert not one.can_lose("a", range(4))
+    one.has("b", Had({3: (2, 4)}, {1: (2,), 2: (2,)}), 0.0)
+    assert one.can_lose("a", range(4)) and not one.can_lose("b", range(4))
+    one.has("b", Had({3: (2, 4)}, {1: (3,), 2: (3,)}), 0.0)
+    assert not one.can_lose("a", range(4))

@@ -19,6 +19,7 @@ from ftrun.core.teams.nodes import (
     Instruction,
     LoseNode,
     Node,
+    NodeAltered,
     NodeCame,
     NodeGone,
     NodesHeard,
@@ -231,6 +232,29 @@ def test_a_host_that_acknowledges_nothing_is_lost_once_if_that_lasts() -> None:
     assert lost == LoseNode(a, 1, "its host, 10.0.0.1, acknowledges nothing", SILENT_S)
     assert isinstance(formed, TeamFormed)
     assert team.handle(HostsSilent(("10.0.0.1",)), 9.0) == []
+
+
+def test_a_node_that_has_altered_parameters_is_set_aside_if_another_can_take_its_place() -> None:
+    a, b, team = node("a", 1), node("b"), gathering(2, 2)
+    came(team, a)
+    why = "it has altered the parameters of workers 2 3"
+
+    def altered(one: Node, *, is_copied: bool = True) -> list[Instruction]:
+        return team.handle(NodeAltered(one.node_id, (2, 3), is_copied), 1.0)
+
+    def stays(one: Node, but: str) -> list[Instruction]:
+        return [Show(f"Node {one.words()} would be set aside, because {why}, but {but}.")]
+
+    assert altered(b) == []
+    assert altered(LEAD) == stays(LEAD, "the first node is not replaced")
+    assert altered(a) == stays(a, "no node stands by")
+    came(team, b)
+    but = "no other node has its workers' states so far"
+    assert altered(a, is_copied=False) == stays(a, but)
+    refused, lost, *_, formed = altered(a)
+    assert refused == RefuseNode("id-a", f"{a.words()}: {why}")
+    assert lost == LoseNode(a, 1, f"{why}, so it is set aside")
+    assert formed == TeamFormed((LEAD, b))
 
 
 def test_a_node_that_comes_again_takes_its_former_place_unless_that_one_speaks() -> None:

@@ -533,6 +533,13 @@ class Ranges:
             return bar.go_on_after(number, theirs)
         return loop is not None and loop.go_on_after(number)
 
+    def go_to(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
+        """Set a loop to take ``number`` next; False: it cannot, or that is its first number."""
+        loop = self._all().get(spot)
+        over = theirs if theirs is not None else getattr(loop, "over", range(0))
+        before = over.index(number) - 1 if number in over else -1
+        return before >= 0 and self.set(spot, over[before], theirs)
+
 
 def _starts(live: list[tuple[Spot, Numbers | Items]]) -> Over:
     return tuple((spot, loop.start) for spot, loop in live if loop.start is not None)

@@ -606,5 +606,19 @@ def is_of(iterator: LoaderIterator, place: LoaderPlace) -> bool:
     return _is_made_at(iterator, place) and iterator.made[1] == place.made_before
 
 
+def made_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
+    """The outermost ``range`` loop that this replica has to turn, because the peers' script has
+    made the loader of their step in another turn than this one's: its header, the number of their
+    turn, and the reason in words. None: there is none, or it stands in that turn."""
+    for theirs in place.loaders:
+        alike = [x for x in OPEN.all() if _is_made_at(x, theirs)]
+        own = dict(alike[-1].made_in) if alike else {}
+        now = dict(RANGES.current({spot.name for spot in own})) if own else {}
+        for spot, number in theirs.made_in:
+            if own.get(spot, number) != number != now.get(spot, number):
+                return spot, number, f"its peers have made the data loader at {theirs.made_at}"
+    return None
+
+
 def _is_made_at(iterator: LoaderIterator, place: LoaderPlace) -> bool:
     return iterator.made[0] == place.made_at != NOWHERE

@@ -3,6 +3,7 @@
 two: a warm-up with an optimizer of its own, an evaluation, a file, and then the rest.
 twice: the same function called twice, two batches for a step. alternate: two loaders in each epoch.
 stages: a list of stages around one loop. counted: the first loop has no loader.
+rounds: each has other data, of another size, in a loader of its own.
 sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
 
@@ -207,7 +208,24 @@ def counted():
     job.end()
 
 
-FORMS = ["two", "twice", "alternate", "stages", "counted", "sharded", "average"]
+def rounds():
+    job = Job()
+    for number in range(4):
+        draw = torch.Generator().manual_seed(number)
+        x = torch.randn(80 + 40 * number, 8, generator=draw)
+        data = TensorDataset(x, x[:, :1])
+        sampler = DistributedSampler(data, seed=number)
+        loader = DataLoader(data, 8, sampler=sampler)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(loader):
+                moment.at(f"train round {number} {epoch} {i}")
+                job.step(x, y)
+        job.log.append((number, len(loader)))
+    job.end()
+
+
+FORMS = ["two", "twice", "alternate", "stages", "rounds", "counted", "sharded", "average"]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -206,6 +206,20 @@ def test_a_loop_goes_back(names: dict[str, Any], name: str) -> None:
     assert seen == [0, 1, 2, 7] or seen == [*range(5), 1, 2, 7]
 
 
+def test_a_loop_takes_a_number_next(names: dict[str, Any]) -> None:
+    seen: list[int] = []
+
+    def look(number: int) -> None:
+        seen.append(number)
+        if number == 1:
+            spot = spot_of_loop("over_range", 1)
+            assert not RANGES.go_to(spot, 9) and not RANGES.go_to(spot, 0)
+            assert RANGES.go_to(spot, 6)
+
+    names["over_range"](look)
+    assert seen == [0, 1, 6, 7]
+
+
 def test_a_loop_that_lacks_the_number(names: dict[str, Any]) -> None:
     def look(number: int) -> None:
         spot = spot_of_loop("by_tqdm", number)

@@ -3,12 +3,14 @@
 two: a warm-up with an optimizer of its own, an evaluation, a file, and then the rest.
 twice: the same function called twice, two batches for a step. alternate: two loaders in each epoch.
 stages: a list of stages around one loop. counted: the first loop has no loader.
-rounds: each has other data, of another size, in a loader of its own.
+rounds: each has other data, of another size, in a loader of its own. fresh: each has another model,
+with an optimizer and a scheduler.
 sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
 
 import argparse
 import functools
+import gc
 import json
 import os
 from pathlib import Path
@@ -225,7 +227,27 @@ def rounds():
     job.end()
 
 
-FORMS = ["two", "twice", "alternate", "stages", "rounds", "counted", "sharded", "average"]
+def fresh():
+    job = Job()
+    for number in range(4):
+        torch.manual_seed(number)
+        job.whole = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+        job.model = DDP(job.whole)
+        job.optimizer = job.new_optimizer(0.01 * (number + 1))
+        scheduler = torch.optim.lr_scheduler.StepLR(job.optimizer, 1, 0.5)
+        for epoch in range(2):
+            job.sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(job.loader):
+                moment.at(f"train model {number} {epoch} {i}")
+                job.step(x, y)
+            scheduler.step()
+        job.log.append(number)
+    alive = [x for x in gc.get_objects() if type(x) is DDP]
+    assert len(alive) <= 2, "those of the rounds before take memory"
+    job.end()
+
+
+FORMS = ["two", "twice", "alternate", "stages", "rounds", "fresh", "counted", "sharded", "average"]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -399,7 +399,8 @@ class Ranges:
         """A loop has ended that began after so many steps. One in a generator may do so at any
         time, as where that is collected."""
         self._lives = object()
-        is_own = sys._getframe(1).f_code is code and not code.co_flags & CO_GENERATOR
+        by = sys._getframe().f_back  # None: Python ends, and drops what the script has left
+        is_own = by is not None and by.f_code is code and not code.co_flags & CO_GENERATOR
         if is_own and began != self.steps:
             self.ended(self.steps - began)
 

@@ -110,6 +110,15 @@ class Numbers(itertools.chain[int]):
         """Take the number that follows ``number`` next; False: the range lacks it."""
         return number in self.over and self.come_to(self.over.index(number) + 1)
 
+    def can_be_like(self, theirs: range) -> bool:
+        """Whether ``like`` knows a position of ``theirs`` here."""
+        own = self.over
+        if RANGES.are_predecessors:
+            return True
+        if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
+            return own.start == theirs.start or len(own) == len(theirs)
+        return own.stop == theirs.stop
+
     def like(self, theirs: range, number: int) -> int | None:
         """Translate a peer's position to this loop's: it stands after ``number`` of ``theirs``.
 
@@ -123,19 +132,12 @@ class Numbers(itertools.chain[int]):
             The number after which this loop continues; None: it cannot be known.
         """
         own = self.over
-        is_as_long = len(own) == len(theirs)
-        if RANGES.are_predecessors:
-            self.over = theirs
-            return number
-        if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
-            if own.start != theirs.start:
-                return own[theirs.index(number)] if is_as_long else None
-            if not is_as_long:
-                self.over = theirs
-            return number
-        if own.stop != theirs.stop:
+        if not self.can_be_like(theirs):
             return None
-        self.over = theirs  # its own begin is from a checkpoint, perhaps beyond the peers' place
+        is_near = own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step)
+        if is_near and own.start != theirs.start and not RANGES.are_predecessors:
+            return own[theirs.index(number)]
+        self.over = theirs  # its own begin may be from a checkpoint, beyond the peers' place
         return number
 
     def come_to(self, turns: int) -> bool:
@@ -533,6 +535,13 @@ class Ranges:
         if isinstance(bar, Items) and theirs is not None and self.are_predecessors:
             return bar.go_on_after(number, theirs)
         return loop is not None and loop.go_on_after(number)
+
+    def can_be_set(self, spot: Spot, number: int, theirs: range | None) -> bool:
+        """Whether ``set`` can set a loop, if it runs."""
+        loop = self._all().get(spot)
+        if not isinstance(loop, Numbers):
+            return True
+        return loop.can_be_like(theirs) if theirs is not None else number in loop.over
 
     def go_to(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
         """Set a loop to take ``number`` next; False: it cannot, or that is its first number."""

@@ -620,5 +620,17 @@ def made_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
     return None
 
 
+def headed_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
+    """As ``made_elsewhere``, if a loop goes over other numbers than the peers': its header depends
+    on the turn of one around it."""
+    now, spans = dict(RANGES.current({spot.name for spot, _ in place.ranges})), place.spans
+    for inner, taken in place.ranges:
+        if not RANGES.can_be_set(inner, taken, spans.get(inner)):
+            for spot, number in place.ranges:
+                if spot != inner and now.get(spot, number) != number:
+                    return spot, number, f"its peers' loop at {inner} takes {taken}"
+    return None
+
+
 def _is_made_at(iterator: LoaderIterator, place: LoaderPlace) -> bool:
     return iterator.made[0] == place.made_at != NOWHERE

@@ -4,7 +4,7 @@ two: a warm-up with an optimizer of its own, an evaluation, a file, and then the
 twice: the same function called twice, two batches for a step. alternate: two loaders in each epoch.
 stages: a list of stages around one loop. counted: the first loop has no loader.
 rounds: each has other data, of another size, in a loader of its own. fresh: each has another model,
-with an optimizer and a scheduler.
+with an optimizer and a scheduler. numbered: the numbers of each epoch follow those of the last.
 sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
 
@@ -32,7 +32,7 @@ class Job:
 
     def __init__(self, sharded=False):
         dist.init_process_group("gloo")
-        self.rank = dist.get_rank()
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(1)
         x = torch.randn(240, 8)
         data = TensorDataset(x, x @ torch.randn(8, 1))
@@ -247,7 +247,31 @@ def fresh():
     job.end()
 
 
-FORMS = ["two", "twice", "alternate", "stages", "rounds", "fresh", "counted", "sharded", "average"]
+def numbered():
+    job = Job()
+    x, y = job.loader.dataset.tensors
+    for epoch in range(4):
+        for i in range(epoch * 10, (epoch + 1) * 10):
+            moment.at(f"train numbered {epoch} {i}")
+            rows = torch.randperm(240, generator=torch.Generator().manual_seed(i))
+            rows = rows[job.rank :: job.world][:8]
+            job.step(x[rows], y[rows])
+            job.log.append(i)
+    job.end()
+
+
+FORMS = [
+    "two",
+    "twice",
+    "alternate",
+    "stages",
+    "rounds",
+    "fresh",
+    "numbered",
+    "counted",
+    "sharded",
+    "average",
+]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -44,6 +44,7 @@ COUNT_END, COUNT_STEP_MAX = 1 << 62, 1 << 32
 GENERATORS_DEEP = 4
 _COUNT = re.compile(r"count\((-?\d+)(?:, (\d+))?\)")
 _PIECE: Any = type(iter(range(0)))
+_AROUND = (enumerate, filter, itertools.islice, map, zip)
 _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
 
 
@@ -291,6 +292,17 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
         """Call ``RANGES.before_turn(spot)`` before each further turn."""
         self._numbers.tell(spot)
 
+    def is_generated(self) -> bool:
+        """Whether a generator gives its items, perhaps through Python's own iterators."""
+        found = [self._source]
+        if type(self._source) in _AROUND:
+            found += gc.get_referents(self._source)
+        return any(type(x) is GeneratorType for x in found)
+
+    def end(self) -> None:
+        """Yield no further item."""
+        self._numbers.end()
+
     def __length_hint__(self) -> int:
         """How many items are left; 1 if that is not known."""
         is_known = type(self._source) in _OF_KNOWN
@@ -516,11 +528,18 @@ class Ranges:
         """Whether a loop over numbers runs at this place."""
         return spot in self._all()
 
-    def end(self, is_left: Callable[[Spot], bool]) -> None:
-        """End the loops over numbers at the places for which ``is_left`` is true."""
-        for spot, loop in self._all().items():
-            if is_left(spot):
-                loop.end()
+    def end(self, is_left: Callable[[Spot], bool], *, all_of: bool = False) -> None:
+        """End the loops over numbers at the places for which ``is_left`` is true. ``all_of``: those
+        over anything, too."""
+        for spot, loop in self._live():
+            ends = loop.numbers() or (loop if all_of else None)
+            if ends is not None and is_left(spot):
+                ends.end()
+
+    def is_generated(self, spot: Spot) -> bool:
+        """Whether a generator gives the items of a loop: which may depend on where that began."""
+        loop = dict(self._live()).get(spot)
+        return isinstance(loop, Items) and loop.span() is None and loop.is_generated()
 
     def set(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
         """Set a loop to continue after ``number``; False: no such loop, or it lacks ``number``.

@@ -621,14 +621,17 @@ def made_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
 
 
 def headed_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
-    """As ``made_elsewhere``, if a loop goes over other numbers than the peers': its header depends
-    on the turn of one around it."""
+    """As ``made_elsewhere``, if a loop goes over other numbers than the peers', or over a generator
+    that was made in another turn: its header depends on the turn of one around it."""
     now, spans = dict(RANGES.current({spot.name for spot, _ in place.ranges})), place.spans
-    for inner, taken in place.ranges:
-        if not RANGES.can_be_set(inner, taken, spans.get(inner)):
-            for spot, number in place.ranges:
-                if spot != inner and now.get(spot, number) != number:
-                    return spot, number, f"its peers' loop at {inner} takes {taken}"
+    known = place.ranges
+    inner = [x for x, taken in known if not RANGES.can_be_set(x, taken, spans.get(x))]
+    if place.turn is not None and RANGES.is_generated(place.turn[0]):
+        inner.append(place.turn[0])
+    for one in inner:
+        for spot, number in known:
+            if spot != one and now.get(spot, number) != number:
+                return spot, number, f"its peers' loop at {one} has begun"
     return None
 
 

@@ -102,8 +102,9 @@ class Passing:
             )
         if not comes_there:
             self._over.update(iterator for iterator in draws if iterator.is_fresh)
-            RANGES.end(_left(here, place, unlike))
-            for spot, number in (x.turn for x in unlike if x.turn is not None):
+            to_turn = [x.turn for x in unlike if x.turn is not None]
+            RANGES.end(_left(here, place, unlike), all_of=bool(to_turn))
+            for spot, number in to_turn:
                 RANGES.go_to(spot, number, place.spans.get(spot))
 
     def before_draw(self, iterator: LoaderIterator) -> None:

@@ -5,6 +5,7 @@ twice: the same function called twice, two batches for a step. alternate: two lo
 stages: a list of stages around one loop. counted: the first loop has no loader.
 rounds: each has other data, of another size, in a loader of its own. fresh: each has another model,
 with an optimizer and a scheduler. numbered: the numbers of each epoch follow those of the last.
+generated: a generator gives the batches of each epoch.
 sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
 
@@ -260,6 +261,24 @@ def numbered():
     job.end()
 
 
+def batches_of(job, epoch):
+    x, y = job.loader.dataset.tensors
+    order = torch.randperm(240, generator=torch.Generator().manual_seed(epoch))
+    for rows in order[job.rank :: job.world].split(8):
+        yield epoch, x[rows], y[rows]
+
+
+def generated():
+    job = Job()
+    for epoch in range(4):
+        for i, (of, x, y) in enumerate(batches_of(job, epoch)):
+            moment.at(f"train generated {epoch} {i}")
+            assert of == epoch, "the batches of another epoch"
+            job.step(x, y)
+        job.log.append(epoch)
+    job.end()
+
+
 FORMS = [
     "two",
     "twice",
@@ -268,6 +287,7 @@ FORMS = [
     "rounds",
     "fresh",
     "numbered",
+    "generated",
     "counted",
     "sharded",
     "average",

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -111,7 +112,7 @@ class Healing:
         self._seen: dict[
             str, Any
         ] = {}  # the last state read in the training thread, if only it may read
-        self._optimizers: list[torch.optim.Optimizer] = []
+        self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._arrivals = Arrivals()
         self._fetching: threading.Thread | None = None
         self._context = context
@@ -189,7 +190,7 @@ class Healing:
     def watch_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Heal the tensors of ``optimizer`` in place. It alone may write to them, in committed
         steps."""
-        self._optimizers.append(optimizer)
+        self._optimizers.add(optimizer)
 
     def heal_unlike(self, key: str) -> None:
         """Do not compare the state of this key: replicas may differ in it."""
@@ -564,7 +565,7 @@ class Healing:
 
     def _stepped_memory(self) -> Iterator[tuple[int, int]]:
         """Address and length in bytes of each tensor that the optimizers step."""
-        for optimizer in self._optimizers:
+        for optimizer in tuple(self._optimizers):
             batched = [list(state.values()) for state in optimizer.state.values()]
             stepped = [p for group in optimizer.param_groups for p in group["params"]]
             for tensor in [*(p for p in stepped if p.requires_grad), *chain.from_iterable(batched)]:

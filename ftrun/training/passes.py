@@ -14,7 +14,9 @@ Not here: when state is served (healing.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +61,20 @@ class Passes:
         self._look(is_whole=True)
         frozen = (x for x in module.parameters() if not (x.requires_grad or x.is_inference()))
         self._others += frozen
+
+    @contextmanager
+    def loose(self) -> Iterator[None]:
+        """Hold no module meanwhile: what nobody else holds is watched no longer."""
+        refs = [*map(weakref.ref, self._modules)]
+        self._modules, self._holders, self._buffers = [], [], []
+        yield
+        self._modules = [module for ref in refs if (module := ref()) is not None]
+        left = {id(x) for module in self._modules for x in module.parameters()}
+        self._learned = [x for x in self._learned if id(x) in left]
+        self._others = [x for x in self._others if id(x) in left]
+        self._versions_of_others, self._before = [], []
+        self._look(is_whole=True)
+        self._changing = [*(x for *_, x in self._buffers), *self._learned]
 
     def _look(self, *, is_whole: bool) -> None:
         """Find the buffers. A pass may register or replace some."""

@@ -40,12 +40,16 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of ``function`` from line ``first`` to ``last``; ``words``: an error text about it."""
+    """A loop of ``function`` from line ``first`` to ``last``; ``words``: an error text about it.
+
+    ``turn``: of a ``range`` loop, where its header is, and the number with which it is to go on.
+    """
 
     function: str
     first: int
     last: int
     words: str
+    turn: tuple[Spot, int] | None = None
 
 
 def unlike(
@@ -71,6 +75,19 @@ def unlike(
         for loop in _around(frame)
         if loop.header and _is_fixed(loop, frame)
         for path, value in [*_of_targets(loop, theirs, here_values)][:1]
+    ]
+
+
+def to_turn(frames: Sequence[FrameType], spot: Spot, number: int, why: str) -> list[Loop]:
+    """The ``range`` loop around these frames with its header at ``spot``, which is to go on with
+    ``number``. ``why``: for its words."""
+    words = f"its loop at {spot} is not in the turn of {number}, in which {why}"
+    return [
+        Loop(spot.name, loop.first, loop.last, words, (spot, number))
+        for frame in frames
+        if spot_of(frame).name == spot.name
+        for loop in _around(frame)
+        if loop.over.lineno == spot.line
     ]
 
 

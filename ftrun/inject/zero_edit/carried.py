@@ -154,6 +154,8 @@ class Carried:
     def _let_go(self) -> None:
         """Collect what the script has dropped: which late objects are left must not depend on when
         Python does so."""
+        if self._script.is_starting:
+            self._script.charge.let_go(joins=True)
         if self._script.stepping.has_late:
             gc.collect()
 

@@ -6,10 +6,12 @@ Not here: how state is carried (carried.py), other notices to the user (told.py)
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -45,16 +47,21 @@ class Charge:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._batches_of = ""
+        self._has_late = self._is_stale = self._has_more_models = False
         self._is_told = False
 
     def take(self, manager: Manager) -> None:
         """Before the first step: what ftrun carries from now on, and what it does not."""
         models, stepping, trial = self._script.models, self._script.stepping, self._script.trial
+        are_several = len(models.wrapped) > 1 or len(stepping.optimizers.all()) > 1
+        if are_several and self._script.memory is None:  # some may be dropped, as by a newcomer
+            with models.loose(), manager.session.healing.passes.loose():
+                gc.collect()
         for created in (stepping.optimizers, stepping.schedulers, stepping.scalers):
             created.keep()
         models.keep()
-        managed = [x for x in stepping.optimizers.all() if models.has_parameter_of(x)]
-        self._script.marking.optimizers, self._script.marking.known = managed, models.known
+        managed = self._mark()
+        self._script.marking.known = models.known
         for optimizer in managed:
             manager.session.watch_optimizer(optimizer)
         models.average_sharded(manager, managed)
@@ -72,6 +79,38 @@ class Charge:
             told.say(line(models, stepping, self._batches_of))
         if self._script.predecessor is not None:
             self._script.predecessor.lacks(loose)
+
+    def _mark(self) -> list[Optimizer]:
+        """Mark the optimizers that step the models."""
+        models, known = self._script.models, self._script.stepping.optimizers.that_heal()
+        managed = [x for x in known if models.has_parameter_of(x)]
+        self._script.marking.optimizers = managed
+        return managed
+
+    def let_go(self, *, joins: bool = False) -> None:
+        """A step begins, in a loop whose frames have all that it uses. What the script has dropped
+        since it made another model or optimizer, as one for each round, is dropped here too: else
+        it would take memory, and a newcomer, which has only those of one round, would lack it.
+
+        ``joins``: this replica joins its peers, or gives them its state: what is left must not
+        depend on when Python collects.
+        """
+        models, stepping = self._script.models, self._script.stepping
+        is_due = self._is_stale or (joins and self._has_late)
+        if not is_due or self._script.memory is not None or models.shards_within:
+            return
+        with ExitStack() as held:
+            for created in (stepping.optimizers, stepping.schedulers, stepping.scalers):
+                held.enter_context(created.loose())
+            self._script.marking.optimizers = ()
+            if joins or self._has_more_models:
+                held.enter_context(models.loose())
+                held.enter_context(self._script.manager().session.healing.passes.loose())
+            if joins:
+                self._script.counters.let_go()
+                gc.collect()
+        self._is_stale = self._has_more_models = False
+        self._mark()
 
     def _compare(self, optimizers: Sequence[Optimizer], *, joins: bool) -> None:
         """Refuse optimizers that step some parameters here and others at the next rank of this
@@ -111,8 +150,10 @@ class Charge:
                 "the optimizers' state is lost with each rank"
             )
 
-    def made_late(self, what: str) -> None:
+    def made_late(self, what: str, *, is_model: bool = False) -> None:
         """The script has made something after its first step."""
+        self._has_late = self._is_stale = True
+        self._has_more_models |= is_model
         is_known = self._script.course.now.has_stepped and not self._script.ending.has_followed
         if is_known and (memory := self._script.memory) is not None:
             memory.predecessor.lacks([f"what {call_site()} makes after the first step"])

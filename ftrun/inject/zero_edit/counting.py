@@ -44,6 +44,7 @@ COUNT_END, COUNT_STEP_MAX = 1 << 62, 1 << 32
 GENERATORS_DEEP = 4
 _COUNT = re.compile(r"count\((-?\d+)(?:, (\d+))?\)")
 _PIECE: Any = type(iter(range(0)))
+_AROUND = (enumerate, filter, itertools.islice, map, zip)
 _OF_KNOWN = frozenset(type(iter(kind(()))) for kind in KNOWN_SEQUENCES if kind is not range)
 
 
@@ -110,6 +111,15 @@ class Numbers(itertools.chain[int]):
         """Take the number that follows ``number`` next; False: the range lacks it."""
         return number in self.over and self.come_to(self.over.index(number) + 1)
 
+    def can_be_like(self, theirs: range) -> bool:
+        """Whether ``like`` knows a position of ``theirs`` here."""
+        own = self.over
+        if RANGES.are_predecessors:
+            return True
+        if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
+            return own.start == theirs.start or len(own) == len(theirs)
+        return own.stop == theirs.stop
+
     def like(self, theirs: range, number: int) -> int | None:
         """Translate a peer's position to this loop's: it stands after ``number`` of ``theirs``.
 
@@ -123,19 +133,12 @@ class Numbers(itertools.chain[int]):
             The number after which this loop continues; None: it cannot be known.
         """
         own = self.over
-        is_as_long = len(own) == len(theirs)
-        if RANGES.are_predecessors:
-            self.over = theirs
-            return number
-        if own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step):
-            if own.start != theirs.start:
-                return own[theirs.index(number)] if is_as_long else None
-            if not is_as_long:
-                self.over = theirs
-            return number
-        if own.stop != theirs.stop:
+        if not self.can_be_like(theirs):
             return None
-        self.over = theirs  # its own begin is from a checkpoint, perhaps beyond the peers' place
+        is_near = own.step == theirs.step and abs(own.start - theirs.start) < abs(own.step)
+        if is_near and own.start != theirs.start and not RANGES.are_predecessors:
+            return own[theirs.index(number)]
+        self.over = theirs  # its own begin may be from a checkpoint, beyond the peers' place
         return number
 
     def come_to(self, turns: int) -> bool:
@@ -289,6 +292,17 @@ class Items(map):  # type: ignore[type-arg]  # a ``map``, for its speed
         """Call ``RANGES.before_turn(spot)`` before each further turn."""
         self._numbers.tell(spot)
 
+    def is_generated(self) -> bool:
+        """Whether a generator gives its items, perhaps through Python's own iterators."""
+        found = [self._source]
+        if type(self._source) in _AROUND:
+            found += gc.get_referents(self._source)
+        return any(type(x) is GeneratorType for x in found)
+
+    def end(self) -> None:
+        """Yield no further item."""
+        self._numbers.end()
+
     def __length_hint__(self) -> int:
         """How many items are left; 1 if that is not known."""
         is_known = type(self._source) in _OF_KNOWN
@@ -399,7 +413,8 @@ class Ranges:
         """A loop has ended that began after so many steps. One in a generator may do so at any
         time, as where that is collected."""
         self._lives = object()
-        is_own = sys._getframe(1).f_code is code and not code.co_flags & CO_GENERATOR
+        by = sys._getframe().f_back  # None: Python ends, and drops what the script has left
+        is_own = by is not None and by.f_code is code and not code.co_flags & CO_GENERATOR
         if is_own and began != self.steps:
             self.ended(self.steps - began)
 
@@ -513,11 +528,18 @@ class Ranges:
         """Whether a loop over numbers runs at this place."""
         return spot in self._all()
 
-    def end(self, is_left: Callable[[Spot], bool]) -> None:
-        """End the loops over numbers at the places for which ``is_left`` is true."""
-        for spot, loop in self._all().items():
-            if is_left(spot):
-                loop.end()
+    def end(self, is_left: Callable[[Spot], bool], *, all_of: bool = False) -> None:
+        """End the loops over numbers at the places for which ``is_left`` is true. ``all_of``: those
+        over anything, too."""
+        for spot, loop in self._live():
+            ends = loop.numbers() or (loop if all_of else None)
+            if ends is not None and is_left(spot):
+                ends.end()
+
+    def is_generated(self, spot: Spot) -> bool:
+        """Whether a generator gives the items of a loop: which may depend on where that began."""
+        loop = dict(self._live()).get(spot)
+        return isinstance(loop, Items) and loop.span() is None and loop.is_generated()
 
     def set(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
         """Set a loop to continue after ``number``; False: no such loop, or it lacks ``number``.
@@ -532,6 +554,20 @@ class Ranges:
         if isinstance(bar, Items) and theirs is not None and self.are_predecessors:
             return bar.go_on_after(number, theirs)
         return loop is not None and loop.go_on_after(number)
+
+    def can_be_set(self, spot: Spot, number: int, theirs: range | None) -> bool:
+        """Whether ``set`` can set a loop, if it runs."""
+        loop = self._all().get(spot)
+        if not isinstance(loop, Numbers):
+            return True
+        return loop.can_be_like(theirs) if theirs is not None else number in loop.over
+
+    def go_to(self, spot: Spot, number: int, theirs: range | None = None) -> bool:
+        """Set a loop to take ``number`` next; False: it cannot, or that is its first number."""
+        loop = self._all().get(spot)
+        over = theirs if theirs is not None else getattr(loop, "over", range(0))
+        before = over.index(number) - 1 if number in over else -1
+        return before >= 0 and self.set(spot, over[before], theirs)
 
 
 def _starts(live: list[tuple[Spot, Numbers | Items]]) -> Over:

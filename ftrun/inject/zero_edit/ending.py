@@ -183,6 +183,7 @@ class Ending:
 
     def load_later(self) -> None:
         """Take what was put off: this replica has come to its peers' place."""
+        self._script.charge.let_go(joins=True)
         self._carried.apply(self._given[0])
         self.load_tensors(self._given[1])
 

@@ -145,6 +145,8 @@ MADE: WeakKeyDictionary[Any, tuple[Spot, int]] = WeakKeyDictionary()
 """The line that made each loader, and how many loaders it had made before."""
 Epochs = tuple[tuple[Spot, int, int], ...]
 """The epoch of each loader's sampler, after the loader's value in ``MADE``."""
+MADE_IN: WeakKeyDictionary[Any, tuple[tuple[Spot, int], ...]] = WeakKeyDictionary()
+"""The number that each ``range`` loop around had taken when the script made a loader."""
 CHANGING: WeakKeyDictionary[Any, tuple[Values, set[str]]] = WeakKeyDictionary()
 """For each loader its facts at the first iteration, and the names of those that changed since."""
 
@@ -183,7 +185,8 @@ class LoaderIterator:
         drawn_again: the script's frames at the second draw.
         turns: of the loop over it (noting.py); ``is_moved``: it was set to its peers' place, who
             know those; ``is_within``: the step under way has drawn within a turn.
-        made: the line that made its loader, and how many loaders that line had made before.
+        made: the line that made its loader, and how many loaders that line had made before;
+            made_in: see ``MADE_IN``.
         noted: the script at the first draw since the last step (noting.py).
         began, drawn_at: the first draws since a step are counted over all loaders: the count before
             its first draw, and at ``noted``.
@@ -217,6 +220,7 @@ class LoaderIterator:
         self.is_moved = self.is_within = False
         self.began = self.drawn_at = 0
         self.made = MADE.get(loader, (NOWHERE, 0))
+        self.made_in = MADE_IN.get(loader, ())
         self.noted: Any = None
         self.length: int | None = None
         self.learned: int | None = -1
@@ -274,7 +278,7 @@ class LoaderIterator:
         """
         first = (self.cursor.first or 0) if drawn is None else drawn
         held, is_dim = self.cursor.held, self.loader in OPEN.dim
-        made = *self.made, self.moved, is_dim, self.cursor.dropped
+        made = *self.made, self.moved, is_dim, self.cursor.dropped, self.made_in
         return self.spot, self.number, self.epoch, first, held, *made
 
     def measure(self) -> None:
@@ -763,4 +767,5 @@ def _note_made(numbers: Counter[Spot], loader: Any) -> None:
     if frames and (len(numbers) < LOOPS_MAX or spot_of(frames[0]) in numbers):
         spot = spot_of(frames[0])
         MADE[loader] = spot, numbers[spot]
+        MADE_IN[loader] = RANGES.current({x.name for x in spots_of(frames)})
         numbers[spot] += 1

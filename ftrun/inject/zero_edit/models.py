@@ -11,10 +11,12 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ftrun.inject.zero_edit.frames import call_site
@@ -92,10 +94,26 @@ class Models:
         self.sites.append(call_site())
         self._parameters = None
         if self._roots is not None:
-            self.script.charge.made_late("makes another DistributedDataParallel")
+            self.script.charge.made_late("makes another DistributedDataParallel", is_model=True)
         is_first, self._has_first = not self._has_first, True
         if is_first:
             self.script.has_model()
+
+    @contextmanager
+    def loose(self) -> Iterator[None]:
+        """Hold no module meanwhile. Those that nobody else holds are no longer this script's."""
+        roots, bare = self._roots or [], self._bare
+        known = [*zip(map(weakref.ref, self.wrapped), self.sites, self._around, strict=True)]
+        left = [[(weakref.ref(x), site) for x, site in one] for one in (roots, bare)]
+        for one in (self.wrapped, roots, bare):
+            one.clear()
+        yield
+        alive = [(x, site, around) for ref, site, around in known if (x := ref()) is not None]
+        self.wrapped[:] = [x for x, *_ in alive]
+        self.sites, self._around = [x for _, x, _ in alive], [x for *_, x in alive]
+        for one, refs in zip((roots, bare), left, strict=True):
+            one[:] = [(x, site) for ref, site in refs if (x := ref()) is not None]
+        self._parameters = None
 
     def has_parameter_of(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer steps a parameter of a model."""
@@ -233,6 +251,8 @@ class Models:
         found: dict[int, tuple[nn.Module, str]] = {}
         for module, site in alive:
             parts = module.modules() if is_late else (module,)
+            if isinstance(module, DistributedDataParallel):
+                continue  # it is being made
             if id(module) in inner or any(id(part) in covered for part in parts):
                 continue
             tensors = [*_tensors_of(module)]

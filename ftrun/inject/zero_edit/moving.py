@@ -94,8 +94,9 @@ class Moving:
         """
         script, counters, tensors = self._script, self._script.counters, self._script.tensors
         self.has_moved = True
+        unlike = script.peers.unlike_loops(place)
         functions = {spot.name for spot, _ in place.over}
-        over = _ranges(place.over)
+        over = place.spans
         starts = {spot: x for spot, x in place.over if isinstance(x, int)}
         before = dict(RANGES.current({spot.name for spot, _ in place.ranges}))
         own = _ranges(RANGES.over(functions))
@@ -107,7 +108,7 @@ class Moving:
         # Of a loop that draws ahead, the newcomer's own draw may be before an inner one.
         self._ranges = behind if place.entry != place.stack and not is_drawn else []
         problems = [] if self._ranges else _words_of(behind)
-        problems += [loop.words for loop in counters.unlike_loops(place)]
+        problems += [loop.words for loop in unlike]
         found, without = matched(place.loaders, first)
         known = [iterator for _, iterator in found]
         known += [first] if first is not None else []

@@ -608,5 +608,34 @@ def is_of(iterator: LoaderIterator, place: LoaderPlace) -> bool:
     return _is_made_at(iterator, place) and iterator.made[1] == place.made_before
 
 
+def made_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
+    """The outermost ``range`` loop that this replica has to turn, because the peers' script has
+    made the loader of their step in another turn than this one's: its header, the number of their
+    turn, and the reason in words. None: there is none, or it stands in that turn."""
+    for theirs in place.loaders:
+        alike = [x for x in OPEN.all() if _is_made_at(x, theirs)]
+        own = dict(alike[-1].made_in) if alike else {}
+        now = dict(RANGES.current({spot.name for spot in own})) if own else {}
+        for spot, number in theirs.made_in:
+            if own.get(spot, number) != number != now.get(spot, number):
+                return spot, number, f"its peers have made the data loader at {theirs.made_at}"
+    return None
+
+
+def headed_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
+    """As ``made_elsewhere``, if a loop goes over other numbers than the peers', or over a generator
+    that was made in another turn: its header depends on the turn of one around it."""
+    now, spans = dict(RANGES.current({spot.name for spot, _ in place.ranges})), place.spans
+    known = place.ranges
+    inner = [x for x, taken in known if not RANGES.can_be_set(x, taken, spans.get(x))]
+    if place.turn is not None and RANGES.is_generated(place.turn[0]):
+        inner.append(place.turn[0])
+    for one in inner:
+        for spot, number in known:
+            if spot != one and now.get(spot, number) != number:
+                return spot, number, f"its peers' loop at {one} has begun"
+    return None
+
+
 def _is_made_at(iterator: LoaderIterator, place: LoaderPlace) -> bool:
     return iterator.made[0] == place.made_at != NOWHERE

@@ -79,7 +79,7 @@ class Passing:
         if not any(iterator in self._over for iterator in draws) and not peers.now().entry:
             peers_are_gone()
         place, here = peers.place, (draws[0].entry if draws else ()) or stack()
-        unlike = self._script.counters.unlike_loops(place)
+        unlike = peers.unlike_loops(place)
         self.begin(place)
         at = next((spot for spot in here if spot.line), here[0])  # the first outside a framework
         comes_there = around.holds_both(script_frames(), place.entry)
@@ -102,7 +102,10 @@ class Passing:
             )
         if not comes_there:
             self._over.update(iterator for iterator in draws if iterator.is_fresh)
-            RANGES.end(_left(here, place, unlike))
+            to_turn = [x.turn for x in unlike if x.turn is not None]
+            RANGES.end(_left(here, place, unlike), all_of=bool(to_turn))
+            for spot, number in to_turn:
+                RANGES.go_to(spot, number, place.spans.get(spot))
 
     def before_draw(self, iterator: LoaderIterator) -> None:
         """A loader is about to draw: end the iterator of a skipped loop."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from ftrun.inject.zero_edit.frames import stack
+from ftrun.inject.zero_edit import around
+from ftrun.inject.zero_edit.frames import script_frames, stack
 from ftrun.inject.zero_edit.loaders import LoaderIterator
+from ftrun.inject.zero_edit.noting import headed_elsewhere, made_elsewhere
 from ftrun.inject.zero_edit.place import Place, digest
 
 if TYPE_CHECKING:
@@ -91,7 +93,15 @@ class Peers:
 
     def _have_left(self, place: Place) -> bool:
         is_left = bool(place.entry) and digest(place.entry) != digest(stack())
-        return is_left or bool(self._script.counters.unlike_loops(place))
+        return is_left or bool(self.unlike_loops(place))
+
+    def unlike_loops(self, place: Place) -> list[around.Loop]:
+        """The loops around this newcomer that are not where the peers' are at ``place``, and come
+        there by turns alone: such that cannot be set, or one whose turn makes the loader, or says
+        what an inner loop goes over."""
+        loops = self._script.counters.unlike_loops(place)
+        to_turn = None if loops else made_elsewhere(place) or headed_elsewhere(place)
+        return loops if to_turn is None else around.to_turn(script_frames(), *to_turn)
 
     def now(self) -> Place:
         self.look()

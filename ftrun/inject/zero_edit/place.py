@@ -27,6 +27,8 @@ class LoaderPlace:
     where the script made the loader; ``made_before``: how many it had made there before.
     ``moved``: facts of its sampler that change: as it began, and at this place. ``is_dim``: its
     batches are drawn with gradients off. ``dropped``: its first batches that no loop has given.
+    ``made_in``: the number that each ``range`` loop around had taken when the loader was made,
+    outermost first.
     """
 
     spot: Spot
@@ -39,6 +41,7 @@ class LoaderPlace:
     moved: Moved = field(default=(), compare=False)
     is_dim: bool = field(default=False, compare=False)
     dropped: int = field(default=0, compare=False)
+    made_in: tuple[tuple[Spot, int], ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -177,6 +180,11 @@ class Place:
 
         begun_with, counters = near(self.begun_with), near(self.counters)
         return replace(self, counters=counters, begun_with=begun_with, details=details)
+
+    @property
+    def spans(self) -> dict[Spot, range]:
+        """What each loop over a ``range`` goes over."""
+        return {spot: x for spot, x in self.over if isinstance(x, range)}
 
     @property
     def taken(self) -> int:

@@ -71,7 +71,7 @@ class Script:
         lacking: what the last place could not set, in words.
         own: the tensors that this worker leaves to its successor.
         predecessor: what a replacement of this worker begins with; None: there would be none.
-        has_loaded: a state, since the step that begins was asked for.
+        has_loaded: a state, since the step that begins was asked for; is_starting: one begins.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Script:
         self.steps = self.lost = 0
         self.come_for = -1
         self.lacking: list[str] = []
-        self.has_loaded = False
+        self.has_loaded = self.is_starting = False
         self.mates = Mates(here)
         self.mates.keeper = keeper
         self.peers, self.charge = Peers(self), Charge(self)
@@ -261,9 +261,10 @@ class Script:
 
         A heal that is interrupted leaves nothing: the step is void, and the next one heals.
         """
+        self.charge.let_go(joins=not self.course.now.has_stepped)
         if self.models.have_buffers:
             self.models.step_begins()
-        self.ending.is_offered = False
+        self.ending.is_offered, self.is_starting = False, True
         while True:
             self.has_loaded, place = False, None
             if self.predecessor is not None:
@@ -277,6 +278,7 @@ class Script:
             if not (self.mates.any(lacks) if self.mates.are_several else lacks):
                 break
             manager.should_commit()
+        self.is_starting = False
         self.course.goes(Event.BEGUN, STEPPING)
         RANGES.tells_all = self.trial is not None
         self.tensors.let_go()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,6 +55,15 @@ class Created:
     def keep(self) -> None:
         """Keep those that live: peers may heal from them when the script's main() has returned."""
         self._kept = self.all()
+
+    @contextmanager
+    def loose(self) -> Iterator[None]:
+        """Keep none meanwhile: those that nobody else holds are no longer the script's. Later ones
+        that the training uses are kept from then on."""
+        refs = [weakref.ref(made) for made in self.that_heal()]
+        self._kept = []
+        yield
+        self._kept = [made for ref in refs if (made := ref()) is not None]
 
     @property
     def has_begun(self) -> bool:

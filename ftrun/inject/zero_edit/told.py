@@ -32,9 +32,9 @@ def made_late(site: str, what: str, steps: int) -> None:
     once(f"{site} {what} after {steps} steps")
     once(
         "What a script makes after its first step heals only if a restarted replica makes it too "
-        "before it reaches its peers, as between two loops. Otherwise the next death of a replica "
-        "restarts the job as torchrun would run it; on several nodes the others continue without "
-        "that replica. Make it before the first step, or between loops"
+        "before it reaches its peers, as between two loops or in each turn of one. Otherwise the "
+        "next death of a replica restarts the job as torchrun would run it; on several nodes the "
+        "others continue without that replica. Make it before the first step, or between loops"
     )
 
 

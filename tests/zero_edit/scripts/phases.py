@@ -3,11 +3,15 @@
 two: a warm-up with an optimizer of its own, an evaluation, a file, and then the rest.
 twice: the same function called twice, two batches for a step. alternate: two loaders in each epoch.
 stages: a list of stages around one loop. counted: the first loop has no loader.
+rounds: each has other data, of another size, in a loader of its own. fresh: each has another model,
+with an optimizer and a scheduler. numbered: the numbers of each epoch follow those of the last.
+generated: a generator gives the batches of each epoch.
 sharded: with FSDP2. average: two calls in one line, and then an average that begins late.
 """
 
 import argparse
 import functools
+import gc
 import json
 import os
 from pathlib import Path
@@ -29,7 +33,7 @@ class Job:
 
     def __init__(self, sharded=False):
         dist.init_process_group("gloo")
-        self.rank = dist.get_rank()
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
         torch.manual_seed(1)
         x = torch.randn(240, 8)
         data = TensorDataset(x, x @ torch.randn(8, 1))
@@ -207,7 +211,87 @@ def counted():
     job.end()
 
 
-FORMS = ["two", "twice", "alternate", "stages", "counted", "sharded", "average"]
+def rounds():
+    job = Job()
+    for number in range(4):
+        draw = torch.Generator().manual_seed(number)
+        x = torch.randn(80 + 40 * number, 8, generator=draw)
+        data = TensorDataset(x, x[:, :1])
+        sampler = DistributedSampler(data, seed=number)
+        loader = DataLoader(data, 8, sampler=sampler)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(loader):
+                moment.at(f"train round {number} {epoch} {i}")
+                job.step(x, y)
+        job.log.append((number, len(loader)))
+    job.end()
+
+
+def fresh():
+    job = Job()
+    for number in range(4):
+        torch.manual_seed(number)
+        job.whole = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+        job.model = DDP(job.whole)
+        job.optimizer = job.new_optimizer(0.01 * (number + 1))
+        scheduler = torch.optim.lr_scheduler.StepLR(job.optimizer, 1, 0.5)
+        for epoch in range(2):
+            job.sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(job.loader):
+                moment.at(f"train model {number} {epoch} {i}")
+                job.step(x, y)
+            scheduler.step()
+        job.log.append(number)
+    alive = [x for x in gc.get_objects() if type(x) is DDP]
+    assert len(alive) <= 2, "those of the rounds before take memory"
+    job.end()
+
+
+def numbered():
+    job = Job()
+    x, y = job.loader.dataset.tensors
+    for epoch in range(4):
+        for i in range(epoch * 10, (epoch + 1) * 10):
+            moment.at(f"train numbered {epoch} {i}")
+            rows = torch.randperm(240, generator=torch.Generator().manual_seed(i))
+            rows = rows[job.rank :: job.world][:8]
+            job.step(x[rows], y[rows])
+            job.log.append(i)
+    job.end()
+
+
+def batches_of(job, epoch):
+    x, y = job.loader.dataset.tensors
+    order = torch.randperm(240, generator=torch.Generator().manual_seed(epoch))
+    for rows in order[job.rank :: job.world].split(8):
+        yield epoch, x[rows], y[rows]
+
+
+def generated():
+    job = Job()
+    for epoch in range(4):
+        for i, (of, x, y) in enumerate(batches_of(job, epoch)):
+            moment.at(f"train generated {epoch} {i}")
+            assert of == epoch, "the batches of another epoch"
+            job.step(x, y)
+        job.log.append(epoch)
+    job.end()
+
+
+FORMS = [
+    "two",
+    "twice",
+    "alternate",
+    "stages",
+    "rounds",
+    "fresh",
+    "numbered",
+    "generated",
+    "counted",
+    "sharded",
+    "average",
+]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

@@ -223,12 +223,18 @@ class Counters:
     def restore(self, place: Place) -> None:
         """Set what the peers do not give at ``place`` to what it was then, in the calls that have
         not returned since."""
+        self.let_go()
         before, self._before = self._before, []
-        now = script_frames()
         for frame, values in before:
-            if not isinstance(frame, FrameType) or any(frame is x for x in now):
-                theirs = _given(place, spot_of(frame).name)
-                write_values(frame, {path: x for path, x in values.items() if path not in theirs})
+            theirs = _given(place, spot_of(frame).name)
+            write_values(frame, {path: x for path, x in values.items() if path not in theirs})
+
+    def let_go(self) -> None:
+        """Forget the calls that have returned, whose frames hold what they were given."""
+        now = {id(x) for x in script_frames()}
+        self._before = [
+            x for x in self._before if not isinstance(x[0], FrameType) or id(x[0]) in now
+        ]
 
     # ------------------------------------------------------------ joining
 

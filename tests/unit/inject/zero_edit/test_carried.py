@@ -55,6 +55,7 @@ class Made:
         script: Any = SimpleNamespace(
             here=SimpleNamespace(key=key),
             is_in_place=False,
+            is_starting=False,
             models=models_,
             stepping=stepping,
             frameworks=SimpleNamespace(parts=list),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -204,6 +205,20 @@ def test_a_loop_goes_back(names: dict[str, Any], name: str) -> None:
 
     names[name](look)
     assert seen == [0, 1, 2, 7] or seen == [*range(5), 1, 2, 7]
+
+
+def test_a_loop_takes_a_number_next(names: dict[str, Any]) -> None:
+    seen: list[int] = []
+
+    def look(number: int) -> None:
+        seen.append(number)
+        if number == 1:
+            spot = spot_of_loop("over_range", 1)
+            assert not RANGES.go_to(spot, 9) and not RANGES.go_to(spot, 0)
+            assert RANGES.go_to(spot, 6)
+
+    names["over_range"](look)
+    assert seen == [0, 1, 6, 7]
 
 
 def test_a_loop_that_lacks_the_number(names: dict[str, Any]) -> None:
@@ -499,6 +514,32 @@ def test_a_loop_around_steps_is_told_of_once_it_has_ended_or_was_left(
         *(3, "the end", 1, "a break", "its value", 1, "a return", 2, "a condition"),
         *(1, "an error", "no step", "no step", 0, "a generator that is closed"),
     ]
+
+
+AT_END = """
+import gc
+
+from ftrun.inject.zero_edit.counting import RANGES, follow
+
+def numbers():
+    for number in follow(range(3)):
+        yield number
+
+RANGES.is_on = True
+gc.set_threshold(0)
+left = [numbers()]
+next(left[0])
+left.append(left)
+del left
+"""
+
+
+def test_a_generator_that_is_left_at_the_scripts_end_says_nothing() -> None:
+    """Seen: an error of a callback, because no frame was left, after the script's last line."""
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_END], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert not ended.stderr
 
 
 def test_loops_over_anything_do_not_end_where_they_stand() -> None:

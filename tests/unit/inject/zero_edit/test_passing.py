@@ -32,8 +32,7 @@ class Mates:
 
 def newcomer(peers: Place, modules: Any = (), begins: Callable[[], None] = lambda: None) -> Passing:
     script: Any = SimpleNamespace(
-        peers=SimpleNamespace(place=peers, now=lambda: peers),
-        counters=SimpleNamespace(unlike_loops=lambda place: []),
+        peers=SimpleNamespace(place=peers, now=lambda: peers, unlike_loops=lambda place: []),
         here=SimpleNamespace(replica_id="2"),
         mates=Mates(),
         world=SimpleNamespace(given=Given(), is_passing=False),

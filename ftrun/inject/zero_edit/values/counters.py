@@ -87,6 +87,7 @@ class Counters:
         self._has_begun_anew = False  # values were set since
         self.has_all = False
         self._own: dict[str, set[str]] = {}
+        self._refused: dict[str, set[str]] = {}  # of the donor's
         self._within = 0, dict[str, Values]()  # the mark, and what the predecessor had there
         self._before: list[tuple[FrameType, Values]] = []
         self._made: list[
@@ -304,6 +305,7 @@ class Counters:
         taken.lacking += [f"its own {x} (it has its peer's, computed meanwhile)" for x in unseen]
         taken.lacking += lacks(frame, (x for x in values if sources.is_missed(function, x)))
         self._own[function] = set(own)
+        self._refused[function] = {*values, *own} - {*donors}
 
     def _pairs(self, place: Place, theirs: Details, left: Left) -> list[Pair]:
         """The values of the donor and of the predecessor at steps at which all trained, and that
@@ -338,8 +340,8 @@ class Counters:
     def set_begun_with(self, begun_with: Mapping[str, Values]) -> None:
         """The newcomer's first step begins: the script has set counters on its way here."""
         for function, frame in innermost_of(script_frames()).items():
-            values, own = begun_with.get(function, {}), self._own.get(function, set())
-            write_values(frame, {path: x for path, x in values.items() if path not in own})
+            values, refused = begun_with.get(function, {}), self._refused.get(function, set())
+            write_values(frame, {path: x for path, x in values.items() if path not in refused})
 
 
 @lru_cache(maxsize=256)

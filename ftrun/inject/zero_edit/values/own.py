@@ -56,6 +56,7 @@ class Own:
     def __init__(self, script: Script, area: Callable[[], Area | None]) -> None:
         self._script, self._tensors, self._open = script, script.tensors, area
         self._ranks, self._is_off = _alike(script.mates), False
+        self._tensors.rank = str(self._ranks[0])
         self._due_at = 0.0
         self._has_begun = self._has_left = False
         self._found: list[tuple[str, Left]] | None = None
@@ -171,7 +172,10 @@ class Own:
             others = [json.loads(store.get(key).decode()) for key in keys]
             alike = {x for x, found in mine.items() if all(o.get(x) == found for o in others)}
             self._tensors.shared = frozenset(alike)
-            self._tensors.apart = frozenset().union(mine, *others) - alike
+            every = frozenset().union(mine, *others)
+            self._tensors.apart = every - alike
+            known = zip(self._ranks, (mine, *others), strict=True)
+            self._tensors.lacks = {str(rank): sorted(every - of.keys()) for rank, of in known}
             self._said = None
 
 

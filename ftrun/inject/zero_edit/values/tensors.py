@@ -65,8 +65,9 @@ CHANGED, APART = "changed", "apart"
 """Of a unit in a state, and of a module: how many steps were committed when it was seen to be
 another one. Of one that is left to a successor: whether another rank has it otherwise; of a state,
 the names of those of which that is so."""
-DOUBTFUL, STEP = "doubtful", "step"
-"""In a state, the names of buffers of which that is not known; how many steps were committed."""
+DOUBTFUL, STEP, LACKS = "doubtful", "step", "lacks"
+"""In a state, the names of buffers of which that is not known; how many steps were committed; by
+rank, the names of what it had not changed, or did not have, as others had."""
 LATE = " late"
 """In the name of a module beside the trained ones that was made after the first step."""
 _LATER: Mark = ((ref(Thin), 0),)  # it may be a batch
@@ -143,7 +144,8 @@ class Tensors:
             out which peers do not give.
         unlike: the modules that were not alike on all ranks before the first step; ``again``: those
             of a newcomer that it has made as its predecessor had.
-        shared, apart: what is alike on all ranks, and what is not, as last compared.
+        shared, apart: what is alike on all ranks, and what is not, as last compared. ``lacks``: by
+            rank, what others alone had changed then, or had; ``rank``: this one.
         left: what a predecessor alone had, until this worker leaves its own; ``own_words``: what
             was taken of it.
         own_buffers: the ``data_ptr`` of buffers that were taken from ``left``.
@@ -184,6 +186,8 @@ class Tensors:
         self._has_begun = self.keeps_all = False
         self.gives_all = True
         self.unlike = self.again = self.shared = self.apart = frozenset[str]()
+        self.lacks: Mapping[str, Sequence[str]] = {}
+        self.rank = ""
         self.left: Left | None = None
         self.step: Callable[[], int] = lambda: NEVER
         self._steps: dict[str, tuple[Mark, int]] = {}
@@ -415,6 +419,7 @@ class Tensors:
             CHANGED: {name: self._changed_at(name, _every(x)) for name, x in changed.items()},
             APART: sorted(self.apart),
             STEP: self.step(),
+            LACKS: {rank: names for rank, names in self.lacks.items() if names},
             DOUBTFUL: sorted(self._buffers().keys() & changed.keys() - self.shared - self.apart),
         }
 
@@ -547,7 +552,11 @@ class Tensors:
         self.words = []
         self.lacking = sorted({f"{path} (rebound)" for _, path in rebound})
         beside, given, own = self._beside(), tree.get(MODULES, {}), _memory_of(self._modules())
-        buffers, apart = self._buffers(), frozenset[str](() if is_own else tree.get(APART, ()))
+        # What this rank never had, or left as it was, stays so.
+        lacks = frozenset[str](() if is_own else tree.get(LACKS, {}).get(self.rank, ()))
+        given = {name: x for name, x in given.items() if name not in lacks}
+        buffers = self._buffers()
+        apart = frozenset[str](() if is_own else tree.get(APART, ())) - lacks
         left = self._own_ones(beside, buffers, tree, apart)
         for name, forms in tree.get(BUFFERS, {}).items():
             if name in beside and name not in left:
@@ -556,7 +565,7 @@ class Tensors:
         taken = {name: x for name, x in given.items() if name not in kept}
         taken |= {name: x["value"] for name, x in left.items()}
         self.own_words = self._load_modules(beside, taken, own, left.keys())
-        for name in sorted((beside.keys() ^ given.keys()) - left.keys()):
+        for name in sorted((beside.keys() ^ given.keys()) - left.keys() - lacks):
             if (name in given) is (LATE in name):
                 why = "was made after the first step" if name in given else "its peers lack"
                 self.lacking.append(f"the {_made(name)}, which {why}")
@@ -570,7 +579,7 @@ class Tensors:
         for name, module in self._all_beside().items():
             if name in taken:
                 self._steps[name] = mark_of(_every(module)), changed.get(name, NEVER)
-        units = tree.get(UNITS, {})
+        units = {name: x for name, x in tree.get(UNITS, {}).items() if name not in lacks}
         own_units = self._own_units(units, apart)
         units = {**units, **own_units}
         doubtful = frozenset[str](() if is_own else tree.get(DOUBTFUL, ()))

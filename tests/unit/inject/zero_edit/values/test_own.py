@@ -280,6 +280,26 @@ def test_what_all_ranks_have_alike_is_left_no_more(area: Area) -> None:
         assert all(x[APART] for of in tree.values() for x in of.values()) and tree[MODULES]
 
 
+def test_what_another_rank_alone_has_changed_is_not_taken_from_it(area: Area) -> None:
+    """Seen: the successor of rank 1 got what rank 0 alone had, as its own that was lost."""
+    ranks, store = (Rank(None), Rank(area)), Store()
+    for number, one in enumerate(ranks):
+        vars(one.own).update(_store=store, _ranks=[number, 1 - number])
+    ranks[0].goes_on(2.0)
+    ranks[1].step += 1
+    ranks[0].own._area = area
+    for one in ranks:
+        one.own.leave(1)
+    ranks[0].own._hear()
+    for number, kept in enumerate(("2.0", "0.0")):
+        newcomer = Rank(None)
+        newcomer.net.weight.data.zero_()
+        newcomer.tensors.rank = str(number)
+        newcomer.tensors.load({**ranks[0].tensors.state(), UNITS: {}})
+        assert str(newcomer.net.weight[0, 0].item()) == kept
+        assert any("was its own" in x for x in newcomer.tensors.lacking) is (number == 0)
+
+
 def test_a_rank_that_does_not_tell_is_not_waited_for(area: Area) -> None:
     rank, store = Rank(area), Store()
     vars(rank.own).update(_store=store, _ranks=[0, 1])

@@ -35,7 +35,7 @@ from ftrun.inject.zero_edit.frames import (
     spots_of,
 )
 from ftrun.inject.zero_edit.patches import Patches
-from ftrun.inject.zero_edit.place import Moved
+from ftrun.inject.zero_edit.place import Moved, batches_at
 from ftrun.inject.zero_edit.randomness import NO_SEEDS, Seeds, States
 from ftrun.inject.zero_edit.refusals import refuse
 from ftrun.inject.zero_edit.values.kinds import plain_values
@@ -744,6 +744,12 @@ def _sampler_of(loader: Any) -> Any:
         inner = getattr(batched, "batch_sampler", None)
         batched = batched if inner is None else inner
     return getattr(batched, "sampler", None) or getattr(loader, "sampler", None)
+
+
+def batches() -> tuple[tuple[Spot, int], ...]:
+    """How many batches were trained on, of each iterator that gives such."""
+    every = (x for x in OPEN.all() if x.is_training)
+    return tuple((batches_at(x.spot), x.cursor.first or 0) for x in every)
 
 
 def epochs() -> Epochs:

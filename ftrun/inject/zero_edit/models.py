@@ -251,7 +251,7 @@ class Models:
         found: dict[int, tuple[nn.Module, str]] = {}
         for module, site in alive:
             parts = module.modules() if is_late else (module,)
-            if isinstance(module, DistributedDataParallel):
+            if isinstance(module, DistributedDataParallel) and "reducer" not in vars(module):
                 continue  # it is being made
             if id(module) in inner or any(id(part) in covered for part in parts):
                 continue

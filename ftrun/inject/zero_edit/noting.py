@@ -628,7 +628,8 @@ def headed_elsewhere(place: Place) -> tuple[Spot, int, str] | None:
     now, spans = dict(RANGES.current({spot.name for spot, _ in place.ranges})), place.spans
     known = place.ranges
     inner = [x for x, taken in known if not RANGES.can_be_set(x, taken, spans.get(x))]
-    if place.turn is not None and RANGES.is_generated(place.turn[0]):
+    is_anew = place.turn is not None and not RANGES.are_predecessors  # else it is set
+    if is_anew and place.turn is not None and RANGES.is_generated(place.turn[0]):
         inner.append(place.turn[0])
     for one in inner:
         for spot, number in known:

@@ -49,6 +49,11 @@ class LoaderPlace:
         return f"{self.spot} {self.number} {self.made_at} {self.made_before}"
 
 
+def batches_at(spot: Spot) -> Spot:
+    """Under which a worker leaves how many batches of a loader it has trained on."""
+    return Spot(f"batches {spot.name}", spot.line)
+
+
 Over = tuple[tuple[Spot, range | int], ...]
 """For each loop over a ``range`` what it goes over, and for each over an ``enumerate`` the number
 with which that has begun."""

@@ -19,7 +19,7 @@ from ftrun.inject.zero_edit.ending import Ending
 from ftrun.inject.zero_edit.exactly_once import ExactlyOnce
 from ftrun.inject.zero_edit.files import Drafts
 from ftrun.inject.zero_edit.inside import Inside
-from ftrun.inject.zero_edit.loaders import OPEN
+from ftrun.inject.zero_edit.loaders import OPEN, batches
 from ftrun.inject.zero_edit.marking import Marking
 from ftrun.inject.zero_edit.mates import Mates
 from ftrun.inject.zero_edit.memory import Memory
@@ -120,6 +120,7 @@ class Script:
         self.sparing = Sparing(self._needs_place, self.committed, share)
         self.randomness = Randomness(self)
         self.noting = Noting(self)
+        self.counters.batches = batches
         self.world.is_of_model = self.tensors.are_trained
         self.stepping = Stepping(self)
         self.counters.walk.optimizers = self.stepping.optimizers.all

@@ -88,6 +88,7 @@ class Counters:
         self.has_all = False
         self._own: dict[str, set[str]] = {}
         self._refused: dict[str, set[str]] = {}  # of the donor's
+        self.batches: Callable[[], tuple[tuple[Spot, int], ...]] = tuple  # that loaders have given
         self._within = 0, dict[str, Values]()  # the mark, and what the predecessor had there
         self._before: list[tuple[FrameType, Values]] = []
         self._made: list[
@@ -119,9 +120,8 @@ class Counters:
         """The first step has begun, at a place with these ``ranges``."""
         if life := self._script.life():
             self._left_for, self._has_begun_anew = life, False
-            self._legacy.begin(
-                life, self._changes.known(), ranges, self._step(), self._changes.names()
-            )
+            known, at = self._changes.known(), (*ranges, *self.batches())
+            self._legacy.begin(life, known, at, self._step(), self._changes.names())
 
     def note(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...]
@@ -170,7 +170,8 @@ class Counters:
         if self._script.life():
             step = self._step()
             changed, mark = self._changes.note(read, step), _mark_of(here, (), step)
-            self._has_begun_anew |= not self._legacy.add(step, changed, ranges, early_at=mark)
+            at = (*ranges, *self.batches())
+            self._has_begun_anew |= not self._legacy.add(step, changed, at, early_at=mark)
 
     def take_within(self) -> None:
         """Steps of a turn were gone through again: take what the predecessor had, if it has left
@@ -184,7 +185,7 @@ class Counters:
     def _leave(
         self, read: Read, ranges: tuple[tuple[Spot, int], ...], life: str, early_at: int = 0
     ) -> None:
-        step = self._step()
+        step, ranges = self._step(), (*ranges, *self.batches())
         changed = self._changes.note(read, step)
         is_new = life != self._left_for or self._has_begun_anew
         if life and (is_new or not self._legacy.add(step, changed, ranges, early_at=early_at)):

@@ -18,7 +18,7 @@ from typing import Any
 from ftrun.base.words import first_of
 from ftrun.core.worker.origins import Known, Origin, origin
 from ftrun.inject.zero_edit.frames import OF_MODULE, Spot, Values, script_frames, spot_of
-from ftrun.inject.zero_edit.place import Place
+from ftrun.inject.zero_edit.place import Place, batches_at
 from ftrun.inject.zero_edit.values.changes import NEVER
 from ftrun.inject.zero_edit.values.histories import DIGEST, length_of
 from ftrun.inject.zero_edit.values.kinds import (
@@ -178,7 +178,10 @@ def _lengths(function: str, path: str, then: Pair, now: tuple[Any, Any]) -> tupl
 
 
 def _stand_alike(place: Place, then: Mapping[Spot, int]) -> bool:
-    """Whether the loops around that of the steps stand where they stood."""
+    """Whether the loops around that of the steps stand where they stood, and its loaders have not
+    begun anew since: they may have no loop around, or one that is not counted (``while``)."""
+    if any(then.get(batches_at(x.spot), 0) > x.drawn for x in place.loaders):
+        return False
     around_it = place.ranges if place.loaders or place.turn else place.ranges[:-1]
     inner = place.turn and place.turn[0]
     return all(then.get(spot, number) == number for spot, number in around_it if spot != inner)

@@ -99,6 +99,7 @@ def test_what_an_agent_is_asked_about_itself() -> None:
     agent.on(LighthouseSent(agent.now))
     assert agent.core.was_answered
     assert any("started as" in line for line in agent.core.slots.story("0"))
+    assert [(x.replica_id, x.restarts) for x in agent.core.slots.kept()] == [("0", 0)]
 
 
 def test_a_team_of_another_size_begins_again_when_its_workers_have_been_asked() -> None:

@@ -94,6 +94,8 @@ def test_workers_are_compared_over_all_nodes() -> None:
     one.places = PLACES
     one.has("a", marked("a", {(1, 2): 1, (1, 4): 1, (2, 2): 1, (2, 4): 1}), 0.0)
     assert one.unlike() is None, "one has not reported"
+    one.has("b", Had({3: ()}), 0.0)
+    assert one.unlike() is None, "a rank has no state"
     one.has("b", marked("b", {(3, 2): 1, (3, 4): 5}), 0.0)
     assert one.unlike() == Unlike(4, 2, (3,), (0, 1, 2, 3))
 

@@ -36,6 +36,11 @@ def answer(to: Comparison, index: int, replica: int, entry: Entry) -> None:
     to.answer(Question(TAG, to.repeat, index, (), cleared=False), str(replica), entry)
 
 
+def test_a_question_has_an_address() -> None:
+    question = Question(TAG, 2, 3, (), cleared=True)
+    assert question.path() == f"/operations/{TAG.path()}/2/3?cleared=1"
+
+
 def test_what_has_not_changed_goes_out_at_once() -> None:
     step = comparison(1, [TEN, TWENTY])
     for index, shape in enumerate([FIFTH, TWENTY]):  # as many elements as before

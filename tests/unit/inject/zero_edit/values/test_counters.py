@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ftrun.inject.zero_edit.frames import Spot, spot_of
-from ftrun.inject.zero_edit.place import Details, Place
+from ftrun.inject.zero_edit.place import Details, LoaderPlace, Place, batches_at
 from ftrun.inject.zero_edit.values import counters
 from ftrun.inject.zero_edit.values.counters import Counters
 from ftrun.inject.zero_edit.values.frameworks import Frameworks
@@ -413,6 +413,24 @@ def test_of_what_each_epoch_begins_the_donors_stands_in_and_is_named(
     taken = successor.joins(moved, 9, monkeypatch)
     assert successor.names["log"] == 4.5
     assert taken.lacking == ["its own log (ranks differ: it has its peer's)"]
+
+
+def test_a_loader_that_begins_anew_is_another_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen in torcheval's example, with a ``while`` around its loader: a metric had what its
+    predecessor had counted in the epoch before."""
+    loader = Spot("test_counters.py:main", 3)
+    for drawn, value in ((2, 4.5), (9, 3.5)):
+        (tmp_path / str(drawn)).mkdir()
+        first, _ = differing(tmp_path / str(drawn))
+        place = first.note(9, 0, best=72, log=4.5)
+        moved = replace(place, ranges=(), loaders=(LoaderPlace(loader, 0, None, drawn),))
+        found = _with_ranges(left_at, {batches_at(loader): 6})
+        monkeypatch.setattr(counters, "left_at", found)
+        successor = Replica(tmp_path / str(drawn), "1", log=0.0)
+        taken = successor.joins(moved, 9, monkeypatch)
+        assert (successor.names["log"], bool(taken.lacking)) == (value, drawn < 6)
 
 
 def _with_ranges(plain: Callable[..., Any], ranges: dict[Spot, int]) -> Callable[..., Any]:

@@ -161,7 +161,8 @@ def _handed_on(loop: ast.AST, *, seldom: bool) -> set[str]:
         return set()
     names = [name for part in loop.body for name in _in_order(part)]
     stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
-    return _read_first(loop.body, set(), seldom=seldom) & stored
+    drawn = _names(loop.target) if isinstance(loop, ast.For) else set[str]()
+    return _read_first(loop.body, drawn, seldom=seldom) & stored
 
 
 def _developed(loop: ast.AST) -> set[str]:

@@ -8,7 +8,14 @@ from types import FrameType
 
 import pytest
 
-from ftrun.inject.zero_edit.around import collecting, handed_on, holds_both, read_later, unlike
+from ftrun.inject.zero_edit.around import (
+    collecting,
+    developed,
+    handed_on,
+    holds_both,
+    read_later,
+    unlike,
+)
 from ftrun.inject.zero_edit.frames import Spot, spot_of, spots_of
 from ftrun.inject.zero_edit.values.walk import Walk
 from tests.unit.inject.zero_edit.followed import run
@@ -206,6 +213,7 @@ def test_what_some_turns_alone_set_is_handed_on_too(tmp_path: Path) -> None:
 
 ADDED = """
 for x in loader:
+    x = x.to(device)
     loss = f(x)
     total += loss
     fresh = 0
@@ -220,7 +228,7 @@ def test_what_is_added_to_is_read_first(tmp_path: Path) -> None:
     path = tmp_path / "added.py"
     path.write_text(ADDED)
     code = compile(ADDED, str(path), "exec")
-    assert handed_on(code, 4) == {"total", "means"}
+    assert handed_on(code, 4) == developed(code, 4) == {"total", "means"}, "x is a batch"
 
 
 WITHIN = """
